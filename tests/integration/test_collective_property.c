@@ -1,8 +1,8 @@
 /*
- * Random groups on random meshes, through libfsdp, the broker and the worker:
- * what ranks see whole is what was written, and every reduced gradient has the
- * bits that docs/fsdp.md says (tests/lib/property.h) and is close to the same
- * in f64. FSDP_PROPERTY_SEED repeats a run.
+ * Tests random groups on random meshes, through libfsdp, the broker and the
+ * executor. The whole parameters must be those that were written. Every reduced
+ * gradient must have the bits that docs/fsdp.md defines (tests/lib/property.h),
+ * and be close to the same sum in f64. FSDP_PROPERTY_SEED repeats a run.
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
@@ -27,17 +27,17 @@
 struct group_state {
 	struct element *elements[MAX_PARAMS]; /* of this rank's shards */
 	bool has_grads, has_partial;
-	/* What the partial sums were divided by; if what is added to them is
-	 * divided otherwise, no number says what the whole is. */
+	/* These are the divisors of the partial sums. If the values added to
+	 * them are divided differently, no number describes the whole. */
 	struct factors factors[MAX_PARAMS];
 	bool is_mixed;
 };
 
-/* Shared by the ranks and the test. */
+/* The ranks and the test share this. */
 struct board {
-	uint64_t seed; /* of the case that is to be played */
+	uint64_t seed; /* of the next case */
 	struct {
-		uint64_t whole, grads; /* of all bits seen */
+		uint64_t whole, grads; /* digests of all bits */
 		uint64_t hashes[MAX_GROUPS];
 		uint64_t n_elements, n_bounded; /* gradients compared: with the
 						 * reference, with f64 */
@@ -46,7 +46,7 @@ struct board {
 
 static struct board *board;
 static struct daemon broker;
-static struct fsdp_client *client; /* a rank's; kept over the cases */
+static struct fsdp_client *client; /* of a rank, for all cases */
 
 struct self {
 	uint32_t rank, replica, shard;
@@ -110,7 +110,7 @@ static bool is_aligned(const void *data, size_t n)
 
 /* --- shards -------------------------------------------------------------- */
 
-/* The rule of torch.chunk. */
+/* Check that shards are cut as torch.chunk cuts. */
 static int check_cut(struct self *self, const struct param_case *param,
 		     const struct fsdp_shard *shard)
 {
@@ -158,7 +158,7 @@ static size_t size_of(const struct fsdp_shard *shard)
 	return shard->numel * fsdp_dtype_size(shard->dtype);
 }
 
-/* Is `current` as committed? */
+/* Check that `current` has the committed values. */
 static int check_current(struct self *self, size_t g, size_t p,
 			 const struct fsdp_shard *shard)
 {
@@ -180,7 +180,7 @@ static int check_current(struct self *self, size_t g, size_t p,
 	return r;
 }
 
-/* The next step's. */
+/* Write the values of the next step. */
 static void write_next(struct self *self, size_t g, size_t p,
 		       const struct fsdp_shard *shard)
 {
@@ -193,7 +193,7 @@ static void write_next(struct self *self, size_t g, size_t p,
 		location.index = whole_index(param, shard, i);
 		bits = value_of_param(&location, self->replica, self->step + 1);
 		if (param->spec.is_frozen && self->step > 0)
-			bits = 0; /* is not kept */
+			bits = 0; /* the value is not kept */
 		scalar_store(shard->dtype, view, i, bits);
 	}
 	memory_put_view(shard->next, view, size_of(shard));
@@ -240,7 +240,7 @@ static uint64_t cast(enum fsdp_dtype from, enum fsdp_dtype to, uint64_t bits)
 	return from == to ? bits : scalar_encode(to, scalar_decode(from, bits));
 }
 
-/* Is every element the committed one, cast? */
+/* Check that every element is the committed one, cast. */
 static int check_elements(struct self *self, size_t g, size_t p,
 			  const void *data)
 {
@@ -316,7 +316,7 @@ static int unshard_all(struct self *self, const struct step_case *step)
 	return r;
 }
 
-/* What was kept for a smaller mesh. */
+/* Unshard from what was kept for a smaller mesh. */
 static int unshard_kept(struct self *self, const struct step_case *step)
 {
 	struct fsdp_work work;
@@ -365,7 +365,7 @@ static void fill_input(struct self *self, size_t g, uint32_t round)
 	}
 }
 
-/* The same as the broker's, here. */
+/* Reduce as the broker does, in this process. */
 static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 			const struct fsdp_reduce_options *options)
 {
@@ -401,8 +401,8 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 	return 0;
 }
 
-/* How far from f64 may it be? Less than 0: by any distance, since something
- * may have overflowed. */
+/* Returns how far the value may be from f64. A negative result permits any
+ * distance, since something may have overflowed. */
 static double bound_of(const struct self *self, const struct location *location,
 		       const struct element *element)
 {
@@ -419,8 +419,8 @@ static double bound_of(const struct self *self, const struct location *location,
 	       (element->size * epsilon + scalar_least(a) + scalar_least(b));
 }
 
-/* Do the bits follow from the order of sums, which is documented? NCCL has one
- * of its own. */
+/* Do the bits follow from the documented order of sums? NCCL has its own
+ * order. */
 static bool is_by_order(enum fsdp_dtype dtype)
 {
 	return !are_on_devices() || !scalar_is_float(dtype);
@@ -583,7 +583,7 @@ static int check_plan_entry(const struct fsdp_plan_entry *entry, void *data)
 	if (check->n++ > 0 && entry->hash != check->hash)
 		check->is_right = false;
 	check->hash = entry->hash;
-	/* Entries begin at a line, in the flat layout all chunks do. */
+	/* Entries begin at a cache line; in the flat layout all chunks do. */
 	if (entry->hash == 0 || entry->shard_offset % 64 != 0 ||
 	    entry->full_offset % 64 != 0 || entry->input_offset % 64 != 0 ||
 	    entry->grad_offset % 64 != 0 ||
@@ -612,7 +612,7 @@ static int play(struct self *self)
 	int r;
 
 	memory_of_rank(self->rank, &self->it.options);
-	/* Who does the work is nothing that the bits depend on. */
+	/* The bits do not depend on the executor. */
 	if (!are_on_devices() && self->it.seed % 3 == 0)
 		self->it.options.executor = FSDP_EXECUTOR_WORKER;
 	r = refused(self, "join",
@@ -632,7 +632,7 @@ static int play(struct self *self)
 	return r;
 }
 
-/* What a rank runs. */
+/* Each rank runs this. */
 static int play_case(void)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&broker)};
@@ -686,7 +686,7 @@ static void tear_down(void)
 TestSuite(collective_property, .init = set_up, .fini = tear_down,
 	  .timeout = 1000);
 
-/* The communicator goes, and all that it had. */
+/* Remove the communicator, and check that all of it is freed. */
 static void remove_comm(const struct figures *before)
 {
 	int r = -EBUSY;
@@ -738,8 +738,8 @@ Test(collective_property, all_bits_are_as_documented)
 	fprintf(stderr, "FSDP_PROPERTY_SEED=%llu\n", (unsigned long long)seed);
 	cr_assert(eq(int, ranks_run(&ranks, connect_only), 0));
 	figures_read(watcher, &before);
-	/* What a session was granted of a slot is remembered for its next use.
-	 */
+	/* The broker remembers the grant of a slot for the session's next
+	 * use. */
 	before.grants = FIGURE_ANY;
 	for (uint64_t i = 0; i < N_CASES; i++) {
 		play_once(seed + i, &before);
@@ -749,7 +749,7 @@ Test(collective_property, all_bits_are_as_documented)
 		}
 		if (i % 3)
 			continue;
-		/* The same once more gives the same bits, NaNs and all. */
+		/* The same case gives the same bits again, including NaNs. */
 		first = *board;
 		play_once(seed + i, &before);
 		cr_assert(eq(int, memcmp(&first, board, sizeof(first)), 0));

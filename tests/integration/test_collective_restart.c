@@ -1,6 +1,6 @@
 /*
- * The broker is killed while it or the ranks gather or reduce: the run ends or
- * goes on, and the next one finds the committed step and does the same work.
+ * Kills the broker while it or the ranks gather or reduce. The run ends or
+ * continues, and the next run finds the committed step and does the same work.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -71,14 +71,15 @@ static void kill_broker_at(const char *point, enum fsdp_executor executor,
 		.options = {.executor = executor},
 	};
 
-	/* Anew each time: the supervisor bears only so many deaths. */
+	/* Each run has a new broker, because the supervisor restarts only so
+	 * many. */
 	chaos_start(&chaos, NULL);
 	crew_set(&crew);
 	ranks_start(&ranks, 2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	plan_death(chaos.plan, point, 1);
-	/* One that is killed when all is done may have told somebody. */
+	/* A broker that is killed after the work may have told a rank. */
 	ranks_begin(&ranks, work);
 	ranks_end(&ranks);
 	while (!plan_is_done(chaos.plan))
@@ -113,7 +114,8 @@ TestSuite(collective_restart, .timeout = 120);
 
 Test(collective_restart, a_gather_by_the_broker_s_engine_keeps_the_step)
 {
-	/* The first two are the engine's, which on devices is not here. */
+	/* The first two are failpoints of the engine, which does not work here
+	 * on devices. */
 	static const char *const points[] = {
 		"gather.submitted",  "gather.done",
 		"verb.unshard.done", "verb.unshard.committed",
@@ -136,7 +138,8 @@ Test(collective_restart, a_gather_by_ranks_keeps_the_step)
 
 Test(collective_restart, a_reduction_by_the_broker_s_engine_keeps_the_step)
 {
-	/* The last is the engine's, which on devices is not here. */
+	/* The last one is a failpoint of the engine, which does not work here
+	 * on devices. */
 	static const char *const points[] = {
 		"verb.input.done",  "verb.input.committed",
 		"verb.reduce.done", "verb.reduce.committed",

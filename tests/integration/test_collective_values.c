@@ -61,7 +61,7 @@ struct plan_of_call {
 	enum fsdp_reduction how;
 	uint32_t root;
 	bool is_in_place;
-	/* count[s][d]: elements that rank s has for rank d. */
+	/* count[s][d] is the number of elements that rank s has for rank d. */
 	uint64_t count[MAX_WORLD][MAX_WORLD];
 };
 
@@ -76,7 +76,7 @@ static bool is_fold(enum kind kind)
 	       kind == REDUCE_SCATTER;
 }
 
-/* Is the reduction defined? As the header says. */
+/* Is the reduction defined for this dtype, as fsdp_comm.h says? */
 static bool is_defined(enum fsdp_dtype dtype, enum fsdp_reduction how)
 {
 	bool is_bitwise = how >= FSDP_BAND;
@@ -90,7 +90,8 @@ static bool is_defined(enum fsdp_dtype dtype, enum fsdp_reduction how)
 	return scalar_is_integer(dtype);
 }
 
-/* Mostly few, sometimes several rounds, sometimes none. */
+/* Draw mostly few elements, sometimes several rounds of them, sometimes
+ * none. */
 static uint64_t draw_count(struct chance *chance, enum fsdp_dtype dtype)
 {
 	switch (draw(chance, 8)) {
@@ -176,7 +177,7 @@ static uint64_t scalars(enum fsdp_dtype dtype)
 	return is_complex(dtype) ? 2 : 1;
 }
 
-/* The bits of scalar `i` of what rank `s` has for rank `d`. */
+/* Returns the bits of scalar `i` that rank `s` has for rank `d`. */
 static uint64_t value(const struct plan_of_call *call, uint32_t s, uint32_t d,
 		      uint64_t i)
 {
@@ -224,7 +225,7 @@ static bool is_less(enum fsdp_dtype dtype, uint64_t a, uint64_t b)
 	return scalar_is_signed(dtype) ? (int64_t)a < (int64_t)b : a < b;
 }
 
-/* Of numbers that are widened to 64 bits. */
+/* The numbers are widened to 64 bits. */
 static uint64_t pair_of_integers(enum fsdp_reduction how, enum fsdp_dtype dtype,
 				 uint64_t a, uint64_t b)
 {
@@ -279,7 +280,7 @@ static uint64_t reduce_bools(const struct plan_of_call *call, uint32_t d,
 	return sum;
 }
 
-/* What scalar `i` for rank `d` is reduced to. */
+/* Returns the reduction of scalar `i` for rank `d`. */
 static uint64_t reduced(const struct plan_of_call *call, uint32_t d, uint64_t i)
 {
 	enum fsdp_dtype dtype = scalar_of(call->dtype);
@@ -301,13 +302,13 @@ static uint64_t reduced(const struct plan_of_call *call, uint32_t d, uint64_t i)
 
 /* --- making a call ------------------------------------------------------- */
 
-/* A rank's memory in a call. */
+/* A rank has this memory in a call. */
 struct memory {
 	uint8_t *in[MAX_WORLD], *out[MAX_WORLD];
 	struct fsdp_part in_parts[MAX_WORLD], out_parts[MAX_WORLD];
 };
 
-/* What the others have for rank `d` as one input for all: as for rank 0. */
+/* Do the others have one input for all ranks? It is the one for rank 0. */
 static bool is_for_all(enum kind kind)
 {
 	return kind != SCATTER && kind != REDUCE_SCATTER && kind != ALL_TO_ALL;
@@ -402,7 +403,7 @@ static int make_fold(const struct plan_of_call *c, uint32_t rank,
 	}
 }
 
-/* Is `out` what rank `s` has for this one, or reduced? */
+/* Does `out` have the values of rank `s` for this rank, or their reduction? */
 static bool is_right(const struct plan_of_call *c, uint32_t rank, uint32_t s,
 		     const uint8_t *out, uint64_t count)
 {

@@ -1,9 +1,9 @@
 /*
- * Joining, registering, committing, leaving: who is told what when ranks differ
- * or are late.
+ * Tests joining, registering, committing and leaving, and what each rank is
+ * told if ranks differ or are late.
  *
  * Ranks are processes that do what the test tells them next. All groups are in
- * place, so that no worker is needed.
+ * place, so no worker is needed.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/leaks.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Long enough for all that comes before the lateness. */
+/* This is long enough for everything before the delay. */
 #define LATE_MS 2000
 #define CONFIG  "[memory]\nchunk_min = 4M\n"
 
@@ -32,10 +32,11 @@ static const struct layer LAYERS[] = {
 
 static struct daemon daemon_;
 static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
+static struct fsdp_client *client; /* of the test */
 static struct figures before;
 
-/* What a rank does differently from the others, in shared memory. */
+/* One rank does this differently from the others. The struct is in shared
+ * memory. */
 struct differing {
 	uint32_t rank;
 	struct fsdp_comm_options options;
@@ -94,7 +95,7 @@ static void start(uint32_t n, size_t n_layers)
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
 		  "\"%s\"", ranks.notes[rank].sentence)
 
-/* All of one code and sentence. */
+/* Check that all ranks have this code and sentence. */
 static void assert_all_say(int code, const char *what)
 {
 	for (uint32_t rank = 0; rank < ranks.n; rank++) {
@@ -106,7 +107,7 @@ static void assert_all_say(int code, const char *what)
 	}
 }
 
-/* Nothing but the test's own session is left. */
+/* Check that only the test's own session is left. */
 static void assert_as_before(void)
 {
 	before.grants = before.chunks = before.chunk_bytes = FIGURE_ANY;
@@ -161,7 +162,7 @@ Test(comm, ranks_that_have_joined_are_listed_and_leave_nothing_behind)
 	cr_assert(eq(u64, status_value(client, "comms_failed"), 0));
 }
 
-/* Wait until so many ranks are there. */
+/* Wait until so many ranks have joined. */
 static void await_joined(uint32_t n)
 {
 	for (int i = 0; i < 20000; i++) {
@@ -264,7 +265,7 @@ Test(comm, who_joins_with_other_options_is_told_which)
 	}
 	cr_assert(eq(int, fsdp_comm_join(other, "team/job", 3, 1, NULL, &comm),
 		     -EINVAL));
-	/* Nothing has changed for who waits. */
+	/* Nothing has changed for the rank that waits. */
 	cr_assert(eq(int, fsdp_comm_join(other, "team/job", 2, 1, NULL, &comm),
 		     0));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
@@ -279,7 +280,7 @@ Test(comm, a_run_that_some_have_left_is_over_before_the_next_begins)
 	cr_assert(eq(int, rank_run(&ranks, 0, leave), 0));
 	actor_begin(&ranks.actors[0], trainer_join);
 	cr_assert(status_await(client, "waiters", 1));
-	/* Rank 1 is none the worse for it. */
+	/* Rank 1 is not affected. */
 	cr_assert(eq(int, rank_run(&ranks, 1, leave), 0));
 	actor_begin(&ranks.actors[1], trainer_join);
 	ranks_end(&ranks);
@@ -322,7 +323,7 @@ static void send_again(struct wire *wire, const struct request *request,
 	free(body);
 }
 
-/* The session of `lost` over a new connection. */
+/* Connect the session of `lost` again. */
 static struct wire *reconnect(const struct wire *lost)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
@@ -376,7 +377,7 @@ Test(comm, a_request_of_a_communicator_that_is_not_running_is_told_so)
 
 	cr_assert(eq(int, wire_call(wire, &commit), -ECONNABORTED));
 	cr_assert(eq(int, wire_call(wire, &unshard), -ECONNABORTED));
-	/* Nor is one that waits for others. */
+	/* A communicator whose join waits for others is not running either. */
 	wire_send(wire, &join);
 	cr_assert(status_await(client, "waiters", 1));
 	for (uint64_t id = 1; id < 10; id++) {
@@ -398,7 +399,7 @@ static int join_only(void)
 					rank_self(), NULL, &self->comm));
 }
 
-/* As `differing` says, the one rank; the others the first layer. */
+/* One rank registers what `differing` describes, the others the first layer. */
 static int register_differing(void)
 {
 	struct trainer *self = trainer();
@@ -429,7 +430,7 @@ static void differ_by_nothing(void)
 	differing->n = 2;
 }
 
-/* Whoever comes first, all hear what differs, and where. */
+/* In any order of arrival, all ranks are told what differs, and where. */
 static void assert_refused(const char *what)
 {
 	ranks_begin(&ranks, register_differing);
@@ -464,7 +465,7 @@ Test(comm, a_registration_that_differs_names_the_parameter_to_all)
 	differing->policy.layout = FSDP_LAYOUT_FLAT;
 	assert_refused("the layout is");
 	cr_assert(figures_await(client, &before));
-	/* And all can still agree. */
+	/* All ranks can still register the same. */
 	cr_assert(eq(int, ranks_run(&ranks, register_same), 0));
 }
 
@@ -551,7 +552,7 @@ Test(comm, a_step_is_committed_when_all_have)
 	assert_says(0, "step 2 is not committed yet: rank 1 (pid ");
 	cr_assert(eq(u32, look(), 1));
 	cr_assert(eq(u64, seen.step, 0));
-	/* Steps must agree, and rise. */
+	/* Steps must be equal, and increase. */
 	cr_assert(eq(int, rank_run(&ranks, 1, commit1), -EINVAL));
 	assert_says(1, "other ranks commit step 2, not 1");
 	cr_assert(eq(int, rank_run(&ranks, 1, commit2), 0));
@@ -611,7 +612,7 @@ static int note_group(const struct fsdp_group_entry *entry, void *data)
 	cr_assert(eq(str, (char *)entry->name, *n ? "l1" : "l0"));
 	cr_assert(eq(u32, entry->n_params, *n ? 1 : 2));
 	cr_assert(eq(u64, entry->step, 1));
-	/* On devices nothing is whole as its shards lie. */
+	/* On devices no shard can be used in place as a whole parameter. */
 	cr_assert(eq(int, entry->full_bytes > 0, are_on_devices()));
 	cr_assert(ne(u64, entry->hash, 0));
 	++*n;

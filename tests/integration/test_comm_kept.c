@@ -1,8 +1,9 @@
 /*
- * What outlives a run: committed groups, across leaving, deaths of ranks and of
- * the broker; until their time is over or somebody removes them.
+ * Tests what outlives a run: committed groups, when ranks leave, and when ranks
+ * or the broker die. They are kept until their time to live is over or somebody
+ * removes them.
  *
- * All groups are in place, so that no worker is needed.
+ * All groups are in place, so no worker is needed.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/leaks.h"
@@ -20,7 +21,7 @@ static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
 };
 
-/* As PLAIN, but for one dimension. */
+/* This is PLAIN with one other dimension. */
 static const struct fsdp_param_spec OTHER[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {8}}},
@@ -36,7 +37,7 @@ static const struct layer CHANGED[] = {
 
 static struct chaos chaos;
 static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
+static struct fsdp_client *client; /* of the test */
 static struct figures before;
 
 static void setup(void)
@@ -79,7 +80,7 @@ static void start(uint32_t n)
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
 		  "\"%s\"", ranks.notes[rank].sentence)
 
-/* Nothing but the test's own session is left. */
+/* Check that only the test's own session is left. */
 static void assert_as_before(void)
 {
 	before.epoch = before.pid = FIGURE_ANY;
@@ -89,7 +90,8 @@ static void assert_as_before(void)
 	cr_assert(status_await(client, "comms_running", 0));
 }
 
-/* Both versions of two groups, and nobody holds anything. */
+/* Check that both versions of two groups are kept, and that nobody holds
+ * anything. */
 static void assert_only_kept(void)
 {
 	struct figures kept = before;
@@ -97,7 +99,7 @@ static void assert_only_kept(void)
 	kept.epoch = kept.pid = FIGURE_ANY;
 	kept.grants = kept.chunks = kept.chunk_bytes = FIGURE_ANY;
 	kept.bytes_live = FIGURE_ANY;
-	/* On devices each rank has its own. */
+	/* On devices each rank has its own memory. */
 	kept.slots += are_on_devices() ? 4 * world : 4;
 	kept.blocks += are_on_devices() ? 4 * world : 4;
 	cr_assert(figures_await(client, &kept));
@@ -151,7 +153,7 @@ static void train(int n_steps)
 		cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 }
 
-/* Join, go on from `step`, one more, leave. */
+/* Join, continue from `step`, commit one more, and leave. */
 static void assert_goes_on(uint64_t step)
 {
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -233,7 +235,7 @@ Test(comm_kept, the_time_of_what_nobody_is_in_ends)
 	ranks_start(&ranks, 2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 	train(1);
-	nap_ms(50); /* its time does not run while somebody is in it */
+	nap_ms(50); /* no time passes while a rank is in it */
 	cr_assert(eq(u64, status_value(client, "comms"), 1));
 	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
 	assert_as_before();
@@ -310,7 +312,7 @@ Test(comm_kept, another_user_can_neither_join_nor_see_nor_remove)
 
 /* --- death of a rank ----------------------------------------------------- */
 
-/* Kill the last rank; all others, which run something that waits for it, are
+/* Kill the last rank. All others run something that waits for it, and are
  * told. */
 static void kill_last(actor_fn *waiting)
 {
@@ -348,7 +350,7 @@ static int register_third(void)
 
 Test(comm_kept, a_death_is_told_to_those_who_join)
 {
-	/* Of four, one never comes; the one that dies had joined. */
+	/* One of four never joins. The one that dies had joined. */
 	start(4);
 	actor_kill(&ranks.actors[2]);
 	actor_begin(&ranks.actors[3], trainer_join);
@@ -392,7 +394,7 @@ Test(comm_kept, a_death_is_told_to_those_who_commit_and_the_step_before_counts)
 	assert_as_before();
 }
 
-/* As a new run, while the handle of the one that failed is still there. */
+/* Join a new run while the handle of the failed one still exists. */
 static int join_beside(void)
 {
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
@@ -401,13 +403,13 @@ static int join_beside(void)
 
 	must(fsdp_shard(trainer()->groups[0], 0, &shard) == 0);
 	next = shard.next;
-	r = trainer_commit(); /* this one fails */
+	r = trainer_commit(); /* this commit fails */
 	if (r != -ECONNABORTED)
 		return r < 0 ? r : -EIO;
 	r = trainer_join();
 	if (r < 0)
 		return r;
-	/* What may still be written by the handle before is not used. */
+	/* Values written through the earlier handle are not used. */
 	must(fsdp_shard(trainer()->groups[0], 0, &shard) == 0);
 	return shard.next == next ? -EIO : trainer_commit();
 }
@@ -419,7 +421,7 @@ Test(comm_kept, survivors_form_a_new_run_beside_the_one_that_failed)
 	train(1);
 	actor_kill(&ranks.actors[1]);
 	cr_assert(status_await(client, "comms_failed", 1));
-	/* The last rank is who the test was when it started the last. */
+	/* The new actor has the number of the rank that was started last. */
 	actor_start(&ranks.actors[1], NULL);
 	actor_begin(&ranks.actors[0], join_beside);
 	cr_assert(eq(int, rank_run(&ranks, 1, trainer_join), 0));
@@ -461,7 +463,7 @@ static int commit_or_be_told(void)
 	return r == -ECONNABORTED ? 0 : r;
 }
 
-/* The broker dies as it passes `point` in the third commit. */
+/* Let the broker die at `point` in the third commit. */
 static void die_in_commit(const char *point, uint64_t step)
 {
 	start(2);
@@ -491,7 +493,7 @@ Test(comm_kept, a_commit_that_a_broker_died_after_has_been)
 	die_in_commit("comm.committed", 3);
 }
 
-/* As long as it is told that the run has ended it tries again, as trainers
+/* Join again as long as the rank is told that the run has ended, as trainers
  * do. */
 static int join_until_done(void)
 {
@@ -507,8 +509,8 @@ static int join_until_done(void)
 	}
 }
 
-/* The broker dies in a first join; what is left is whole or nothing, and the
- * next goes well. */
+/* Let the broker die in a first join. The communicator is then complete or does
+ * not exist, and the next join succeeds. */
 static void die_in_join(const char *point, unsigned int n)
 {
 	start(2);
@@ -540,7 +542,8 @@ Test(comm_kept, a_broker_may_die_as_ranks_join_and_register)
 		cr_skip_test("needs FSDP_TEST_POINTS");
 	for (size_t i = 0; i < sizeof(deaths) / sizeof(*deaths); i++) {
 		die_in_join(deaths[i].point, deaths[i].n);
-		/* A broker that dies too often is not started again. */
+		/* The supervisor does not restart a broker that dies too
+		 * often. */
 		teardown();
 		setup();
 	}

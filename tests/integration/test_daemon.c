@@ -1,5 +1,6 @@
 /*
- * fsdpd as a program: arguments, its socket, and the room of those who wait.
+ * Tests the program fsdpd: its arguments, its socket, and memory for requests
+ * that wait.
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
@@ -17,7 +18,7 @@
 
 static struct daemon daemon_;
 
-/* Run fsdpd with two arguments; gives its exit status. */
+/* Run fsdpd with two arguments. Returns its exit status. */
 static int run(const char *first, const char *second)
 {
 	const char *program = daemon_program();
@@ -35,7 +36,8 @@ static int run(const char *first, const char *second)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* fsdpd must refuse to start on this socket, and say so. */
+/* Check that fsdpd refuses to start on this socket, with this word in the
+ * message. */
 static void refuse_socket(const char *path, const char *words)
 {
 	const char *program = daemon_program();
@@ -145,8 +147,9 @@ Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
 	daemon_stop(&daemon_);
 }
 
-/* A signal that would end a process does so before its next answer. That the
- * supervisor lives shows when a broker dies: nobody else starts another. */
+/* A signal that would end the broker would do so before its next answer. The
+ * supervisor lives if a dead broker is replaced, because only it starts another
+ * one. */
 Test(fsdpd, a_closed_terminal_takes_no_tensor_with_it)
 {
 	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
@@ -171,7 +174,8 @@ Test(fsdpd, a_closed_terminal_takes_no_tensor_with_it)
 	daemon_stop(&daemon_);
 }
 
-/* fsdpd with a descriptor that was kept for it under the name "worker". */
+/* Start fsdpd with a descriptor that was kept for it under the name
+ * "worker". */
 static pid_t start_with_worker(int pidfd, const char *path)
 {
 	pid_t pid = fork();
@@ -255,7 +259,8 @@ static void wait_until_parked(struct fsdp_client *client, uint32_t n)
 	}
 }
 
-/* 100 MiB in all: one big one fits, not two; a small one fits beside it. */
+/* There are 100 MiB: one large tensor fits, two do not, and a small one fits
+ * beside it. */
 Test(fsdpd, who_does_not_fit_waits_and_holds_up_nobody_smaller)
 {
 	const struct daemon_options options = {

@@ -1,5 +1,6 @@
 /*
- * Too few descriptors: what that must not cost, and who gets how many.
+ * Tests a broker with too few descriptors: what must still work, and how many
+ * each user gets.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/ranks.h"
@@ -11,8 +12,8 @@
 #include <unistd.h>
 
 #define N_SESSIONS 110
-/* Enough for a broker to start with and to serve one or two clients, not for a
- * pidfd of each session. */
+/* These are enough for a broker to start and to serve one or two clients, but
+ * not for a pidfd of each session. */
 #define FEW 120
 
 static struct chaos chaos;
@@ -42,7 +43,7 @@ static bool has_taken_over(void)
 	return false;
 }
 
-/* kill -9; the next broker has few descriptors. */
+/* Kill the broker. The next one has few descriptors. */
 static void restart_with_few(void)
 {
 	const struct rlimit few = {FEW, FEW};
@@ -55,7 +56,7 @@ static void restart_with_few(void)
 		nap_ms(1);
 }
 
-/* As many tensors as there were, and as many again. */
+/* Make as many tensors as there were, and as many again. */
 static void overwrite(struct fsdp_client *client)
 {
 	for (int i = 0; i < 2 * N_SESSIONS; i++)
@@ -97,7 +98,7 @@ Test(descriptors,
 	for (int i = 0; i < N_SESSIONS; i++)
 		cr_expect(pattern_is(tensors[i], (uint64_t)i + 1), "%d", i);
 	cr_assert(zero(u64, status_value(stranger, "dead_sessions")));
-	/* One that dies without having come back is noticed, too. */
+	/* The death of a client that has not reconnected is noticed, too. */
 	child_kill(child);
 	cr_assert(status_await(stranger, "sessions", N_SESSIONS + 1));
 	for (int i = 0; i < N_SESSIONS; i++) {
@@ -108,7 +109,7 @@ Test(descriptors,
 	fsdp_close(stranger);
 }
 
-/* Descriptors are there again when the client has connected once more. */
+/* Descriptors are available again when the client has reconnected. */
 Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
 {
 	struct fsdp_tensor *tensor;
@@ -127,7 +128,7 @@ Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
 	fsdp_close(client);
 }
 
-/* A client that has come back is watched at once, by its connection. */
+/* A client that has reconnected is watched at once, by its connection. */
 Test(descriptors, of_a_process_come_with_its_connection)
 {
 	struct fsdp_client *client;

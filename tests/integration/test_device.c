@@ -1,6 +1,6 @@
 /*
- * Tensors on a device: made, shared by two processes, copied, and gone, on the
- * double of the driver or a real one.
+ * Tests tensors on a device, of the fake driver or a real one: making, sharing
+ * between two processes, copying and freeing.
  */
 #include "client/fsdp.h"
 #include "tests/lib/actor.h"
@@ -26,7 +26,7 @@ static struct actor other;
 static struct fsdp_client *client;
 static struct fsdp_device gpu;
 
-/* What the other process is told, and tells. */
+/* The test and the other process share this. */
 static struct shared {
 	char socket[80], name[64];
 	struct fsdp_ticket ticket;
@@ -83,7 +83,7 @@ static struct fsdp_tensor *get(const char *name)
 	return tensor;
 }
 
-/* Are all bytes of the tensor this one? */
+/* Do all bytes of the tensor have this value? */
 static bool has(struct fsdp_tensor *tensor, uint8_t value)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -98,8 +98,8 @@ static bool has(struct fsdp_tensor *tensor, uint8_t value)
 	return is_right;
 }
 
-/* Has this process called a function of the driver so often? Of a real one
- * nobody knows. */
+/* Has this process called a function of the driver so often? A real driver does
+ * not count its calls. */
 static bool is_count(const char *function, long n)
 {
 	long now = gpu_count(getpid(), function);
@@ -142,7 +142,7 @@ static int other_redeems(void)
 	return r;
 }
 
-/* A device's fault is the process's end as far as CUDA goes. */
+/* A fault of the device ends the use of CUDA in the process. */
 static int other_tries_to_write_a_member(void)
 {
 	struct fsdp_tensor *tensor = get("model/7");
@@ -174,13 +174,13 @@ static int other_attaches(void)
 	size_t n = 0;
 
 	must(fsdp_bundle_get(client, "model/", NULL, &tensors, &n) == 0);
-	/* the bundle, and the question how many */
+	/* The status request is not counted. */
 	shared->n = n_requests() - before - 1;
 	must(n == MEMBERS);
 	for (size_t i = 0; i < n; i++)
 		must(has(tensors[i], (uint8_t)(i % 251)));
 	must(is_count("MemMap", 1));
-	/* The members lie behind one another, in one mapping. */
+	/* The members are contiguous, in one mapping. */
 	must((uintptr_t)fsdp_data(tensors[MEMBERS - 1]) -
 		     (uintptr_t)fsdp_data(tensors[0]) ==
 	     (MEMBERS - 1) * 512);
@@ -414,7 +414,7 @@ struct model {
 	struct fsdp_tensor *tensors[MEMBERS];
 };
 
-/* The i-th member is 64 bytes of i % 251. */
+/* The i-th member has 64 bytes of the value i % 251. */
 static int read_member(size_t i, void *into, size_t size, void *data)
 {
 	const size_t *first = data;
@@ -512,7 +512,7 @@ struct source {
 	int r;
 };
 
-/* Bytes that count on from call to call. */
+/* Give bytes that continue to count from call to call. */
 static int read_counting(size_t i, void *into, size_t size, void *data)
 {
 	struct source *source = data;
@@ -528,7 +528,8 @@ static int read_counting(size_t i, void *into, size_t size, void *data)
 
 Test(device, what_is_filled_piece_by_piece_is_there_in_order)
 {
-	/* More than two of the pinned buffers, and no multiple of one. */
+	/* This is larger than two of the pinned buffers, and not a multiple of
+	 * one. */
 	const struct fsdp_spec large = {FSDP_U8, 1, {(40 << 20) + 77}};
 	const size_t size = (size_t)large.shape[0];
 	struct fsdp_tensor *tensors[3] = {NULL};
@@ -606,7 +607,8 @@ Test(device, tensors_outlive_the_broker)
 	cr_expect(eq(u32, shared->first, 43));
 }
 
-/* In a forked child: the driver is useless there, host memory is not. */
+/* Use both in a forked child, where host memory works, but the driver does
+ * not. */
 static int use_both(void)
 {
 	struct fsdp_connect_options options = {.path = shared->socket};
@@ -646,7 +648,7 @@ Test(device, a_forked_child_has_host_memory_only)
 	cr_expect(zero(int, status), "%s", shared->sentence);
 	cr_expect(ne(ptr, strstr(shared->sentence, "fork"), NULL), "%s",
 		  shared->sentence);
-	/* Nothing of the parent's was unmapped. */
+	/* The child has unmapped nothing of the parent. */
 	fsdp_free(host);
 	host = get("t/a");
 	cr_expect(has(host, 42));

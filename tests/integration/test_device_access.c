@@ -1,8 +1,8 @@
 /*
- * Tensors on a device between two users, each a process of its own: who may
- * read waits for streams of somebody else, and can write neither the memory
- * nor the timelines. Where the device registers pages read-only, the reader's
- * stream waits; elsewhere the reader's call does.
+ * Tests tensors on a device between two users, each in a process of its own. A
+ * user that may read waits for streams of the other, and can write neither the
+ * memory nor the timelines. If the device registers pages read-only, the
+ * reader's stream waits, otherwise its call waits.
  */
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
@@ -24,7 +24,7 @@ static int connect_somebody(void)
 	return 0;
 }
 
-/* Two users at once are root's privilege. */
+/* Only root can be two users. */
 static void open_for_two(void)
 {
 	if (!actor_may_be_others())
@@ -61,7 +61,7 @@ static void need_root(void)
 		cr_skip_test("needs root, to be two users");
 }
 
-/* Of the first user; written behind the gate. */
+/* Publish a tensor of the first user, which is written when the gate opens. */
 static void publish_late(const struct fsdp_access *access)
 {
 	CUstream stream = stream_make(gpu_nth(0));
@@ -78,7 +78,7 @@ static void publish_late(const struct fsdp_access *access)
 	fsdp_free(tensor);
 }
 
-/* The same in a process that the test can kill. */
+/* Do the same in a process that the test can kill. */
 static int produce_for_all(void)
 {
 	publish_late(&FOR_ALL);
@@ -127,7 +127,7 @@ static int give_up(void *unused)
 	return 1;
 }
 
-/* By a connection that does not want to wait any more. */
+/* Read by a connection that is interrupted. */
 static int read_interrupted(void)
 {
 	const struct fsdp_connect_options options = {

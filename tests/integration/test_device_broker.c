@@ -1,7 +1,7 @@
 /*
- * Memory on devices as the broker has it, seen through raw frames: on the
- * double of the driver, with deaths of both sides. No process here but the
- * broker has a driver; what the clients' devices would do, the test does.
+ * Tests the broker's memory on devices by raw frames, on the fake driver, with
+ * deaths of both sides. Only the broker has a driver. The test does what the
+ * clients' devices would do.
  */
 #include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
@@ -45,7 +45,7 @@ static void start(const char *config)
 	bob = wire_open(daemon_socket(&daemon_));
 }
 
-/* The broker dies and is started again. */
+/* Kill the broker, and start it again. */
 static void restart(void)
 {
 	daemon_kill_broker(&daemon_);
@@ -74,7 +74,7 @@ static void must_alloc(struct wire *wire, const struct device_uuid *gpu,
 	cr_assert(zero(int, r), "%s", wire_sentence(wire));
 }
 
-/* The file behind a chunk, as the double has it. */
+/* Returns the inode of the fake driver's file for a chunk. */
 static ino_t chunk_inode(struct wire *wire, uint32_t chunk)
 {
 	int fd = wire_chunk(wire, chunk);
@@ -103,7 +103,7 @@ static bool log_says(const char *part)
 
 /* --- the driver ---------------------------------------------------------- */
 
-/* All that the broker may call, since none of it needs a context. */
+/* May the broker make this call? None that it may make needs a context. */
 static bool is_allowed(const char *call)
 {
 	static const char *const names[] = {
@@ -176,7 +176,7 @@ Test(device_broker, a_server_of_mps_in_its_environment_is_passed_by)
 	FILE *file;
 
 	need_fake("its calls are counted");
-	/* What a server leaves in its folder. */
+	/* A server leaves this in its folder. */
 	snprintf(control, sizeof(control), "%s/control",
 		 getenv("FAKECUDA_DIR"));
 	file = fopen(control, "we");
@@ -230,7 +230,7 @@ Test(device_broker, its_death_costs_no_memory_of_devices)
 	cr_expect(eq(u64, chunk_inode(bob, place.chunk), inode));
 	cr_expect(
 		eq(u64, wire_status(alice, "own_device_bytes"), (uint64_t)MIB));
-	/* and what is freed is used again, in the same chunk */
+	/* Freed memory is used again, in the same chunk. */
 	cr_assert(zero(int, wire_remove(alice, "a")));
 	cr_assert(zero(int, wire_release(alice, &place.ref, 1)));
 	cr_assert(zero(int, wire_release(bob, &place.ref, 1)));
@@ -393,7 +393,8 @@ static struct {
 	struct timelines timelines;
 } writer;
 
-/* In the writer: publish one that is written, and one that never will be. */
+/* Publish one tensor that is written, and one that never will be, in the
+ * writer. */
 static int publish_both(void)
 {
 	struct tensor_place done, late;
@@ -429,7 +430,7 @@ static void expect_taint(const struct timelines *theirs)
 {
 	uint64_t word;
 
-	/* Who waits is let go of, and then sees why. */
+	/* The reader is woken, and then sees why. */
 	while (!timeline_has_reached(timelines_load(theirs, 1), 2))
 		usleep(1000);
 	word = wire_word(bob, place.ref.slot);
@@ -467,7 +468,7 @@ Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
 	cr_assert(zero(int, actor_run(&writer.actor, publish_both)));
 	get_late(&theirs);
 	broker = daemon_broker_pid(&daemon_);
-	/* Neither sees the other's end. */
+	/* Neither process sees that the other has ended. */
 	cr_assert(zero(int, kill(broker, SIGSTOP)));
 	actor_kill(&writer.actor);
 	cr_assert(zero(int, kill(broker, SIGKILL)));
@@ -484,7 +485,7 @@ Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
 	"[memory]\nchunk_min = 2M\nchunk_max = 16M\nwarm_ms = 1h\n"            \
 	"device_memory_max = 64M\ndevice_quarantine_ms = " time "\n"
 
-/* In an actor: what needs no quarantine. */
+/* Publish, in an actor, memory that needs no quarantine. */
 static int publish_on_host(void)
 {
 	writer.wire = wire_open(daemon_socket(&daemon_));
@@ -512,12 +513,12 @@ Test(device_broker, in_quarantine_the_dead_keep_what_they_had)
 	actor_kill(&writer.actor);
 	wire_wait_status(bob, "dead_sessions", 1);
 	expect_nothing_ended(&theirs);
-	/* Who had no memory on a device ends at once. */
+	/* A session without memory on a device ends at once. */
 	cr_assert(zero(int, actor_run(&other, publish_on_host)));
 	actor_kill(&other);
 	wire_wait_status(bob, "dead_sessions", 2);
 	wire_wait_status(bob, "sessions", 3);
-	/* The next broker cannot know when it began. */
+	/* The next broker does not know when the quarantine began. */
 	restart();
 	expect_nothing_ended(&theirs);
 	timelines_close(&theirs);
@@ -550,7 +551,7 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 					   true, &theirs)));
 	actor_kill(&writer.actor);
 	wire_wait_status(bob, "dead_sessions", 1);
-	/* as a kernel does that outlives its process */
+	/* A kernel that outlives its process does this. */
 	wire_reach(&theirs, 1, 2);
 	cr_assert(zero(int, wire_get(bob, "late", &place)));
 	cr_expect(zero(u64, place.fence.session));
@@ -559,7 +560,7 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 }
 
 #ifdef FSDP_TEST_POINTS
-/* The broker dies in the midst of burying the writer, and again. */
+/* The broker dies while it cleans up after the writer, and again. */
 Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
 {
 	static const char *const points[] = {"ready_fence.ended",
@@ -622,14 +623,15 @@ static int get_as_other(void)
 	struct wire *wire = wire_open(daemon_socket(&daemon_));
 	int r = wire_call(wire, &request);
 
-	/* Writable: only for the same user. */
+	/* Only the same user gets it writable. */
 	if (r == 0 && wire_timelines(wire, shared->session, &shared->ref, true,
 				     &theirs) != -EACCES)
 		r = -EBADMSG;
 	if (r == 0)
 		r = wire_timelines(wire, shared->session, &shared->ref, false,
 				   &theirs);
-	/* The descriptor itself is one to read, whatever it is opened for. */
+	/* The descriptor itself is read-only, even if it is opened again for
+	 * writing. */
 	if (r == 0 && mmap(NULL, TIMELINE_SIZE, PROT_WRITE, MAP_SHARED,
 			   theirs.fd, 0) != MAP_FAILED)
 		r = -EBADF;

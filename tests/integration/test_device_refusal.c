@@ -1,6 +1,6 @@
 /*
- * What cannot be done with devices, and is said: by the driver that is not
- * there to streams of somebody else. Host memory goes on in all of it.
+ * Tests what cannot be done with devices, and its messages, from a missing
+ * driver to streams of other processes. Host memory works in all cases.
  */
 #include "client/fsdp.h"
 #include "tests/lib/actor.h"
@@ -59,7 +59,7 @@ static bool says(const char *part)
 	return strstr(fsdp_error(), part) != NULL;
 }
 
-/* What must always work. */
+/* Does host memory work? It always must. */
 static bool host_works(void)
 {
 	struct fsdp_publication it = {.name = "t/host"};
@@ -77,7 +77,7 @@ static bool host_works(void)
 	return works && fsdp_remove(client, &it.name, 1) == 0;
 }
 
-/* One that the double has, without asking a driver. */
+/* Returns a device of the fake driver without asking a driver. */
 static struct fsdp_device some_device(void)
 {
 	struct fsdp_device device;
@@ -179,7 +179,7 @@ struct seeing {
 
 static struct seeing *seeing;
 
-/* In a process that sees the second device only. */
+/* Get the tensor in a process that sees the second device only. */
 static int get_invisible(void)
 {
 	const char *names[] = {"t/first", "t/second"};
@@ -240,7 +240,7 @@ Test(device_refusal, a_device_that_a_process_does_not_see_is_said)
 	actor_kill(&blind);
 }
 
-/* In a process that has the device for itself. */
+/* Use the device in a process that has it for itself. */
 static int occupy(void)
 {
 	(void)stream_make(gpu_nth(0));
@@ -391,7 +391,8 @@ Test(device_refusal, without_timelines_and_events_streams_are_refused)
 	fsdp_free(tensor);
 }
 
-/* In another process: publish what is written only when the gate opens. */
+/* Another process publishes a tensor that is written only when the gate
+ * opens. */
 static sem_t *gate;
 
 static int publish_late(void)

@@ -1,7 +1,7 @@
 /*
- * What ranks on host memory do of collectives without the broker: gathers in
- * place. They make no system call, see the end of their run all the same, and
- * come to no harm when the broker goes away.
+ * Tests gathers in place, which ranks on host memory do without the broker.
+ * They make no system call, yet notice the end of their run, and are not harmed
+ * when the broker exits.
  */
 #include "tests/lib/crew.h"
 #include <criterion/criterion.h>
@@ -16,7 +16,7 @@
 
 #define N_CYCLES 1000
 
-/* Uneven, and a vector: whole as they lie. */
+/* One is uneven and one is a vector. Both can be used in place. */
 static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
@@ -73,7 +73,7 @@ static int check0(void)
 	return trainer_sees_whole(0) ? 0 : -EIO;
 }
 
-/* Without the library's stdio, which a rank under strict seccomp lacks. */
+/* This avoids stdio, which a rank under strict seccomp cannot use. */
 static int cycle(void)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
@@ -90,7 +90,7 @@ static int cycle(void)
 	return r;
 }
 
-/* Only read, write, exit and sigreturn are left in strict mode. */
+/* Strict mode permits only read, write, exit and sigreturn. */
 static int cycle_strictly(void)
 {
 	int r = cycle();
@@ -222,7 +222,7 @@ static int cycle_until_told(void)
 	return rank_note(r);
 }
 
-/* Ranks that make no call of the kernel learn it from the state table. */
+/* Ranks that make no system call learn it from the state table. */
 Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 {
 	start(3, NULL);
@@ -236,7 +236,7 @@ Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 	}
 }
 
-/* The words of runs that are over are used again. */
+/* The words of ended runs are used again. */
 Test(direct, a_later_run_goes_on_from_the_last_commit)
 {
 	for (int i = 0; i < 3; i++) {

@@ -1,7 +1,8 @@
 /*
- * Clients without a plan: requests of collectives in any order and number, with
- * ids that were right a moment ago, over connections that come and go. Each is
- * answered, the broker serves on, and when they are gone nothing is left.
+ * Tests clients without a plan. They send requests of collectives in any order
+ * and number, with ids that were right a moment ago, over connections that are
+ * closed and opened. Each request is answered, the broker keeps serving, and
+ * when the clients have exited nothing remains.
  *
  * The requests follow from the seed, the answers from the broker's timing.
  */
@@ -33,7 +34,7 @@
 #define N_NOTED    64
 #define TTL_MS     20
 
-/* As a client knows it. Ids are 0 where it knows none. */
+/* The struct has what a client knows. Unknown ids are 0. */
 struct group {
 	uint64_t id, unshard, reduction; /* last numbers */
 	struct slot_ref input;
@@ -44,7 +45,7 @@ struct comm {
 	struct group groups[N_GROUPS];
 };
 
-/* What a request was about, by its number. */
+/* These are the requests that were sent, by number. */
 struct noted {
 	uint32_t comm, group;
 	struct request request; /* without what it points to */
@@ -58,7 +59,7 @@ struct client {
 };
 
 static struct daemon daemon_;
-static struct wire *other; /* looks on */
+static struct wire *other; /* only watches */
 static struct client clients[N_CLIENTS];
 static uint64_t state; /* of the random numbers */
 
@@ -69,7 +70,7 @@ static uint32_t pick(uint32_t n)
 	return (uint32_t)(state >> 33) % n;
 }
 
-/* Mostly what it should be. */
+/* Returns mostly the right value. */
 static uint64_t mostly(uint64_t right)
 {
 	return pick(25) ? right : pick(60);
@@ -81,7 +82,7 @@ static const char *const comm_names[N_COMMS] = {"wild/a", "wild/b", "wild/c"};
 static const char *const group_names[N_GROUPS] = {"first", "second"};
 static struct group_param params[3];
 
-/* Alone; two replicas; as many shards as there are clients. */
+/* It is alone, has two replicas, or as many shards as there are clients. */
 static void make_join(uint32_t i, uint32_t self, struct request *ret)
 {
 	static const uint32_t n_ranks[N_COMMS] = {1, 2, N_CLIENTS};
@@ -107,7 +108,7 @@ static void make_group(const struct comm *comm, uint32_t i, struct request *ret)
 	ret->group = (struct group_request){
 		.comm = mostly(comm->id),
 		.name = group_names[i],
-		/* The second one must be gathered. */
+		/* The cast makes a gather of the second group necessary. */
 		.param_dtype = i ? DTYPE_BF16 : 0,
 		.layout = pick(50) == 0,
 		.n_params = 3,
@@ -257,7 +258,8 @@ static void note_answer(struct client *client, struct noted *noted)
 	}
 }
 
-/* What has come; requests that wait for others are answered when they are. */
+/* Read the answers that have arrived. Requests that wait for other ranks are
+ * answered later. */
 static void read_answers(struct client *client)
 {
 	struct pollfd pollfd = {.fd = client->wire->fd, .events = POLLIN};
@@ -299,7 +301,7 @@ static void send_hello(struct wire *wire, const struct wire *lost)
 	cr_assert(zero(int, wire->frame.code), "%s", wire_sentence(wire));
 }
 
-/* The same session, without its parked requests. */
+/* Connect the same session again, without its parked requests. */
 static void reconnect(struct client *client)
 {
 	struct wire *lost = client->wire;
@@ -345,7 +347,7 @@ static void release_some(struct client *client)
 		wire_send(client->wire, &request);
 }
 
-/* In its own ref-counter file: any counts, any bits. */
+/* Write any counts and bits into the client's own ref-counter file. */
 static void scribble(const struct client *client)
 {
 	const uint64_t noise[2] = {pick(UINT32_MAX), pick(UINT32_MAX)};
@@ -399,7 +401,7 @@ static void act(struct client *client)
 		make_request(client, &request);
 		wire_send(client->wire, &request);
 	}
-	/* Often more than one is on its way. */
+	/* Often more than one request is under way. */
 	if (pick(10)) {
 		poll(&(struct pollfd){client->wire->fd, POLLIN, 0}, 1, 1);
 		read_answers(client);
@@ -471,7 +473,7 @@ Test(disorder, of_requests_leaves_nothing_behind)
 
 /* --- bytes --------------------------------------------------------------- */
 
-/* Every beginning of it: whatever that says, it is answered with a no. */
+/* Send every beginning of the request. Each is refused. */
 static void send_beginnings(const struct request *request)
 {
 	uint8_t *body;
@@ -544,8 +546,8 @@ static struct fsdp_comm *join_alone(struct fsdp_client *client,
 	return comm;
 }
 
-/* Reshards are not waited for; more of them than answers are kept for a session
- * must not come behind the unshards that follow. */
+/* Clients do not wait for reshards. More of them than the replies that are kept
+ * for a session must not arrive after the unshards that follow. */
 Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
@@ -569,7 +571,7 @@ Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
 
 #define N_FDS 256
 
-/* Of libfsdp to the broker? */
+/* Is it libfsdp's connection to the broker? */
 static bool is_connection(int fd)
 {
 	struct sockaddr_un peer = {.sun_path = ""};
@@ -589,7 +591,7 @@ static void break_connection(void)
 	}
 }
 
-/* What was posted may have arrived or not, and is sent again. */
+/* A one-way request may have arrived or not, and is sent again. */
 Test(disorder, of_a_broken_connection_loses_and_doubles_no_post)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};

@@ -1,6 +1,6 @@
 /*
- * The life of the broker's fsdp-worker: it never outlives its broker, whoever
- * of the two hangs or is killed.
+ * Tests the life of the broker's fsdp-worker, which never outlives its broker,
+ * whether one of the two hangs or is killed.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/ranks.h"
@@ -41,7 +41,7 @@ static void start(const struct daemon_options *options)
 		.n_layers = 1,
 	};
 
-	/* The ranks would do the work themselves. */
+	/* Otherwise the ranks would do the work. */
 	setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	daemon_start_with(&daemon_, options);
 	crew_set(&crew);
@@ -53,7 +53,7 @@ static void start(const struct daemon_options *options)
 static pid_t worker;
 static int worker_fd; /* its pidfd */
 
-/* With a gather done. */
+/* Start ranks that have gathered once, and note the worker. */
 static void start_worker(bool is_supervised)
 {
 	start(&(struct daemon_options){.is_supervised = is_supervised});
@@ -100,7 +100,7 @@ Test(engine, a_broker_that_is_killed_takes_the_worker_along)
 	daemon_stop(&daemon_);
 }
 
-/* How many pidfds does the supervisor have? One is its broker's. */
+/* Returns how many pidfds the supervisor has. One is its broker's. */
 static int count_pidfds(void)
 {
 	char path[64], text[64];
@@ -158,7 +158,7 @@ static void join_alone(const char *socket)
 	must(fsdp_wait(&work, -1) == 0);
 }
 
-/* As if others had filled its queue. */
+/* The test acts as if others had filled the worker's queue. */
 Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
 {
 	struct fsdp_work first, second;
@@ -168,7 +168,7 @@ Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
 	join_alone(daemon_socket(&daemon_));
 	cr_assert(zero(int, fsdp_unshard(groups[0], &first)), "%s",
 		  fsdp_error());
-	/* By then it was tried. */
+	/* By then the broker has tried it. */
 	must(fsdp_ping(client) == 0);
 	cr_assert(zero(int, fsdp_unshard(groups[1], &second)));
 	cr_expect(zero(int, fsdp_wait(&second, -1)), "%s", fsdp_error());

@@ -1,9 +1,9 @@
 /*
- * Communicators on devices whose work fsdp-worker does: where contexts and NCCL
- * are, what is refused, and what is left when somebody dies.
+ * Tests communicators on devices with fsdp-worker as the executor: where
+ * contexts and NCCL are, what is refused, and what remains when a process dies.
  *
- * What is gathered and reduced is the affair of the suites that run by worker
- * once more (test_gather.c, test_reduce.c, ...).
+ * Suites that run once more by worker (test_gather.c, test_reduce.c, ...) test
+ * the results of gathers and reductions.
  */
 #include "cuda/context.h"
 #include "tests/lib/chaos.h"
@@ -55,7 +55,7 @@ Test(executor, nccl_is_in_the_worker_and_nowhere_else)
 			has_mapped(executor_ranks.actors[i].pid, "libnccl")));
 }
 
-/* A step in which nobody looks at a number. */
+/* Run a step without looking at a number. */
 static int train_blindly(void)
 {
 	struct trainer *it = trainer();
@@ -90,14 +90,14 @@ Test(executor, a_rank_that_asks_for_no_address_has_no_context)
 			le(long,
 			   gpu_count(executor_ranks.actors[i].pid, "contexts"),
 			   0));
-	/* Whoever asks has one from then on. */
+	/* A process that uses its memory has a context from then on. */
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
 	cr_expect(eq(long, gpu_count(executor_ranks.actors[0].pid, "contexts"),
 		     1));
 	executor_must_train();
 }
 
-/* The second one's driver maps nothing. */
+/* The driver of the second rank maps nothing. */
 static int join_half_blind(void)
 {
 	if (rank_self())
@@ -224,7 +224,7 @@ static int train_by_stream(void)
 
 /* --- a stream that is held ----------------------------------------------- */
 
-static sem_t *gates; /* shared; one for each rank */
+static sem_t *gates; /* in shared memory, one for each rank */
 
 static void make_gates(void)
 {
@@ -242,8 +242,8 @@ static sem_t *own_gate(void)
 
 #define WEIGHT_SIZE (6 * 4 * sizeof(float))
 
-/* What the stream still reads of whole parameters is not written, though they
- * were resharded and memory of that size is wanted. */
+/* Memory of whole parameters that the stream still reads is not written,
+ * although they were resharded and memory of that size is requested. */
 static int reshard_what_is_read(void)
 {
 	const struct device *device = gpu_nth(rank_self());
@@ -278,7 +278,7 @@ Test(executor, what_a_stream_reads_is_resharded_after_it)
 	cr_assert(zero(int, ranks_run(&executor_ranks, reshard_what_is_read)));
 }
 
-/* Gradients are handed in before the stream has written them. */
+/* Hand in gradients before the stream has written them. */
 static int reduce_what_is_written(void)
 {
 	const struct device *device = gpu_nth(rank_self());
@@ -309,7 +309,7 @@ Test(executor, a_reduction_waits_for_its_streams_on_the_device)
 	executor_start_crew();
 	cr_assert(
 		zero(int, ranks_run(&executor_ranks, reduce_what_is_written)));
-	/* What is written already needs no gate. */
+	/* Gradients that are already written need no gate. */
 	executor_must_train();
 }
 
@@ -348,8 +348,8 @@ Test(executor, a_stream_that_does_not_end_ends_its_communicator_alone)
 	cr_expect(eq(int, worker_await(&executor_daemon, 0), worker));
 }
 
-/* The commit comes back at once, and nobody sees it before the stream is past
- * it. */
+/* The commit returns at once, and no other rank sees it before the stream has
+ * reached it. */
 static int commit_what_is_written(void)
 {
 	struct trainer *it = trainer();
@@ -424,7 +424,7 @@ Test(executor, it_is_shown)
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* The second one wants the other executor. */
+/* The second rank requests the other executor. */
 static int join_mixed(void)
 {
 	setenv("FSDP_TEST_EXECUTOR", rank_self() ? "rank" : "worker", 1);
@@ -503,7 +503,8 @@ Test(executor, two_ranks_of_one_device_are_told_the_way_out)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* Everything that ranks begin stays undone until it is let go. */
+/* Stop the worker, so that nothing that ranks begin is done until it
+ * continues. */
 static pid_t hold_worker(void)
 {
 	pid_t worker = worker_await(&executor_daemon, 0);
@@ -557,7 +558,7 @@ static int leave(void)
 	return trainer_leave();
 }
 
-/* The other is told; the worker gives up what it has, and lives. */
+/* The other rank is told. The worker frees what it has, and lives. */
 static void kill_rank_during(actor_fn *work)
 {
 	pid_t worker;

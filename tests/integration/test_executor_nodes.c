@@ -1,7 +1,7 @@
 /*
- * Communicators of two nodes, which are two brokers whose fsdp-workers do the
- * work: the order of calls, comparisons between nodes, and a rank that dies
- * while NCCL is opened.
+ * Tests communicators of two nodes, which are two brokers with their
+ * fsdp-workers as executors: the order of calls, comparisons between nodes, and
+ * a rank that dies while NCCL is opened.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/executor.h"
@@ -80,7 +80,7 @@ Test(executor_nodes, nodes_do_the_same_in_the_order_of_the_calls)
 	start_nodes(3);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_nodes)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
-	/* Behind the first use nothing else is waited for. */
+	/* After the first use nothing else is waited for. */
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_unshard)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_reshard)));
 	actor_begin(&executor_ranks.actors[0], reduce_and_unshard);
@@ -125,8 +125,8 @@ Test(executor_nodes, steps_that_differ_between_nodes_are_not_committed)
 	cr_expect(zero(u64, executor_seen.step));
 }
 
-/* An unshard that no rank waits for, ended before it can have begun, is done
- * all the same: the other node's workers wait for it. */
+/* An unshard that no rank waits for, and that is ended before it can have
+ * begun, is done nevertheless, since the other node's workers wait for it. */
 static int unshard_in_passing(void)
 {
 	struct fsdp_work work;
@@ -151,7 +151,7 @@ Test(executor_nodes, what_was_begun_on_one_node_is_done_on_all)
 	executor_must_train();
 }
 
-/* The other node's rank never comes. */
+/* The rank of the other node never joins. */
 Test(executor_nodes, a_rank_that_dies_while_nccl_is_opened_is_not_waited_for)
 {
 	start_nodes(2);

@@ -1,5 +1,5 @@
 /*
- * Clients that do not read, or hold much: others do not notice.
+ * Tests clients that do not read, or that hold much. Others are not affected.
  */
 #include "broker/base/closer.h"
 #include "broker/session/peer.h"
@@ -14,7 +14,7 @@
 
 TestSuite(flood, .fini = users_stop, .timeout = 30);
 
-/* Send it until the socket is full; gives how often. */
+/* Send the request until the socket is full. Returns how often. */
 static int send_until_full(struct wire *wire, const struct request *request)
 {
 	struct frame frame = {.kind = request->kind};
@@ -42,7 +42,7 @@ static void check_flood(struct wire *alice, const struct request *request)
 	uint64_t first = alice->number + 1;
 	int n = send_until_full(alice, request);
 
-	/* However much is under way, others are served. */
+	/* Others are served, whatever is under way. */
 	for (int i = 0; i < 20; i++)
 		check_bob(bob);
 	for (int i = 0; i < n; i++) {
@@ -82,8 +82,8 @@ Test(flood, of_requests_whose_answers_bring_descriptors)
 	wire_close(alice);
 }
 
-/* Answers to what was parked come all at once, each with a descriptor. They
- * are charged until they are read, or nobody will. */
+/* Replies to parked requests come all at once, each with a descriptor. They are
+ * charged until they are read, or can no longer be read. */
 Test(flood, of_queued_descriptors_is_charged_and_given_back)
 {
 	static const char *const name = "test/a/";
@@ -129,8 +129,8 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 
 /* --- closing ------------------------------------------------------------- */
 
-/* With a request that no broker knows, so that the connection stays. Consumes
- * `fd`. */
+/* Send them with a request that no broker knows, so that the connection stays.
+ * Consumes `fd`. */
 static void send_fds(struct wire *wire, int fd, uint16_t n)
 {
 	int fds[FRAME_MAX_FDS];
@@ -163,7 +163,7 @@ static bool has_passrights(int sock_fd)
 	       0;
 }
 
-/* Until the closer has so many to close that it wants no more. */
+/* Send until the closer has so many to close that it refuses more. */
 Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
@@ -176,7 +176,7 @@ Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 	if (!bob)
 		cr_skip_test("only root can be two users");
 	alice = open_as(ALICE);
-	/* The last close is to be the broker's. */
+	/* The broker must make the last close. */
 	kill(users_daemon.pid, SIGSTOP);
 	send_fds(alice, make_lingering(&end), 1);
 	kill(users_daemon.pid, SIGCONT);
@@ -200,7 +200,7 @@ Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 	wire_close(root);
 }
 
-/* Of connections that come and go, too; but they do not add up. */
+/* Connections that are closed count, too, but they do not add up. */
 Test(flood, of_connections_that_cannot_be_closed_is_refused)
 {
 	struct wire *root, *bob, *alice;
@@ -239,7 +239,7 @@ Test(flood, of_connections_that_cannot_be_closed_is_refused)
 
 #define N_HELD 5000
 
-/* Who holds much does not make every list of clients long. */
+/* A client that holds much does not make every list of clients long. */
 Test(flood, of_holds_does_not_make_a_list_of_clients_long)
 {
 	struct request clients = {.kind = MESSAGE_CLIENTS};

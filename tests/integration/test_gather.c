@@ -1,9 +1,9 @@
 /*
- * Unshard, wait, reshard: what ranks see whole, what the limiter lets through,
- * and what is left when somebody dies in the middle.
+ * Tests unshard, wait and reshard: what ranks see whole, what the limiter
+ * permits, and what remains when a process dies in between.
  *
- * Ranks are processes; the test tells each what to do next, so that every
- * order of theirs is as written here.
+ * Ranks are processes. The test tells each what to do next, so they follow the
+ * order that is written here.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -13,21 +13,22 @@
 #include <signal.h>
 #include <string.h>
 
-/* Uneven, with empty ranks among four, a vector, and nothing to cast. */
+/* The shards are uneven, with empty ones among four ranks. One parameter is a
+ * vector, and nothing is cast. */
 static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "small", .spec = {FSDP_F32, 2, {2, 3}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
 };
 
-/* A cut along the second dimension, and dtypes that are left as they are. */
+/* One is cut along the second dimension, and some dtypes are not cast. */
 static const struct fsdp_param_spec MIXED[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {3, 8}}, .shard_dim = 1},
 	{.name = "double", .spec = {FSDP_F64, 1, {9}}},
 	{.name = "table", .spec = {FSDP_I32, 1, {6}}, .is_frozen = true},
 };
 
-/* 64 KiB whole, 32 KiB as bf16. */
+/* This has 64 KiB whole, and 32 KiB as bf16. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {128, 128}}},
 };
@@ -107,7 +108,7 @@ static int reshard3(void)
 	return trainer_reshard(3);
 }
 
-/* Begin only; what it waits for is what looking says. */
+/* Begin only. A later call tells what it waits for. */
 static int begin(size_t layer)
 {
 	struct trainer *self = trainer();
@@ -189,7 +190,7 @@ static int use(size_t layer)
 	return r;
 }
 
-/* Forward and backward over all layers, a commit, and the same again. */
+/* Run forward and backward over all layers, commit, and do the same again. */
 static int run_cycles(void)
 {
 	int r = 0;
@@ -239,7 +240,7 @@ static int run_ahead(void)
 {
 	int r = 0;
 
-	/* The next layer is prefetched before this one is let go. */
+	/* The next layer is prefetched before this one is resharded. */
 	for (int i = 0; r == 0 && i < 100; i++) {
 		if (i == 0)
 			r = begin((size_t)0);
@@ -295,7 +296,7 @@ Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
 	assert_says(0, "waits for the limiter until 'l0' is resharded");
 	cr_assert(eq(u32, comm_entry().n_in_flight, 2));
 	cr_assert(eq(u32, comm_entry().n_limited, 1));
-	/* On devices a row for the cast lies behind. */
+	/* On devices a row for the cast follows the parameters. */
 	if (!are_on_devices())
 		cr_assert(eq(u64, comm_entry().bytes_in_flight, 2 * 32768));
 
@@ -531,7 +532,7 @@ Test(gather, from_a_smaller_mesh_an_unshard_moves_nothing)
 	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 
-	/* Resharded whole, and after a commit, the copy is gone. */
+	/* After a full reshard, and after a commit, the copy is freed. */
 	cr_assert(eq(int, ranks_run(&ranks, reshard0_to_2), 0));
 	cr_assert(eq(int, ranks_run(&ranks, commit), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
@@ -560,7 +561,7 @@ Test(gather, after_an_ordinary_end_only_kept_groups_have_memory)
 {
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
-	/* The last prefetch is open still. */
+	/* The last prefetch is still open. */
 	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
 	expect_memory_back();
 }
@@ -573,7 +574,7 @@ Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
 	host_memory_only("on devices the ranks do the work");
 	start(2, &(struct crew){.options = {.executor = FSDP_EXECUTOR_WORKER}});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
-	/* Nobody has waited for the last prefetch. */
+	/* No rank has waited for the last prefetch. */
 	cr_assert(status_await(client, "jobs_running", 0));
 	worker = freeze_worker();
 	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
@@ -603,7 +604,7 @@ Test(gather, a_rank_that_does_not_come_is_named)
 	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, begin1), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, begin2), 0));
-	/* Two may be whole; the third waits for rank 1. */
+	/* Two groups may be whole. The third waits for rank 1. */
 	cr_assert(eq(int, rank_run(&ranks, 0, wait2), -ECONNABORTED));
 	assert_says(0, "rank 1");
 	assert_says(0, "within 2000 ms");
@@ -644,7 +645,7 @@ Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
 	assert_says(1, "fsdp-worker");
 	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 
-	/* What was committed is there, and gathered by a new worker. */
+	/* The committed values are there, and a new worker gathers them. */
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, check0), 0));
@@ -685,7 +686,7 @@ Test(gather, one_that_finds_no_room_waits_for_it)
 	must(fsdp_connect(&(struct fsdp_connect_options){.path = daemon_socket(
 								 &daemon_)},
 			  &client) == 0);
-	/* Shards take 4 MiB, the gradients 2; whole it is 1 MiB. */
+	/* Shards take 4 MiB, gradients 2, and the whole group 1. */
 	start(1, &crew);
 	take_memory(9 << 20);
 	cr_assert(eq(int, ranks_run(&ranks, begin0), 0));
@@ -703,7 +704,7 @@ static const struct layer SIZES[] = {
 	LAYER("small", HALF_PARAM, CAST),
 };
 
-/* The large one's memory is idle, and too large for the small one. */
+/* The memory of the large group is idle, and too large for the small one. */
 Test(gather, idle_memory_makes_room_for_what_finds_none)
 {
 	struct crew crew = {.layers = SIZES, .n_layers = 2};
@@ -718,7 +719,7 @@ Test(gather, idle_memory_makes_room_for_what_finds_none)
 	must(fsdp_connect(&(struct fsdp_connect_options){.path = daemon_socket(
 								 &daemon_)},
 			  &client) == 0);
-	/* Shards take 5 MiB, the gradients 2.5; they are 1 and 0.25 whole. */
+	/* Shards take 5 MiB, gradients 2.5, and the whole groups 1 and 0.25. */
 	start(1, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));

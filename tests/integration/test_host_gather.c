@@ -1,7 +1,7 @@
 /*
- * Gathers that ranks on host memory do themselves: who dies at any place leaves
- * nobody waiting, whether the others sleep, spin or copy; fsdp_test(); and
- * that the broker is not asked.
+ * Tests gathers that ranks on host memory do themselves. A rank that dies
+ * anywhere leaves no rank waiting, whether the others sleep, spin or copy. Also
+ * tests fsdp_test(), and that the ranks do not ask the broker.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -114,8 +114,8 @@ static int reshard0(void)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* Begun; with the lock; with a piece, before and after it is copied; with the
- * last one done, and nobody told; resharded, and nobody told. */
+/* The rank has begun; has the lock; has a piece, before and after the copy; has
+ * copied the last one, and told nobody; has resharded, and told nobody. */
 Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 {
 	static const char *const points[] = {
@@ -130,7 +130,7 @@ Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 		cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 		expect_death_is_told(points[i], 3, use_until_told);
 	}
-	/* What was committed is what the next run has. */
+	/* The next run has the committed values. */
 	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, wait0)));
@@ -179,7 +179,7 @@ Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
 {
 	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	/* Nobody else comes. */
+	/* The other rank does not come. */
 	cr_assert(zero(int, rank_run(&ranks, 0, test0_until_whole)));
 	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
@@ -247,7 +247,8 @@ Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Two sides and gradients of 4 MiB each, gathered into 2 MiB. */
+/* The two versions and the gradients have 4 MiB each, and the whole group 2
+ * MiB. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {1024, 1024}}},
 };
@@ -263,7 +264,7 @@ static int use0(void)
 	return use(0);
 }
 
-/* Two ranks that have gathered, and keep what they gathered into. */
+/* Start two ranks that have gathered, and keep the buffer. */
 static void start_with_little_memory(void)
 {
 	static const char config[] = "[memory]\nmemory_max = 16M\n"
@@ -278,7 +279,7 @@ static void start_with_little_memory(void)
 	cr_assert(zero(int, ranks_run(&ranks, use0)));
 }
 
-/* More than is left beside 2 MiB. */
+/* Allocate more than is left beside 2 MiB. */
 static int alloc_rest(int32_t timeout_ms, struct fsdp_tensor **ret)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {3 << 20}};
@@ -294,7 +295,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_was_refused)
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
-	/* The ranks wait for room again. */
+	/* The ranks wait for memory again. */
 	actor_begin(&ranks.actors[0], use0);
 	cr_assert(status_await(client, "waiters", 1));
 	actor_begin(&ranks.actors[1], use0);
@@ -328,7 +329,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_waits)
 	cr_expect(zero(int, ranks_run(&ranks, use0)));
 }
 
-/* What is gathered stays, whoever waits for memory. */
+/* Gathered memory stays, whoever waits for memory. */
 Test(host_gather, memory_in_use_is_not_given_back)
 {
 	struct fsdp_tensor *rest;
@@ -346,8 +347,8 @@ Test(host_gather, memory_in_use_is_not_given_back)
 	fsdp_free(rest);
 }
 
-/* A rank that has gathered leaves while another has not looked yet, and memory
- * is recalled: the other gathers by itself. */
+/* A rank that has gathered leaves before another has looked, and memory is
+ * recalled. The other then gathers by itself. */
 Test(host_gather, memory_that_was_lost_is_gathered_again)
 {
 	struct fsdp_tensor *rest;

@@ -1,6 +1,6 @@
 /*
- * Reductions that ranks on host memory do themselves: how long one waits for
- * what another has begun.
+ * Tests reductions that ranks on host memory do themselves: how long a rank
+ * waits for work that another has begun.
  */
 #include "shm/board.h"
 #include "tests/lib/chaos.h"
@@ -46,7 +46,7 @@ static int wait_for_it(void)
 	return rank_note(fsdp_wait(&trainer()->works[0], -1));
 }
 
-/* Of the first reduction: take the first piece, and do not do it. */
+/* Take the first piece of the first reduction, and do not do it. */
 static int keep_piece(void)
 {
 	size_t size;
@@ -57,7 +57,8 @@ static int keep_piece(void)
 	return pieces_take(board_pieces(&board, 1), 1, 1) == 0 ? 0 : -EIO;
 }
 
-/* Rank 1 hands in later than the time-out allows, but nobody waited for it. */
+/* Rank 1 hands in later than the time-out permits, but no rank waited for
+ * it. */
 Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
 {
 	crew_start(2, &CREW);

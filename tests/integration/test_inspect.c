@@ -1,6 +1,6 @@
 /*
- * Looking at the broker by libfsdp: all memory is shown to who pays for it, and
- * what is counted is what is there.
+ * Tests the lists of libfsdp. All memory is shown to the user that pays for it,
+ * and the counters match it.
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define N_BATCH 256
-#define N_NAMES (20 * N_BATCH) /* more than one page looks at */
+#define N_NAMES (20 * N_BATCH) /* more names than one page reads */
 
 static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 static struct daemon daemon_;
@@ -73,7 +73,7 @@ struct sum {
 	uint64_t blocks[16];
 	int n;
 	uint64_t size;
-	uint64_t last_size; /* of the tensor */
+	uint64_t last_size; /* size of the last tensor */
 	struct fsdp_entry last;
 };
 
@@ -105,8 +105,8 @@ static uint64_t bytes_live(void)
 	return status("bytes_live") + status("device_bytes_live");
 }
 
-/* Never published, staged, a view, a ticket's: status counts them, and so does
- * the list. */
+/* Status and list count memory that was never published, is staged, is kept by
+ * a view, or is kept by a ticket. */
 Test(inspect, all_memory_is_in_the_list_whatever_keeps_it)
 {
 	struct fsdp_tensor *unpublished = make(1000), *member = NULL, *view;
@@ -185,7 +185,7 @@ static void publish_batch(int from)
 		fsdp_free(tensors[i]);
 }
 
-/* One of each batch is held on; the others' grants are there, and unused. */
+/* One tensor of each batch is held, and the grants of the others are unused. */
 Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
 {
 	struct fsdp_peer self;
@@ -205,7 +205,7 @@ static int keep_digest(const struct fsdp_entry *entry, void *data)
 	return 1;
 }
 
-/* With a broker that is restarted when it dies. */
+/* Start a broker that is restarted when it dies. */
 static void start_supervised(void)
 {
 	struct fsdp_connect_options options = {0};

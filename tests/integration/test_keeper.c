@@ -1,6 +1,7 @@
 /*
- * A process that keeps the broker's descriptors and does not read what it is
- * told: memory waits for it, and nobody else does. The test is that process.
+ * Tests a keeper of the broker's descriptors that does not read its
+ * notifications. Requests for memory wait for it, and others do not. The test
+ * is that process.
  */
 #include "tests/lib/users.h"
 #include <poll.h>
@@ -24,7 +25,7 @@ static void open_keeper(void)
 				 sizeof(address))));
 }
 
-/* The next notification; what comes along is kept by nobody. */
+/* Receive the next notification, and close its descriptors. */
 static void receive(char *ret_text, size_t size)
 {
 	ssize_t n = recv(keeper_fd, ret_text, size - 1, 0);
@@ -43,7 +44,7 @@ static void receive_until(const char *start)
 	while (strncmp(text, start, strlen(start)) != 0);
 }
 
-/* Others write to it, too. */
+/* Fill the keeper's socket, as other senders could. */
 static void fill_keeper(void)
 {
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -84,7 +85,7 @@ static bool has_answer(const struct wire *wire)
 	return poll(&pollfd, 1, 0) != 0;
 }
 
-/* Alice needs something that must be kept; bob does not. */
+/* Alice's request needs a descriptor that must be kept; Bob's does not. */
 static void check_waits(const struct request *request)
 {
 	const struct request ping = {.kind = MESSAGE_PING};

@@ -1,6 +1,6 @@
 /*
- * What monitoring asks for: durations by kind of request, chunks, accounts,
- * and the time of the loop.
+ * Tests what monitoring reads: durations by kind of request, chunks, accounts,
+ * and the time of the event loop.
  */
 #include "client/fsdp.h"
 #include "tests/lib/users.h"

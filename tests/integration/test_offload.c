@@ -1,7 +1,7 @@
 /*
- * Offload: shards and gradients in host memory, whole parameters on devices.
- * That a training comes out the same is what the tests of gathers, reductions
- * and steps say, which run once more with it.
+ * Tests offload, with shards and gradients in host memory and whole parameters
+ * on devices. The suites of gathers, reductions and steps run once more with
+ * it, and test that a training has the same result.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/gpu.h"
@@ -16,7 +16,7 @@ static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "frozen", .spec = {FSDP_F32, 1, {7}}, .is_frozen = true},
 };
-/* Larger than what the first needs of the device. */
+/* This is larger than the memory that the first group needs on the device. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {300, 40}}},
 };
@@ -107,8 +107,8 @@ static int see_all_reduced(void)
 	return 0;
 }
 
-/* Through the calls that do not care where it is; the device's is none of the
- * host's. */
+/* Copy by calls that work for both kinds of memory. Memory of the device is not
+ * host memory. */
 static int copy_there_and_back(void)
 {
 	float values[10] = {1, 2, 3}, seen[10] = {0};
@@ -156,7 +156,7 @@ Test(offload, groups_of_both_kinds_are_gathered_and_reduced)
 	all(trainer_commit);
 	all(see_all_whole);
 	all(see_all_reduced);
-	/* What is frozen was carried over. */
+	/* Frozen parameters were carried over. */
 	all(trainer_commit);
 	all(see_all_whole);
 }
@@ -196,7 +196,8 @@ Test(offload, shards_outlive_their_ranks_and_the_broker)
 
 #define N_BLOCKS 4
 
-/* Of one size, so that they use the same rooms; whose bytes they are shows. */
+/* The groups have one size, so that they use the same buffers. Their values
+ * differ. */
 static const struct layer BLOCKS[N_BLOCKS] = {
 	{.name = "b0", .params = LARGE, .n = 1, .policy = {.offload = true}},
 	{.name = "b1", .params = LARGE, .n = 1, .policy = {.offload = true}},
@@ -246,7 +247,7 @@ static int copy_beside_a_gather(void)
 	long before = gpu_count(getpid(), "pinned_copies_in");
 	int r = begin_all();
 
-	/* The other rank has begun none, so that no gather can end. */
+	/* The other rank has not begun any, so no gather can end. */
 	while (r == 0 && gpu_count(getpid(), "pinned_copies_in") < before + 2)
 		nap_ms(1);
 	return r;
@@ -261,7 +262,7 @@ Test(offload, the_next_shards_come_in_while_a_gather_runs)
 	all(end_all);
 }
 
-/* Each of other gradients. */
+/* Write different gradients for each group. */
 static int fill_all(void)
 {
 	int r = 0;
@@ -293,9 +294,9 @@ static int add_to_sums(void)
 	return reduce_all(&(struct fsdp_reduce_options){.accumulates = true});
 }
 
-static size_t block; /* whose gradients are expected */
+static size_t block; /* block of the expected gradients */
 
-/* Twice the mean. */
+/* Returns twice the mean. */
 static double sum_of_block(size_t param, uint64_t index)
 {
 	double sum = 0;
@@ -319,7 +320,7 @@ Test(offload, no_room_is_written_before_it_was_read)
 	setenv("FAKECUDA_COPY_US", "10000", 1);
 	start_blocks();
 	for (int i = 0; i < 3; i++) {
-		/* All of one rank wait for the other. */
+		/* All works of one rank wait for the other. */
 		cr_assert(zero(int, rank_run(&ranks, 0, begin_all)));
 		cr_assert(zero(int, rank_run(&ranks, 1, begin_all)));
 		all(end_all);
@@ -334,7 +335,7 @@ Test(offload, no_room_is_written_before_it_was_read)
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* Another policy than the others'. */
+/* Join with another policy than the others. */
 static int join_without(void)
 {
 	struct layer layers[N_LAYERS];
@@ -400,7 +401,8 @@ Test(offload, the_worker_offloads_nothing)
 	assert_says(0, "fsdp-worker cannot offload");
 }
 
-/* The driver takes no more pages: the rank gives up, and is missed. */
+/* The driver registers no more pages. The rank gives up, and the others are
+ * told. */
 static int join_without_pages(void)
 {
 	int r;
@@ -422,7 +424,7 @@ Test(offload, what_cannot_be_pinned_is_told)
 	cr_expect(eq(int, ranks.notes[0].code, -ENOMEM));
 	cr_expect(eq(int, ranks.notes[1].code, -ECONNABORTED));
 	assert_says(0, "of host memory for");
-	/* The one that was refused. */
+	/* This counts the registration that was refused. */
 	cr_expect(eq(int, rank_run(&ranks, 0, count_pinned), 1));
 	cr_expect(zero(int, rank_run(&ranks, 1, count_pinned)));
 }

@@ -1,6 +1,6 @@
 /*
- * Waits of programs that have more to do: gets that are begun and polled for,
- * and waits that a signal ends.
+ * Tests waits of programs that have other work, too: gets that are begun and
+ * polled, and waits that a signal ends.
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
@@ -21,10 +21,10 @@
 static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 
 static struct daemon daemon_;
-static struct fsdp_client *client; /* the one that waits */
+static struct fsdp_client *client; /* of the thread that waits */
 static struct fsdp_client *other;
 
-/* What the hook of `client` says, and how often it was asked. */
+/* This is what the hook of `client` returns, and how often it was called. */
 static atomic_bool is_wanted;
 static atomic_uint n_asked;
 
@@ -114,7 +114,7 @@ static int count(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* All that was held of a name that is removed has gone back. */
+/* Check that all holds of a removed name were returned. */
 static void expect_none_held(const char *name)
 {
 	int n = 0;
@@ -143,7 +143,7 @@ static bool is_readable(int timeout_ms)
 	return poll(&item, 1, timeout_ms) > 0;
 }
 
-/* As an event loop does it. */
+/* Finish the get as an event loop does. */
 static int end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
 {
 	int r;
@@ -218,7 +218,7 @@ Test(pending, what_was_cancelled_is_let_go_when_it_comes)
 	put("t/a");
 	cr_assert(zero(int, fsdp_ping(client)));
 	expect_none_held("t/a");
-	/* Its answer was there already. */
+	/* Its answer had already arrived. */
 	pending = begin("t/b", -1);
 	wait_until_parked(1);
 	put("t/b");
@@ -260,7 +260,8 @@ Test(pending, what_another_thread_received_makes_the_descriptor_readable)
 	wait_until_parked(2);
 	cr_expect(not(is_readable(0)));
 	put("t/a");
-	/* Its answer comes behind that of the get, and to the other thread. */
+	/* The ping's answer comes after that of the get, and goes to the other
+	 * thread. */
 	cr_assert(zero(int, fsdp_ping(client)));
 	cr_assert(is_readable(-1));
 	cr_assert(zero(int, end(pending, &tensor)));
@@ -307,8 +308,8 @@ Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
 	cr_assert(eq(int, waitpid(child, NULL, 0), child));
 }
 
-/* The new broker does not know the client yet when the client lets go of what
- * the old one granted. */
+/* The new broker does not know the client yet when the client releases what the
+ * old one granted. */
 Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
@@ -317,7 +318,7 @@ Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
 
 	wait_until_parked(1);
 	put(name);
-	/* Its answer comes behind that of the get. */
+	/* The ping's answer comes after that of the get. */
 	cr_assert(zero(int, fsdp_ping(client)));
 	cr_assert(zero(int, fsdp_remove(other, &name, 1)));
 	cr_assert(zero(int, fsdp_limbo(other, count, &n)));
@@ -330,7 +331,7 @@ Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
 	cr_expect(zero(int, n));
 }
 
-/* Of an interpreter of which one thread runs at a time. */
+/* This stands for the lock of an interpreter that runs one thread at a time. */
 static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool wants_to_run;
 
@@ -389,7 +390,7 @@ Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
 		;
 	cr_assert(zero(int, kill(daemon_.pid, SIGCONT)));
 	put("t/a");
-	/* Its answer comes behind that of the get. */
+	/* The ping's answer comes after that of the get. */
 	while (fsdp_ping(client) != 0)
 		;
 	cr_assert(zero(int, end(pending, &tensor)), "%s", fsdp_error());
@@ -425,7 +426,7 @@ Test(interrupt, a_wait_ends_when_the_hook_says_so)
 	pthread_kill(thread, SIGUSR1);
 	pthread_join(thread, NULL);
 	cr_expect(eq(int, wait.r, -EINTR));
-	/* What still comes of it is let go. */
+	/* Anything that still arrives for it is released. */
 	atomic_store(&is_wanted, false);
 	put("t/a");
 	cr_assert(zero(int, fsdp_ping(client)));
@@ -447,7 +448,7 @@ Test(interrupt, a_wait_goes_on_if_the_hook_does_not_mind)
 	cr_expect(zero(int, wait.r));
 }
 
-/* One of them reads for all, the others wait for it; the signal came to none
+/* One thread reads for all, and the others wait for it. The signal came to none
  * of them. */
 Test(interrupt, all_threads_that_wait_are_asked_for)
 {
@@ -496,7 +497,7 @@ Test(interrupt, an_allocation_that_waits_for_room_ends)
 	pthread_join(thread, NULL);
 	cr_expect(eq(int, producer.r, -EINTR));
 	atomic_store(&is_wanted, false);
-	/* Its room comes back, although nobody waits for it any more. */
+	/* Its memory is freed, although nobody waits for it any more. */
 	cr_assert(zero(int, fsdp_release(tensor)));
 	cr_assert(zero(int, fsdp_alloc(small, &VECTOR, 1, NULL, -1, &tensor)));
 	fsdp_close(small);
@@ -521,7 +522,7 @@ static void *release(void *tensor)
 	return (void *)(intptr_t)fsdp_release_sync(client, &held, 1);
 }
 
-/* The broker stands still until the hook would have been asked. */
+/* The broker is stopped until the hook would have been called. */
 Test(interrupt, but_not_a_release_which_the_broker_does_anyway)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
