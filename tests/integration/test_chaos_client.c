@@ -15,8 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES                                                           \
-	3 /* tried passages of one failpoint, with a broker for each */
+#define MAX_PASSAGES 3 /* of one failpoint; each has a broker */
 
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 

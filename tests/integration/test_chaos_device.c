@@ -19,11 +19,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SIZE 4096
-#define MAX_PASSAGES                                                           \
-	2 /* tried passages of one failpoint, with a broker for each */
-#define NAME   "work/a"
-#define BUNDLE "work/model/"
+#define SIZE         4096
+#define MAX_PASSAGES 2 /* of one failpoint; each has a broker */
+#define NAME         "work/a"
+#define BUNDLE       "work/model/"
 
 static const struct fsdp_spec BYTES = {FSDP_U8, 1, {SIZE}};
 static const char CONFIG[] = "[memory]\nchunk_min = 2M\nwarm_ms = 10ms\n";

@@ -1,6 +1,6 @@
 /*
- * Limits: each holds exactly, says what it is, is nobody else's business, and
- * is given back.
+ * Tests that each limit is exact, is named in its refusal, does not affect
+ * other users, and is restored.
  */
 #include "client/fsdp.h"
 #include "tests/lib/memory.h"
@@ -23,7 +23,7 @@ static struct request named_get(const char *const *name, int32_t timeout_ms)
 
 Test(quota, of_bytes)
 {
-	/* what every tensor is rounded up to */
+	/* Every tensor is rounded up to this. */
 	const int64_t line = are_on_devices() ? 512 : 64;
 	struct tensor_place big, small;
 	struct wire *alice, *bob;
@@ -92,7 +92,8 @@ Test(quota, of_sessions)
 	wire_close(bob);
 }
 
-/* Of all users together: root comes in where nobody else does. */
+/* The limit counts all users together. Root can connect when nobody else
+ * can. */
 Test(quota, of_sessions_leaves_some_to_administrators)
 {
 	struct wire *first, *second, *third;
@@ -132,7 +133,7 @@ Test(quota, of_waiting_requests)
 		wire_send(bob, &forever);
 		cr_assert(eq(u64, wire_status(bob, "waiters"), 3));
 	}
-	/* The connection takes them with it. */
+	/* They end with the connection. */
 	wire_close(alice);
 	alice = open_as(ALICE);
 	wire_wait_status(alice, "waiters", bob ? 1 : 0);
@@ -143,7 +144,7 @@ Test(quota, of_waiting_requests)
 	wire_close(alice);
 }
 
-/* A connection costs 16 KiB of it. */
+/* A connection uses 16 KiB of the limit. */
 Test(quota, of_replies_bounds_silent_connections)
 {
 	struct wire *alice, *silent[8], *bob;
@@ -183,7 +184,7 @@ Test(quota, of_replies_bounds_what_is_remembered)
 	get.get.n_names = 2;
 	wire_must(alice, wire_put(alice, names[0], 64, NULL, &place));
 	cr_assert(zero(int, request_encode(&get, &body, &size, NULL)));
-	/* It never says that anything was answered. */
+	/* The client never acknowledges a reply. */
 	for (int i = 0; i < 60 && r == 0; i++) {
 		wire_send_body(alice, MESSAGE_GET, ++alice->number, body, size,
 			       NULL, 0);
@@ -218,7 +219,7 @@ Test(quota, of_first_components)
 	wire_close(alice);
 }
 
-/* Three new ones in a batch, of which two would be allowed. */
+/* A batch has three new components, and two would be permitted. */
 Test(quota, of_first_components_is_not_used_up_by_a_refused_batch)
 {
 	static const char *const names[] = {"one/a", "two/a", "three/a"};
@@ -288,7 +289,7 @@ Test(quota, of_grants)
 	wire_says(other, "has 4 grants");
 	cr_assert(eq(int, wire_alloc(other, 64, NULL, 0, NULL), -EDQUOT));
 	cr_assert(eq(u64, wire_status(other, "grants"), 8));
-	/* Whoever ends gives back. */
+	/* A session that ends frees its share. */
 	wire_goodbye(alice);
 	wire_must(other, wire_get(other, "test/0", NULL));
 	wire_close(other);
@@ -340,8 +341,8 @@ Test(quota, of_bundles)
 	wire_close(alice);
 }
 
-/* A chunk may be larger than what is allocated in it, but no hint and no
- * number of access classes takes more memory than the user may have. */
+/* A chunk may be larger than the tensors in it, but no hint and no number of
+ * access classes takes more memory than the user may have. */
 Test(quota, of_bytes_bounds_what_is_taken_in_advance)
 {
 	struct request begin = wire_begin_request("test/a/", UINT64_C(1) << 40);
@@ -370,7 +371,7 @@ Test(quota, of_bytes_bounds_what_is_taken_in_advance)
 	wire_close(alice);
 }
 
-/* Parameters of a name of six letters. */
+/* Register parameters with names of six letters. */
 static int register_many(struct fsdp_comm *comm, const char *name)
 {
 	enum { N = 512 };
@@ -394,7 +395,7 @@ Test(quota, of_groups_counts_their_parameters)
 
 	if (are_on_devices())
 		cr_skip_test("the same on host memory");
-	/* 20 of these are the communicator's. */
+	/* The communicator uses 20 of these. */
 	users_start("[quota]\nquota_groups = 80\n");
 	options = (struct fsdp_connect_options){
 		.path = daemon_socket(&users_daemon)};

@@ -1,6 +1,7 @@
 /*
- * Gradients: what is left in the shards, which options agree, who may hand in
- * what, and what happens when somebody dies in the middle.
+ * Tests reductions of gradients: the values in the shards, which options can be
+ * combined, who may hand in what, and what happens when a process dies in
+ * between.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -51,7 +52,7 @@ static void start(uint32_t n, const struct fsdp_comm_options *options)
 
 /* --- sums ---------------------------------------------------------------- */
 
-/* Of a round, over all ranks. */
+/* Returns the sum of a round over all ranks. */
 static double sum_of(size_t param, uint64_t index, uint32_t round)
 {
 	double sum = 0;
@@ -145,7 +146,7 @@ static void expect_no_gradient(size_t layer)
 	must(!shard.grad);
 }
 
-/* The first that accumulates finds nothing to add to. */
+/* The first reduction that accumulates has nothing to add to. */
 static int accumulate(void)
 {
 	int r = 0;
@@ -167,8 +168,8 @@ Test(reduce, gradients_accumulate_when_asked_to)
 	cr_assert(eq(int, ranks_run(&ranks, accumulate), 0));
 }
 
-/* The sums of the first round wait in each mesh; the gradients stay those of
- * the round before. */
+/* The sums of the first round wait in each mesh, and the gradients stay those
+ * of the round before. */
 static int put_off(void)
 {
 	int r = 0;
@@ -230,7 +231,8 @@ static const struct layer BATCHES[] = {
 			 .reduce_dtype = FSDP_F32}),
 };
 
-/* What FSDP2 has in f32 after so many microbatches of bf16 gradients. */
+/* Returns what FSDP2 has in f32 after so many microbatches of bf16
+ * gradients. */
 static double sum_of_batches(size_t param, uint64_t index)
 {
 	float sum = 0;
@@ -315,7 +317,7 @@ static const struct layer RANDOM_LAYERS[] = {
 static float (*shared_bits)[3][N_BITS * 8]; /* by run, by layer */
 static uint32_t run_number;
 
-/* Backward over three layers; waits for none before all are handed in. */
+/* Run backward over three layers. Wait for none before all are handed in. */
 static int backward(void)
 {
 	struct trainer *self = trainer();
@@ -387,7 +389,7 @@ static int try_factors(void)
 		options.factor = bad[i];
 		must(fsdp_reduce(self->groups[0], &options, &work) == -EINVAL);
 		must(strstr(fsdp_error(), "factor"));
-		/* The input is there still. */
+		/* The input still exists. */
 		must(fsdp_input_data(self->groups[0], 0));
 	}
 	must(fsdp_reduce(self->groups[0], NULL, &work) == 0);
@@ -411,7 +413,7 @@ static int submit0(void)
 	return submit(0, NULL);
 }
 
-/* With the input that the rank has. */
+/* Reduce with the input that the rank has. */
 static int again(size_t layer, const struct fsdp_reduce_options *options)
 {
 	struct trainer *self = trainer();
@@ -490,7 +492,7 @@ Test(reduce, a_rank_has_only_so_many_inputs)
 	start(2, NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), -EBUSY));
-	/* It would wait for itself. */
+	/* The rank would wait for itself. */
 	cr_assert(eq(int, rank_run(&ranks, 0, take1_patiently), -EBUSY));
 	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, take1), -ETIMEDOUT));
@@ -619,7 +621,7 @@ static int take0_patiently(void)
 	return rank_note(fsdp_input(trainer()->groups[0], -1));
 }
 
-/* Memory for two ranks' group, but for no input. */
+/* Start two ranks with memory for their group, but for no input. */
 static struct fsdp_tensor *start_without_room(void)
 {
 	struct fsdp_spec spec = {FSDP_U8, 1, {9 << 20}};
@@ -666,7 +668,7 @@ static void *alloc_patiently(void *data)
 	return NULL;
 }
 
-/* Both ranks' inputs are idle, and too much. */
+/* The inputs of both ranks are idle, and use too much memory. */
 Test(reduce, inputs_that_ranks_keep_are_recalled)
 {
 	pthread_t thread;
@@ -685,7 +687,7 @@ Test(reduce, inputs_that_ranks_keep_are_recalled)
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	must(pthread_join(thread, NULL) == 0);
 	cr_expect(eq(int, code, 0));
-	/* What they gave back is asked for again. */
+	/* The ranks request again what they gave back. */
 	cr_assert(eq(int, ranks_run(&ranks, take0_patiently), 0));
 	cr_assert(eq(int, ranks_run(&ranks, again0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));

@@ -1,5 +1,5 @@
 /*
- * Inputs of reductions that libfsdp would never hand in, by raw frames.
+ * Tests inputs of reductions that libfsdp would never hand in, by raw frames.
  */
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
@@ -25,7 +25,7 @@ CHECKED_SUITE(reduce_wire, setup, teardown, .timeout = 60);
 static struct wire *wire;
 static struct request asked;
 
-/* A communicator of one, with two groups. */
+/* The communicator has one rank, and two groups. */
 static uint64_t wire_group(uint64_t comm, const char *name)
 {
 	struct group_param param = {

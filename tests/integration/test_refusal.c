@@ -1,5 +1,6 @@
 /*
- * Bad input about tensors, names and publications, and frames that are none.
+ * Tests bad input about tensors, names and publications, and bodies that cannot
+ * be decoded.
  */
 #include "proto/name.h"
 #include "tests/integration/refusal.h"
@@ -45,13 +46,13 @@ Test(refusal, of_dimensions_and_strides_that_do_not_match)
 	uint8_t item[64], body[128];
 	size_t n;
 
-	/* dtype u8, nine sizes */
+	/* The item has dtype u8 and nine sizes. */
 	n = put_varint(item, 1 << 3);
 	n += put_varint(item + n, DTYPE_U8);
 	n += put_field(item + n, 2, "\1\1\1\1\1\1\1\1\1", 9);
 	n = put_field(body, 5, item, n);
 	check_body(MESSAGE_ALLOC, body, n, -EINVAL, "9 dimensions");
-	/* one size, two strides */
+	/* The item has one size and two strides. */
 	n = put_varint(item, 1 << 3);
 	n += put_varint(item + n, DTYPE_U8);
 	n += put_field(item + n, 2, "\1", 1);
@@ -146,7 +147,7 @@ Test(refusal, of_allocations)
 	CHECK(all);
 }
 
-/* Not refused, since they are legal. */
+/* These are legal, and so not refused. */
 Test(refusal, is_not_for_empty_tensors_and_scalars)
 {
 	struct alloc_item items[] = {vector("", 0), vector("", 1),
@@ -464,20 +465,20 @@ Test(refusal, of_kinds_and_bodies_that_are_none)
 	for (uint16_t kind = MESSAGE_PING; kind <= MESSAGE_MAX; kind++) {
 		check_body(kind, (const uint8_t *)"\xff\xff\xff", 3, -EBADMSG,
 			   message_kind_name(kind));
-		/* A string that is longer than the message. */
+		/* The string is longer than the message. */
 		check_body(kind, (const uint8_t *)"\x0a\x7f", 2, -EBADMSG,
 			   message_kind_name(kind));
 	}
-	/* As many empty items as fit a frame. */
+	/* The frame has as many empty items as fit. */
 	for (size_t i = 0; i + 1 < sizeof(many); i += 2)
 		many[i] = 5 << 3 | 2;
 	check_body(MESSAGE_ALLOC, many, sizeof(many), -EBADMSG, "malformed");
-	/* An item where a number should be. */
+	/* There is an item in the place of a number. */
 	check_body(MESSAGE_ALLOC, (const uint8_t *)"\x28\x01", 2, -EBADMSG,
 		   "malformed");
 }
 
-/* Every beginning of proper requests: whatever each says, it is answered. */
+/* Every beginning of a valid request is answered. */
 Test(refusal, of_a_truncated_body_costs_nothing_but_the_request)
 {
 	const char *name = "test/a";

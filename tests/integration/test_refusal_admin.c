@@ -1,6 +1,6 @@
 /*
- * Bad input of administration, monitoring and order: what changes nothing if it
- * is refused, and lists that begin where nothing is.
+ * Tests bad input for administration, monitoring and ready fences. Refused
+ * requests change nothing, and lists may begin where nothing exists.
  */
 #include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
@@ -15,7 +15,7 @@ static struct request control_of(uint32_t action, uint64_t value)
 	};
 }
 
-/* The test is the broker's user, so it may do what can be done at all. */
+/* The test runs as the broker's user, so it has all permissions. */
 Test(refusal, of_what_administrators_ask_for)
 {
 	const struct refusal all[] = {
@@ -42,8 +42,8 @@ Test(refusal, of_what_administrators_ask_for)
 	CHECK(all);
 }
 
-/* Another session is there, so nothing is drained at once; the request that
- * failed stays in force, as its sentence says, until it is taken back. */
+/* Another session exists, so nothing is drained at once. The failed request
+ * stays in force, as its sentence says, until it is withdrawn. */
 Test(refusal, of_a_drain_that_may_not_wait)
 {
 	struct request drain = control_of(CONTROL_DRAIN, 1);
@@ -127,7 +127,7 @@ Test(refusal, of_timelines_without_a_reason)
 	CHECK(all);
 }
 
-/* Events that never were, and were of others, are passed over. */
+/* Events that never existed, or that belonged to others, are ignored. */
 Test(refusal, is_not_for_order_that_has_ended)
 {
 	struct ordered_item items[] = {
@@ -142,7 +142,8 @@ Test(refusal, is_not_for_order_that_has_ended)
 	cr_assert(eq(u64, wire_status(other, "slots"), n));
 }
 
-/* Whoever asks from a place that is no more, or is not yet, is told so. */
+/* A client that asks for events that do not exist any more, or yet, is told
+ * so. */
 Test(refusal, is_not_for_events_that_are_not_kept)
 {
 	const uint64_t places[] = {1, UINT64_MAX, UINT64_MAX >> 1};
@@ -159,7 +160,7 @@ Test(refusal, is_not_for_events_that_are_not_kept)
 	}
 }
 
-/* Cursors are the client's to make up: then there is nothing more. */
+/* A client may send any cursor. A wrong one gives an empty page. */
 Test(refusal, is_not_for_cursors_of_monitoring)
 {
 	for (uint64_t cursor = UINT64_MAX; cursor > 1 << 20; cursor >>= 3) {
@@ -176,7 +177,7 @@ Test(refusal, is_not_for_cursors_of_monitoring)
 	}
 }
 
-/* A file that is wrong changes nothing, and is named with its line. */
+/* A wrong file changes nothing, and is named with its line. */
 Test(refusal, of_a_configuration_that_is_wrong)
 {
 	const struct request reload = {.kind = MESSAGE_RELOAD};

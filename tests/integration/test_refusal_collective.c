@@ -1,5 +1,5 @@
 /*
- * Bad input about communicators and groups.
+ * Tests bad input about communicators and groups.
  */
 #include "tests/integration/refusal_collective.h"
 #include "tests/lib/leaks.h"
@@ -60,7 +60,7 @@ Test(refusal_collective, of_joins_that_make_no_sense)
 	check_good_round();
 }
 
-/* Two users of one collective: of one rank, and one of two. */
+/* One of these sessions joins under a rank that is taken. */
 Test(refusal_collective, of_a_rank_that_is_there_already)
 {
 	struct wire *late = wire_open(daemon_socket(&daemon_));
@@ -125,7 +125,7 @@ Test(refusal_collective, of_everything_after_leaving)
 	check_good_round();
 }
 
-/* Ids are numbers that anybody can guess. */
+/* Any client can guess an id. */
 Test(refusal_collective, of_what_another_session_is_in)
 {
 	struct group_param param = vector("w", DTYPE_F32, 4);
@@ -226,7 +226,7 @@ Test(refusal_collective, of_caps_and_policies)
 	check_good_round();
 }
 
-/* A group of one parameter. */
+/* Returns a request for a group of one parameter. */
 static struct request one_of(struct group_param *param)
 {
 	return group_of(solo, "bad", param, 1);
@@ -258,7 +258,7 @@ Test(refusal_collective, of_parameters)
 		{"a negative size", one_of(&negative), -EINVAL,
 		 "has the size -1"},
 		{"over 2^62 bytes", one_of(&huge), -EOVERFLOW, "2^62"},
-		/* Of devices a user may have all there is. */
+		/* A user may have all memory of devices. */
 		{"more than there is", one_of(&large),
 		 are_on_devices() ? -ENOMEM : -EDQUOT,
 		 are_on_devices() ? "can never fit"
@@ -282,7 +282,7 @@ Test(refusal_collective, of_parameters)
 	check_good_round();
 }
 
-/* One of two ranks asks for something else: both hear it. */
+/* Let one of two ranks request something else. Both are told. */
 static void check_mismatch(const char *what, const struct request *mine,
 			   const struct request *theirs, int code,
 			   const char *my_words, const char *their_words)
@@ -360,7 +360,7 @@ Test(refusal_collective, of_looking_at_what_is_not_there)
 	       "has no group 'x'");
 	refuse(other, "a plan without a name", plan_of(COMM, ""), -EINVAL,
 	       "group");
-	/* Cursors are the client's to make up: then there is nothing more. */
+	/* A client may send any cursor. A wrong one gives an empty page. */
 	for (uint64_t cursor = UINT64_MAX; cursor; cursor >>= 3) {
 		const struct request all[] = {
 			{.kind = MESSAGE_COMMS, .comms = {.cursor = cursor}},
@@ -390,7 +390,8 @@ static void send_as(struct wire *wire, const struct request *request,
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 }
 
-/* A number that comes again is answered from the record, and not done again. */
+/* A request whose number was used before is answered from the record, and not
+ * done again. */
 Test(refusal_collective, is_not_for_numbers_that_come_again)
 {
 	const struct request input = input_of(first);
@@ -407,7 +408,7 @@ Test(refusal_collective, is_not_for_numbers_that_come_again)
 		cr_assert(eq(u32, me->reply.places.places[0].ref.slot,
 			     slot.slot));
 	}
-	/* Under that number it was something else. */
+	/* This number was used for another request. */
 	send_as(me, &unshard, number);
 	check_answer(me, "another kind", -EPROTO, "of another kind");
 	me->number = number;

@@ -1,7 +1,7 @@
 /*
- * Frames, descriptors and reconnects that break the protocol cost the
- * connection and nothing else; and what the library says where there is no
- * broker to talk to.
+ * Tests frames, descriptors and reconnects that break the protocol. They end
+ * the connection, and affect nothing else. Also tests the library's messages if
+ * no broker answers.
  */
 #include "client/fsdp.h"
 #include "proto/error.h"
@@ -57,7 +57,7 @@ static void check_unchanged(const struct wire_counts *before, const char *what)
 
 /* --- frames -------------------------------------------------------------- */
 
-/* Once all that clients sent is closed. */
+/* Count the broker's descriptors when it has closed all that clients sent. */
 static int count_fds(void)
 {
 	char path[64];
@@ -75,7 +75,7 @@ static int count_fds(void)
 	return n;
 }
 
-/* A header as bytes, to be bent. */
+/* Write a valid header, which the test then changes. */
 static size_t make_frame(uint8_t *ret, uint16_t kind, uint16_t n_fds,
 			 int32_t code, uint32_t size)
 {
@@ -92,7 +92,7 @@ static size_t make_frame(uint8_t *ret, uint16_t kind, uint16_t n_fds,
 	return FRAME_HEADER_SIZE;
 }
 
-/* Any bytes with any number of fds. */
+/* Send any bytes with any number of descriptors. */
 static void send_raw(const struct wire *wire, const void *bytes, size_t size,
 		     int n_fds)
 {
@@ -110,12 +110,14 @@ static void send_raw(const struct wire *wire, const void *bytes, size_t size,
 		control.header.cmsg_level = SOL_SOCKET;
 		control.header.cmsg_type = SCM_RIGHTS;
 		control.header.cmsg_len = CMSG_LEN(fds_size);
-		/* All zeros: our standard input, many times. */
+		/* The array is all zeros, so it sends our standard input many
+		 * times. */
 	}
 	cr_assert(eq(sz, (size_t)sendmsg(wire->fd, &msg, 0), size));
 }
 
-/* It costs the connection, which says so first, and nothing else. */
+/* Check that the broker sends a sentence, then drops the connection, and that
+ * nothing else changes. */
 static void check_dropped(struct wire *wire, const char *what)
 {
 	int n = 0;
@@ -131,7 +133,7 @@ static void check_dropped(struct wire *wire, const char *what)
 
 static const struct {
 	const char *what;
-	size_t size; /* of what is sent */
+	size_t size; /* of the frame */
 	uint16_t kind, n_fds_said;
 	int n_fds;
 	int32_t code;
@@ -175,10 +177,10 @@ Test(refusal_frame, of_frames_closes_every_descriptor)
 		send_raw(wire, bytes, bad_frames[i].size, bad_frames[i].n_fds);
 		check_dropped(wire, bad_frames[i].what);
 		wire_wait_status(me, "peers", 2);
-		/* The connection's descriptor has gone as well. */
+		/* The connection's descriptor was closed as well. */
 		cr_assert(eq(int, count_fds(), n_fds - 1), "%s",
 			  bad_frames[i].what);
-		/* What a connection costs is given back. */
+		/* The connection's share of the limit is freed. */
 		*wire_counts_at(&before, "own_queue_bytes") -= 16384;
 		check_unchanged(&before, bad_frames[i].what);
 	}
@@ -219,7 +221,7 @@ Test(refusal_frame, of_numbers)
 	}
 }
 
-/* Cursors are the client's, too. */
+/* A client may send any cursor. */
 Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
 {
 	struct request list = {
@@ -252,7 +254,7 @@ Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
 	cr_assert(zero(u32, me->reply.who.n_holders));
 }
 
-/* A number that waits is not asked for twice. */
+/* A number whose request waits cannot be used twice. */
 Test(refusal_frame, of_a_number_that_is_under_way)
 {
 	const char *name = "test/never";
@@ -272,8 +274,8 @@ Test(refusal_frame, of_a_number_that_is_under_way)
 
 /* --- descriptors that bite ----------------------------------------------- */
 
-/* The broker gets it with its last reference, behind `n` bad frames; perhaps as
- * what waits in a socket that it gets. */
+/* Send the broker the last reference to a lingering socket, after `n` bad
+ * frames. If `is_nested`, it waits in another socket. */
 static void check_lingering(int n, bool is_nested)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
@@ -284,7 +286,7 @@ static void check_lingering(int n, bool is_nested)
 	if (is_nested)
 		fd = put_in_socket(fd);
 	(void)make_frame(bytes, MESSAGE_PING, 0, 1, 0);
-	/* It finds them all at once. */
+	/* The broker finds all frames at once. */
 	kill(broker, SIGSTOP);
 	for (int i = 0; i < n; i++)
 		send_raw(wire, bytes, sizeof(bytes), 0);
@@ -303,7 +305,7 @@ Test(refusal_frame, of_a_socket_that_lingers_takes_no_time)
 	check_lingering(0, false);
 }
 
-/* The connection is dropped before that frame is read. */
+/* The broker drops the connection before it reads that frame. */
 Test(refusal_frame, of_what_is_still_to_be_read_takes_no_time)
 {
 	check_lingering(3, false);
@@ -316,7 +318,7 @@ Test(refusal_frame, of_a_socket_that_lingers_in_another_takes_no_time)
 
 /* --- reconnects ---------------------------------------------------------- */
 
-/* Come back to our session with these files; gives the code. */
+/* Reconnect our session with these files. Returns the code. */
 static int reconnect(int refs_fd, int doorbell_fd, char *ret_sentence)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
@@ -405,7 +407,7 @@ Test(refusal_frame, of_files_that_are_not_the_session_s)
 		cr_assert(ne(ptr, strstr(sentence, all[i].says), NULL),
 			  "%s: %s", all[i].what, sentence);
 		close(all[i].fd);
-		/* Our connection is as it was. */
+		/* Our connection is not affected. */
 		wire_wait_status(me, "peers", 2);
 		cr_assert(eq(int, count_fds(), n_fds), "%s", all[i].what);
 	}
@@ -450,7 +452,7 @@ Test(refusal_client, of_a_connection_where_no_broker_is)
 	cr_assert(eq(ptr, client, NULL));
 }
 
-/* Somebody listens, and never says a word. */
+/* A process listens, and never sends anything. */
 Test(refusal_client, of_a_connection_to_a_broker_that_hangs)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -513,7 +515,7 @@ static int connect_as_stranger(void)
 	return strstr(fsdp_error(), daemon_socket(&daemon_)) ? r : 1;
 }
 
-/* The directory of the socket is closed to others. */
+/* Other users cannot enter the directory of the socket. */
 Test(refusal_client, of_a_connection_without_permission)
 {
 	const struct identity identity = {61001, 61001, 0};

@@ -1,5 +1,5 @@
 /*
- * Bad input about what keeps tensors: holds, tickets and bundles.
+ * Tests bad input about holds, tickets and bundles, which keep tensors.
  */
 #include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
@@ -172,7 +172,7 @@ Test(refusal, of_names_of_members)
 	CHECK(all);
 }
 
-/* Another process keeps the bundle's memory mapped writable. */
+/* Start a process that keeps the bundle's memory mapped writable. */
 static pid_t map_elsewhere(int fd)
 {
 	int ready[2];
@@ -183,7 +183,7 @@ static pid_t map_elsewhere(int fd)
 	pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* It would turn what is written behind it red. */
+		/* Such a name would colour the text after it red. */
 		prctl(PR_SET_NAME, "e\x1b[31mvil");
 		if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
 			 0) == MAP_FAILED)

@@ -1,5 +1,6 @@
 /*
- * Bad input about the work of collectives: unshards, reductions and commits.
+ * Tests bad input about the work of collectives: unshards, reductions and
+ * commits.
  */
 #include "tests/integration/refusal_collective.h"
 #include "tests/lib/leaks.h"

@@ -1,7 +1,7 @@
 /*
- * Memory that NCCL was told of (FSDP_MEMORY_REGISTERED): each chunk once,
- * before its first use, and none longer than it is mapped. The double counts,
- * and refuses to deregister what is not there any more.
+ * Tests memory that is registered with NCCL (FSDP_MEMORY_REGISTERED): each
+ * chunk once, before its first use, and only while it is mapped. The fake NCCL
+ * counts, and refuses to deregister what is not registered.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/fake_nccl.h"
@@ -12,13 +12,13 @@
 #include <errno.h>
 #include <string.h>
 
-/* Chunks are as small as they can be, and go as soon as they are empty. */
+/* Chunks are as small as possible, and are freed as soon as they are empty. */
 #define CONFIG "[memory]\nchunk_min = 2M\nchunk_max = 2M\nwarm_ms = 1\n"
 
 static const struct fsdp_param_spec SMALL[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {6, 4}}},
 };
-/* Its gradients have a chunk of their own. */
+/* The gradients have a chunk of their own. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {500, 1000}}},
 };
@@ -27,9 +27,9 @@ static const struct layer LAYERS[] = {
 	{.name = "large", .params = LARGE, .n = 1},
 };
 
-static struct daemon daemons[2]; /* of nodes */
+static struct daemon daemons[2]; /* one for each node */
 static struct ranks ranks;
-static struct fsdp_client *client; /* the test's own */
+static struct fsdp_client *client; /* of the test */
 
 static void setup(void)
 {
@@ -92,7 +92,7 @@ static int count_left(void)
 	return (int)left;
 }
 
-/* The double alone counts. */
+/* Check a count, which only the fake has. */
 static void expect_count(uint32_t rank, actor_fn *count, int n)
 {
 	if (is_fake())
@@ -126,7 +126,7 @@ Test(registrations, a_chunk_is_registered_once_until_the_rank_leaves)
 	expect_count(0, count_made, 0);
 	all(train);
 	all(train);
-	/* Everything is in one. */
+	/* Everything is in one chunk. */
 	expect_count(0, count_made, 2);
 	expect_count(0, count_left, 2);
 	all(trainer_leave);
@@ -143,7 +143,7 @@ Test(registrations, replicas_have_it_in_each_of_their_parts)
 	expect_count(1, count_left, 0);
 }
 
-/* What large gradients were handed in with goes back to the device. */
+/* The memory of large inputs is returned to the device. */
 Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 {
 	uint64_t n_retired;
@@ -156,7 +156,7 @@ Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 	n_retired = status_value(client, "chunks_retired");
 	all(reduce_large);
 	expect_count(0, count_left, n_left + 2);
-	/* Of both ranks. */
+	/* This counts the chunks of both ranks. */
 	cr_assert(status_await(client, "chunks_retired", n_retired + 2));
 	all(train);
 	expect_count(0, count_left, n_left);
@@ -191,7 +191,7 @@ Test(registrations, what_nccl_refuses_ends_the_communicator)
 	expect_count(0, count_left, 0);
 }
 
-/* Not all ask for it. */
+/* Not all ranks request registration. */
 static int join_differently(void)
 {
 	crew_set(&(struct crew){
@@ -213,13 +213,14 @@ Test(registrations, ranks_of_a_node_must_agree_about_it)
 	start(1, 2);
 	ranks_begin(&ranks, join_differently);
 	ranks_end(&ranks);
-	/* Whoever came second; the other has waited for one. */
+	/* The rank that joined second is refused. The other has waited for
+	 * it. */
 	refused = ranks.notes[0].code == -EINVAL ? 0 : 1;
 	cr_expect(eq(int, ranks.notes[refused].code, -EINVAL));
 	assert_says(refused, "with a kind of memory of");
 }
 
-/* Each rank is a node. */
+/* Each rank is a node of its own. */
 static struct {
 	uint8_t id[FSDP_NCCL_ID_SIZE];
 } * job; /* shared */

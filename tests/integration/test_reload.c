@@ -1,6 +1,6 @@
 /*
- * A configuration that is read again: what it changes, what a mistake leaves,
- * and who may ask.
+ * Tests a configuration that is read again: what it changes, what happens after
+ * a mistake, and who may request it.
  */
 #include "client/fsdp.h"
 #include "tests/lib/users.h"
@@ -24,7 +24,7 @@ static void start_client(const char *config)
 		  fsdp_error());
 }
 
-/* The value of a key, and where it is from, as "VALUE ORIGIN". */
+/* The test expects this value of a key, with its origin, as "VALUE ORIGIN". */
 struct wanted {
 	const char *name;
 	char text[256];
@@ -140,7 +140,7 @@ Test(reload, gives_more_memory)
 	fsdp_close(client);
 }
 
-/* Who owns a component by configuration is not charged for it. */
+/* A user that owns a component by configuration is not charged for it. */
 Test(reload, moves_the_charge_for_first_components)
 {
 	struct wire *alice;
@@ -170,7 +170,7 @@ static uint32_t count_prefixes(struct wire *wire)
 	return wire->reply.prefixes.n_items;
 }
 
-/* The deadlines were set for the time that held before. */
+/* The deadlines were set by the earlier configuration. */
 Test(reload, shortens_times_that_run)
 {
 	struct wire *wire;

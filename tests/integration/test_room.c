@@ -1,6 +1,6 @@
 /*
- * Memory: what goes before an allocation is refused, and what comes back to the
- * kernel.
+ * Tests memory: what is freed before an allocation is refused, and what is
+ * returned to the kernel.
  */
 #include "proto/error.h"
 #include "shm/refs.h"
@@ -17,7 +17,7 @@
 
 TestSuite(room, .fini = users_stop, .timeout = 30);
 
-/* No quota is in the way of what is about memory_max. */
+/* No quota is smaller than memory_max. */
 static const char SMALL[] = "[memory]\nmemory_max = 16M\n"
 			    "device_memory_max = 16M\nchunk_min = 2M\n"
 			    "warm_ms = 1h\n"
@@ -63,14 +63,14 @@ Test(room, is_made_by_evicting_what_nobody_holds)
 	cr_assert(eq(u64, wire_status(alice, "evicted"), 1));
 	cr_assert(eq(int, wire_get(alice, "test/other", NULL), -ENOENT));
 	wire_must(alice, wire_get(alice, "test/held", NULL));
-	/* Held, it stays, and the next one is refused. */
+	/* A held tensor stays, and the next one is refused. */
 	cr_assert(eq(int, wire_alloc(alice, 6 * MIB, NULL, 0, NULL), -ENOMEM));
 	wire_must(alice, wire_get(alice, "test/held", NULL));
 	cr_assert(eq(u64, wire_status(alice, "evicted"), 1));
 	wire_close(alice);
 }
 
-/* With the defaults a user's quota is all the memory there is. */
+/* By default a user's quota is all memory. */
 Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
 {
 	struct tensor_place held;
@@ -101,7 +101,7 @@ Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
 	wire_close(alice);
 }
 
-/* The session's own mappings of its file and of the table. */
+/* Map the session's file and the table, as the session does. */
 static void open_files(const struct wire *wire, struct refs *ret_refs,
 		       struct table *ret_table)
 {
@@ -115,7 +115,8 @@ static void open_files(const struct wire *wire, struct refs *ret_refs,
 		  err.msg);
 }
 
-/* Released, and the doorbell not yet rung: it is found before the refusal. */
+/* The tensor is released, and the doorbell is not rung yet. The broker finds it
+ * before it refuses. */
 Test(room, is_made_by_collecting_limbo)
 {
 	struct tensor_place place;
@@ -139,7 +140,7 @@ Test(room, is_made_by_collecting_limbo)
 	wire_close(alice);
 }
 
-/* Hold and release a tensor in limbo as fast as can be. */
+/* A thread holds and releases a tensor in limbo as fast as possible. */
 struct flicker {
 	struct refs *refs;
 	const struct table *table;
@@ -158,8 +159,8 @@ static void *do_flicker(void *data)
 	return NULL;
 }
 
-/* Looking for room for a view can free what is to be viewed: it was held when
- * the request was checked, and then not any more. */
+/* The search for memory for a view can free the tensor: it was held when the
+ * request was checked, and is not any more. */
 static void view_what_flickers(struct wire *wire, struct flicker *it)
 {
 	struct alloc_item view = {
@@ -186,7 +187,7 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	}
 	atomic_store(&it->is_over, true);
 	pthread_join(thread, NULL);
-	/* Nobody holds it now, whether or not a call met the gap. */
+	/* Nobody holds it now, whether a call met the gap or not. */
 	r = wire_call(wire, &request);
 	cr_assert(r == -EINVAL || r == -ESTALE, "%s", wire_sentence(wire));
 }
@@ -231,7 +232,8 @@ Test(room, that_another_gives_back_goes_to_who_waits)
 	wire_close(alice);
 }
 
-/* A chunk of another access class must go first, and the quota has one. */
+/* A chunk of another access class must be freed first, since the quota permits
+ * one. */
 Test(room, of_the_quota_of_chunks_is_waited_for)
 {
 	struct alloc_item item;
@@ -300,7 +302,7 @@ static uint64_t resident(int fd)
 	return (uint64_t)status.st_blocks * 512;
 }
 
-/* The tensor's memory, for one process that will not unmap it. */
+/* Map the tensor's memory in a process that does not unmap it. */
 static uint8_t *map(struct wire *wire, const struct tensor_place *place,
 		    int *ret_fd)
 {
@@ -342,7 +344,7 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	cr_assert(eq(u64, wire_status(alice, "chunk_bytes"), 16 * MIB));
 	wire_must(alice, wire_release(alice, &staying.ref, 1));
 	wire_wait_status(alice, "chunk_bytes", 0);
-	/* Our mapping is still there and pins nothing. */
+	/* Our mapping still exists, and keeps no page. */
 	cr_assert(zero(u64, resident(fd)));
 	close(fd);
 	wire_close(alice);

@@ -1,6 +1,6 @@
 /*
- * The sandbox of a running broker: it is on unless the configuration says no,
- * and it counts from start to end.
+ * Tests the sandbox of a running broker, which is on unless the configuration
+ * disables it, and works from start to end.
  */
 #include "client/fsdp.h"
 #include "client/fsdp_admin.h"
@@ -47,7 +47,7 @@ static bool log_has(const char *text)
 	return is_found;
 }
 
-/* "Seccomp:" of the process: 2 with a filter. */
+/* Returns "Seccomp:" of the process, which is 2 with a filter. */
 static int filter_mode(void)
 {
 	char path[64], line[256];

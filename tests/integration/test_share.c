@@ -1,7 +1,7 @@
 /*
- * Memory that a process had already, shared with others. Numbers of cases are
- * those of PyTorch's behaviour that this takes over, mostly in another form:
- * the broker counts, and says when memory may be reused.
+ * Tests sharing of memory that a process allocated itself. The numbers of cases
+ * are those of PyTorch's behaviour, mostly in another form: here the broker
+ * counts, and says when memory may be reused.
  */
 #include "tests/lib/gpu.h"
 #include "tests/lib/sharing.h"
@@ -15,8 +15,8 @@
 
 TestSuite(share, .init = sharing_open, .fini = sharing_close, .timeout = 120);
 
-/* Has the process called the function of the driver so often? Of a real one
- * nobody knows. */
+/* Has the process called the driver's function so often? A real driver does not
+ * count. */
 static bool is_count(pid_t pid, const char *function, long n)
 {
 	long now = gpu_count(pid, function);
@@ -35,7 +35,7 @@ static void ticket_for(struct fsdp_tensor *tensor)
 	must(fsdp_ticket_make(tensor, 1, 60000, &sharing.page->ticket) == 0);
 }
 
-/* Figures with one that matters. */
+/* Returns figures that match anything. The caller sets the one that matters. */
 static struct figures any_figures(void)
 {
 	struct figures any;
@@ -46,7 +46,7 @@ static struct figures any_figures(void)
 
 /* --- addresses ----------------------------------------------------------- */
 
-/* Case 34: in an allocation of 0x4000, 0xe0 bytes at 0x120. */
+/* Case 34: the tensor has 0xe0 bytes at 0x120 of an allocation of 0x4000. */
 Test(share, a_tensor_has_its_place_in_its_allocation)
 {
 	uint8_t *memory = legacy_make(1);
@@ -77,7 +77,7 @@ Test(share, a_tensor_has_its_place_in_its_allocation)
 	fsdp_free(tensors[1]);
 }
 
-/* Case 31. */
+/* This is case 31. */
 Test(share, a_second_receive_opens_nothing)
 {
 	void *memory = legacy_make(7);
@@ -173,7 +173,7 @@ Test(share, donated_memory_is_read_only_for_others)
 
 /* --- given back ---------------------------------------------------------- */
 
-/* Case 27, first half. */
+/* This is the first half of case 27. */
 Test(share, what_nobody_uses_is_given_back_at_once)
 {
 	void *memory = legacy_make(7);
@@ -190,7 +190,7 @@ Test(share, what_nobody_uses_is_given_back_at_once)
 	cr_expect(nothing_is_left(3));
 }
 
-/* Case 27, second half. */
+/* This is the second half of case 27. */
 Test(share, what_is_used_stays_in_limbo_until_it_is_released)
 {
 	struct figures limbo = any_figures();
@@ -225,7 +225,7 @@ Test(share, who_asks_for_it_back_can_wait)
 	cr_expect(nothing_is_left(3));
 }
 
-/* Case 32: there the second release makes the count 2^64 - 1. */
+/* Case 32: in PyTorch the second release makes the count 2^64 - 1. */
 Test(share, a_second_release_is_refused_and_counts_nothing)
 {
 	void *memory = legacy_make(7);
@@ -243,8 +243,9 @@ Test(share, a_second_release_is_refused_and_counts_nothing)
 	fsdp_free(tensor);
 }
 
-/* Case 35: there, an allocator without a block asks what lies in limbo. Ours
- * asks for the blocks that it has shared, and is answered at once. */
+/* Case 35: in PyTorch an allocator without a block asks which blocks are in
+ * limbo. Ours asks for the blocks that it has shared, and is answered at
+ * once. */
 Test(share, an_allocator_reuses_what_nobody_uses)
 {
 	struct fsdp_tensor *tensors[3];
@@ -362,7 +363,7 @@ Test(share, its_name_outlives_its_handle)
 
 static struct fsdp_tensor *received;
 
-/* What it got is handed on as the tensor it is. */
+/* Pass the received tensor on. */
 static int hand_on_a_ticket(void)
 {
 	must(try_get("t/a", &received) == 0);
@@ -387,7 +388,7 @@ static int hand_on_a_view(void)
 	return 0;
 }
 
-/* Case 36: the reference refuses to send what was received. */
+/* Case 36: PyTorch refuses to send what was received. */
 Test(share, what_was_received_is_handed_on_by_a_ticket)
 {
 	void *memory = legacy_make(7);
@@ -417,7 +418,7 @@ Test(share, what_was_received_is_handed_on_by_a_view)
 	fsdp_free(tensor);
 }
 
-/* Case 36: without elements there is nothing to count and no handle. */
+/* Case 36: a tensor without elements has no handle, and nothing to count. */
 Test(share, without_elements_there_is_nothing_to_share)
 {
 	const struct fsdp_spec specs[2] = {{FSDP_F32, 2, {0, 4}},
@@ -519,8 +520,9 @@ static bool is_more(const struct census *now, const struct census *than)
 	       now->broker > than->broker;
 }
 
-/* There are soon no more than that. The broker closes what is gone on threads
- * of its own, so it may have had some that were gone already. */
+/* Wait until there is no more than that. The broker closes descriptors in
+ * threads of its own, so the census may have counted some that were already
+ * freed. */
 static bool census_await(const struct census *expected)
 {
 	struct census now = census_now();
@@ -534,7 +536,7 @@ static bool census_await(const struct census *expected)
 	return true;
 }
 
-/* Five tensors each time, as the reference's own test has. */
+/* Each cycle has five tensors, as in PyTorch's own test. */
 static void cycle(void)
 {
 	struct fsdp_tensor *tensors[5];
@@ -558,7 +560,7 @@ static void cycle(void)
 	vmm_end(&donated);
 }
 
-/* Case 40: there 100,000 times. */
+/* Case 40: PyTorch runs 100,000 cycles. */
 Test(share, after_many_cycles_all_is_as_before)
 {
 	const uint32_t n = 400; /* 2,000 tensors */
@@ -573,8 +575,9 @@ Test(share, after_many_cycles_all_is_as_before)
 	cr_expect(census_await(&before));
 }
 
-/* Cases 24 to 26: there each send takes a counter of a file, and every 10,000
- * another file. Here a process has one, whatever it shares. */
+/* Cases 24 to 26: in PyTorch each send takes a counter in a file, and every
+ * 10,000 sends take another file. Here a process has one file, whatever it
+ * shares. */
 Test(share, what_is_live_takes_no_files)
 {
 	struct fsdp_tensor *tensors[1000], *first;

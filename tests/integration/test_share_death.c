@@ -1,5 +1,6 @@
 /*
- * Shared memory when somebody dies: who shared it, who uses it, the broker.
+ * Tests shared memory when the process that shared it, one that uses it, or the
+ * broker dies.
  */
 #include "tests/lib/gpu.h"
 #include "tests/lib/sharing.h"
@@ -129,7 +130,7 @@ static int share_silently(void)
 	return 0;
 }
 
-/* Case 38: there, in the file system, only when nobody at all is left. */
+/* Case 38: in PyTorch it stays in the file system until no process is left. */
 Test(share_death, what_was_never_published_goes_with_its_producer)
 {
 	must(actor_run(&sharing.one, share_silently) == 0);
@@ -173,7 +174,7 @@ Test(share_death, wherever_a_producer_dies_nothing_is_left)
 
 /* --- who uses it --------------------------------------------------------- */
 
-/* Case 39: there, pinned until the producer ends. */
+/* Case 39: in PyTorch it is kept until the producer ends. */
 Test(share_death, what_a_dead_consumer_held_is_given_back)
 {
 	void *memory = legacy_make(7);
@@ -247,7 +248,7 @@ Test(share_death, a_producer_that_dies_while_the_broker_is_away_is_missed)
 
 /* --- the broker, wherever it can die ------------------------------------- */
 
-#define MAX_PASSAGES 2 /* of one point: a broker is started for each */
+#define MAX_PASSAGES 2 /* of one failpoint; each has a broker */
 
 static struct chaos chaos;
 
@@ -265,8 +266,8 @@ static void close_chaos(void)
 
 TestSuite(share_chaos, .init = gpu_open, .fini = gpu_close, .timeout = 120);
 
-/* The life of tensors in memory of both kinds: whatever happens to the broker,
- * each step says the same. */
+/* Use tensors in memory of both kinds. Whatever happens to the broker, each
+ * step has the same result. */
 static void run_through(void *memory, const struct vmm_memory *donated)
 {
 	void *const pages = (void *)(uintptr_t)donated->address;
@@ -325,6 +326,6 @@ Test(share_chaos, wherever_the_broker_dies_nothing_is_lost)
 			cr_expect(run_with_death(&passages.list[i], n, memory,
 						 &donated),
 				  "%s %u", passages.list[i].name, n);
-	/* Some points are passed when all is over. */
+	/* Some failpoints are passed after the last step. */
 	cr_expect(gt(sz, n_died, passages.n / 2));
 }

@@ -1,6 +1,7 @@
 /*
- * What cannot be shared, and is said: by the library, which asks the driver,
- * and by the broker, to clients that do not ask. A refusal changes nothing.
+ * Tests what cannot be shared. The library refuses it after it asked the
+ * driver, and the broker refuses it to clients that do not ask. A refusal
+ * changes nothing.
  */
 #include "cuda/ipc.h"
 #include "cuda/vmm.h"
@@ -190,7 +191,7 @@ static void end_wire(void)
 
 TestSuite(share_wire, .init = begin_wire, .fini = end_wire, .timeout = 60);
 
-/* A request that is right, of one tensor of 16 bytes. */
+/* This is a valid request for one tensor of 16 bytes. */
 struct offer {
 	struct share_item item;
 	struct request request;
@@ -225,7 +226,7 @@ static void offer_donated(struct offer *offer)
 	offer->n_fds = 1;
 }
 
-/* Gives the code. */
+/* Send the offer. Returns the code. */
 static int wire_offer(struct wire *wire, const struct offer *offer)
 {
 	struct error err = ERROR_NULL;
@@ -455,7 +456,7 @@ Test(share_wire, who_may_not_read_it_is_given_no_handle)
 	offer_legacy(&offer);
 	secret = must_offer(alice, &offer);
 	must(wire_publish(alice, &secret.ref, "t/a", 0) == 0);
-	actor_start(&actor, &somebody); /* which needs no driver */
+	actor_start(&actor, &somebody); /* this actor needs no driver */
 	cr_expect(eq(int, actor_run(&actor, ask_for_chunk), -EACCES));
 	cr_expect(eq(int, actor_run(&actor, ask_for_name), -EACCES));
 	actor_kill(&actor);

@@ -1,7 +1,8 @@
 /*
- * What a training step with streams costs the thread that makes it: requests
- * to the broker, calls of the driver and of NCCL, and what stops it until a
- * device is done. The table is printed; docs/device.md has one.
+ * Measures what a training step with streams costs the thread that makes it:
+ * requests to the broker, calls of the driver and of NCCL, and calls that stop
+ * it until a device has finished. The table is printed; docs/device.md has a
+ * copy.
  *
  * The executable defines sendmsg() and nanosleep(), which the dynamic linker
  * prefers to libc's when libfsdp calls them.
@@ -17,7 +18,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define N_STEPS 4 /* counted; those before open what stays open */
+#define N_STEPS 4 /* counted; earlier ones open what stays open */
 #define N_WARM  2
 
 static const struct fsdp_param_spec PARAMS[] = {
@@ -53,7 +54,7 @@ struct cost {
 	long requests, driver, nccl, syncs, naps;
 };
 
-static struct cost (*costs)[N_CALLS]; /* shared; by rank */
+static struct cost (*costs)[N_CALLS]; /* in shared memory, by rank */
 static long n_sent, n_naps;           /* of the main thread */
 
 static bool is_main(void)
@@ -73,7 +74,7 @@ int nanosleep(const struct timespec *time, struct timespec *ret_left)
 	return (int)syscall(SYS_nanosleep, time, ret_left);
 }
 
-/* Calls that stop their thread until a device is done. */
+/* Does the call stop its thread until a device has finished? */
 static bool is_sync(const char *name)
 {
 	return strcmp(name, "StreamSynchronize") == 0 ||
@@ -81,7 +82,8 @@ static bool is_sync(const char *name)
 	       strcmp(name, "CtxSynchronize") == 0;
 }
 
-/* Those that only ask, as often as there is time, and those around others. */
+/* Is it a call that only polls, as often as there is time, or one that
+ * surrounds others? */
 static bool is_uncounted(const char *name)
 {
 	return strstr(name, "Query") || strstr(name, "Ctx") ||
@@ -90,7 +92,7 @@ static bool is_uncounted(const char *name)
 	       strcmp(name, "pinned_copies_in") == 0;
 }
 
-/* Of a process so far. */
+/* Returns the calls of a process so far. */
 static struct cost count(pid_t pid)
 {
 	struct cost cost = {.requests = n_sent, .naps = n_naps};
@@ -125,7 +127,7 @@ static void add(struct cost *to, const struct cost *cost, long sign)
 	to->naps += sign * cost->naps;
 }
 
-/* Run it, and add what it costs. */
+/* Evaluate the expression, and add its cost. */
 #define COUNTED(call_, expression_)                                            \
 	__extension__({                                                        \
 		struct cost before_ = count(getpid()), after_;                 \
@@ -269,7 +271,8 @@ static void print_all(const char *form, const struct cost *worker)
 		print(form, "the worker", worker);
 }
 
-/* No call stops until a device is done, but for the last of the step. */
+/* Check that no call waits until a device has finished. The last one of the
+ * step may sleep. */
 static void expect_no_sync(void)
 {
 	for (uint32_t rank = 0; rank < ranks.n; rank++) {

@@ -1,6 +1,6 @@
 /*
- * Whole training steps, counted: how often parameters are gathered and
- * gradients reduced, by what is resharded after the forward pass.
+ * Tests whole training steps: how often parameters are gathered and gradients
+ * reduced, depending on what is resharded after the forward pass.
  */
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
@@ -12,7 +12,7 @@
 
 #define N_BLOCKS 3 /* layers 1 to N_BLOCKS; layer 0 is the root */
 
-/* With a cast, so that every unshard is a gather. */
+/* The cast makes every unshard a gather. */
 #define LAYER(name_)                                                           \
 	{                                                                      \
 		.name = name_, .params = PARAMS, .n = 2, .policy = {           \
@@ -36,7 +36,7 @@ static struct daemon daemon_;
 static struct ranks ranks;
 static struct fsdp_client *client;
 
-/* What is resharded after forward. */
+/* These say what is resharded after the forward pass. */
 static bool reshards_root, reshards_blocks;
 
 static void setup(void)
@@ -79,7 +79,7 @@ static int backward(void)
 	int r = 0;
 
 	for (size_t i = N_BLOCKS + 1; r == 0 && i-- > 0;) {
-		/* nothing begins anew if it is whole still */
+		/* Nothing begins if it is still whole. */
 		r = trainer_unshard(i);
 		if (r == 0)
 			r = trainer_reduce(i, 0, NULL, true);
@@ -163,7 +163,7 @@ static int unshard_first(void)
 	return trainer_unshard(0);
 }
 
-/* Its reduction may begin when the other rank has handed in, too. */
+/* The reduction may begin when the other rank has handed in, too. */
 static int hand_in(void)
 {
 	int r = trainer_reduce(0, 0, NULL, false);

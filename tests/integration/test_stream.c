@@ -1,6 +1,6 @@
 /*
- * Order between the streams of processes: who reads waits for who wrote, and
- * memory for who reads, while nobody's CPU waits.
+ * Tests the order between the streams of processes. A reader waits for the
+ * writer, and memory waits for the reader, while no CPU thread blocks.
  */
 #include "cuda/context.h"
 #include "tests/lib/stage.h"
@@ -49,7 +49,7 @@ Test(stream, without_the_wait_the_data_would_be_wrong)
 	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
 	stream = stream_make(gpu_nth(0));
 	seen = pinned_memory(STAGE_SIZE);
-	/* Nobody has waited for what comes out of a ticket. */
+	/* Nobody has waited for the tensor of the ticket. */
 	cr_assert(zero(int,
 		       fsdp_ticket_redeem(stage.client, &stage.shared->ticket,
 					  1, &tensor)));
@@ -104,7 +104,7 @@ Test(stream, without_a_stream_the_call_waits)
 	fsdp_free(tensor);
 }
 
-/* Long enough for what does not wait to be over. */
+/* In this time work that does not wait is finished. */
 #define MOMENT_MS 50
 
 static void *open_gate_later(void *unused)
@@ -178,7 +178,7 @@ Test(stream, a_process_waits_for_its_own_streams_too)
 	fsdp_free(tensor);
 }
 
-/* Each stream writes to a tensor of its own, a number that goes with it. */
+/* Each stream writes its number to a tensor of its own. */
 Test(stream, there_may_be_more_streams_than_timelines)
 {
 	enum { N = 100 };
@@ -212,8 +212,9 @@ Test(stream, there_may_be_more_streams_than_timelines)
 	}
 }
 
-/* As many as a device has queues by default, and one: the last shares that of
- * the first unless there are more (CUDA_DEVICE_MAX_CONNECTIONS). */
+/* There is one stream more than a device has queues by default. The last one
+ * shares the queue of the first unless there are more queues
+ * (CUDA_DEVICE_MAX_CONNECTIONS). */
 Test(stream, a_stream_that_waits_holds_up_no_other)
 {
 	enum { N = 9 };
@@ -293,7 +294,7 @@ Test(stream, tensors_without_elements_are_published_among_others)
 		fsdp_free(items[i].tensor);
 		remove_name(names[i]);
 	}
-	/* Those with elements are kept by the stream. */
+	/* The stream keeps the tensors with elements. */
 	cr_expect(await_slots(2));
 	open_gate();
 	cr_expect(await_slots(0));
@@ -383,7 +384,8 @@ Test(stream, memory_waits_for_the_stream_that_reads_it)
 	stream = stream_make(gpu_nth(0));
 	seen = pinned_memory(STAGE_SIZE);
 	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)));
-	/* The first copy allocates, for which a driver may wait for streams. */
+	/* The first copy allocates memory, for which a driver may wait for
+	 * streams. */
 	cr_assert(zero(int, fsdp_copy_out(seen, tensor, 0, STAGE_SIZE)));
 	memset(seen, 0, STAGE_SIZE);
 	stream_hold(stream, &stage.shared->gate);
@@ -392,7 +394,7 @@ Test(stream, memory_waits_for_the_stream_that_reads_it)
 	fsdp_free(tensor);
 	remove_name("t/a");
 	cr_expect(eq(u64, n_slots(), 1));
-	/* Whoever allocates now gets something else. */
+	/* A new allocation gets other memory. */
 	next = alloc();
 	cr_assert(zero(int, fsdp_copy_in(next, 0, (uint8_t[STAGE_SIZE]){0},
 					 STAGE_SIZE)));

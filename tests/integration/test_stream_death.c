@@ -1,6 +1,7 @@
 /*
- * What becomes of the order between streams when a producer, a consumer or the
- * broker dies: nobody waits for ever, and nobody takes for written what is not.
+ * Tests the order between streams when a producer, a consumer or the broker
+ * dies. No stream waits for ever, and no reader uses contents that were not
+ * written.
  */
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
@@ -121,7 +122,7 @@ Test(stream_death, what_a_dead_producer_had_written_is_good)
 	fsdp_free(tensor);
 }
 
-/* The question comes when the session of the writer is gone. */
+/* The reader asks after the session of the writer has ended. */
 Test(stream_death, who_asks_late_of_a_dead_producer_is_told_the_truth)
 {
 	struct fsdp_tensor *tensor = NULL;
@@ -161,7 +162,7 @@ Test(stream_death, a_replaced_tensor_is_clean_again)
 	fsdp_free(tensor);
 }
 
-/* In the other process, which is the consumer for once: reads for ever. */
+/* Read without end in the other process, which is the consumer in this test. */
 static int consume(void)
 {
 	struct fsdp_tensor *tensor = NULL;
@@ -202,7 +203,7 @@ Test(stream_death, order_outlives_the_broker)
 		mine[i] = alloc();
 	cr_assert(zero(int, publish_on(mine[0], "t/0", stream)));
 	daemon_kill_broker(&stage.daemon);
-	/* The wait is asked of the new one, and so is the next publication. */
+	/* The new broker gets the wait, and the next publication. */
 	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)), "%s",
 		  fsdp_error());
 	stream_read(stream, seen, tensor, STAGE_SIZE);
@@ -233,7 +234,7 @@ Test(stream_death, a_producer_that_dies_while_the_broker_is_away_taints)
 	cr_assert(zero(int, actor_run(&stage.producer, produce)));
 	stream = stream_make(gpu_nth(0));
 	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)));
-	/* It cannot see the death before it dies itself. */
+	/* The broker cannot see the death before it dies itself. */
 	kill(broker, SIGSTOP);
 	actor_kill(&stage.producer);
 	kill(broker, SIGKILL);

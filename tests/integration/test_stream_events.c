@@ -1,9 +1,10 @@
 /*
- * Order between streams where the device cannot write timelines: by
- * interprocess events, of which there are so many and no more, and of which the
- * broker hears by the producer's word.
+ * Tests the order between streams if the device cannot write timelines.
+ * Interprocess events then order streams. Their number is limited, and the
+ * producer tells the broker of them.
  *
- * What does not depend on that is in test_stream.c, which is run so as well.
+ * test_stream.c, which also runs in this mode, has the tests that do not depend
+ * on it.
  */
 #include "tests/lib/gpu.h"
 #include "tests/lib/stage.h"
@@ -26,12 +27,12 @@ static void set_up(void)
 
 TestSuite(stream_events, .init = set_up, .fini = stage_close, .timeout = 60);
 
-/* Events in flight, and releases that wait, at most. */
+/* This is the limit of events in flight and of releases that wait. */
 #define LIMIT 1000
 
 /* --- what a consumer finds ----------------------------------------------- */
 
-/* The producer drops the event when it has told the broker. */
+/* The producer drops the event after it has told the broker. */
 Test(stream_events, who_comes_late_finds_it_written)
 {
 	struct fsdp_tensor *tensor = NULL, *view = NULL;
@@ -63,7 +64,7 @@ static int produce_again(void)
 	return produce();
 }
 
-/* The event that is opened late is used for something else by then. */
+/* The event that is opened late has another use by then. */
 Test(stream_events, a_stream_waits_for_no_other_event_than_its_own)
 {
 	struct fsdp_tensor *tensor = NULL;
@@ -133,7 +134,7 @@ Test(stream_events, as_many_are_in_flight_as_may_be_and_no_more)
 	fsdp_free(tensor);
 }
 
-/* Only the last of many publications orders the tensor. */
+/* Only the last of many publications determines the order. */
 Test(stream_events, what_was_published_over_and_over_is_let_go)
 {
 	struct fsdp_tensor *tensor = alloc();
@@ -190,7 +191,8 @@ Test(stream_events, a_release_waits_for_its_own_stream_only)
 	cr_expect(await_slots(0));
 }
 
-/* Events that this process has, by the files of the driver's double. */
+/* Returns the number of events of this process, by the files of the fake
+ * driver. */
 static int n_events(void)
 {
 	DIR *dir = opendir(getenv("FAKECUDA_DIR"));
@@ -294,8 +296,8 @@ Test(stream_events, a_thread_that_waits_for_a_dead_producer_is_told)
 	cr_expect(await_slots(0));
 }
 
-/* Nothing lets go of its stream, as timelines do; so it is told, and the
- * connection cannot be closed in peace. */
+/* Nothing ends the wait of its stream, as timelines do. So it is told, and the
+ * connection cannot be closed in the usual way. */
 Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 {
 	const struct fsdp_connect_options options = {
@@ -425,8 +427,8 @@ static void publish_next(struct fsdp_client *other)
 	fsdp_free(it.tensor);
 }
 
-/* Is there soon but one tensor: that for which a thread waits? By a connection
- * of its own, since a call on the other one would look. */
+/* Check that no slot is left while a thread waits for the next tensor. This
+ * uses another connection, because a call on the first one would look. */
 static void expect_let_go(void)
 {
 	struct fsdp_connect_options options = {.path = stage.shared->socket};
@@ -499,7 +501,7 @@ static void set_up_small(void)
 TestSuite(stream_events_room, .init = set_up_small, .fini = stage_close,
 	  .timeout = 60);
 
-/* More than half of the device. */
+/* Allocate more than half of the device. */
 static struct fsdp_tensor *alloc_much(int32_t timeout_ms)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {36 << 20}};

@@ -1,6 +1,6 @@
 /*
- * Ends while a device does not come to one: they have a limit, and what the
- * device may still touch stays where it is.
+ * Tests closing while a device does not finish. The wait has a limit, and
+ * memory that the device may still use stays mapped.
  */
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
@@ -15,7 +15,7 @@ static CUstream stream;
 
 TestSuite(stuck_device, .init = stage_open, .fini = stage_close, .timeout = 60);
 
-/* A connection that waits for devices no longer than that. */
+/* Connect with a short limit of waits for devices. */
 static void connect_briefly(void)
 {
 	const struct fsdp_connect_options options = {
@@ -68,7 +68,7 @@ Test(stuck_device, closing_waits_for_a_stream_that_only_waits)
 	open_client();
 }
 
-/* A reduction whose gradients are never written. */
+/* Start a reduction whose gradients are never written. */
 static struct fsdp_comm *join_and_get_stuck(int32_t timeout_ms)
 {
 	const struct fsdp_device gpu = gpu_name(0);
@@ -140,8 +140,8 @@ static int join_as_second(void)
 	return fsdp_reduce(pair, NULL, &work);
 }
 
-/* This one's gradients are never written: its part of the reduction is not
- * begun, and does not end when NCCL is told to. */
+/* The gradients of this rank are never written. Its part of the reduction does
+ * not begin, and does not end when NCCL is told to abort. */
 static struct fsdp_work reduce_with_one_who_dies(void)
 {
 	struct fsdp_reduce_options options;

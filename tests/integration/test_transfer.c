@@ -1,6 +1,6 @@
 /*
- * Messages between two ranks: each arrives whole at the receive of its tag,
- * whatever the sizes and orders, and nobody waits for ever.
+ * Tests messages between two ranks. Each arrives complete at the receive of its
+ * tag, whatever the sizes and orders, and no rank waits for ever.
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
@@ -51,7 +51,8 @@ static uint8_t byte_of(const struct message *message, uint32_t number, size_t i)
 			 message->to * 57 + number * 7);
 }
 
-/* The `number`-th from a rank to another, the same for both. */
+/* Make the `number`-th message from one rank to another. It is the same in
+ * both. */
 static struct message message_of(uint32_t from, uint32_t to, uint32_t number)
 {
 	struct chance chance = {seed + from * 1000 + to * 100 + number};
@@ -93,7 +94,7 @@ struct mail {
 	struct message received[RANKS_MAX][N_MESSAGES];
 };
 
-/* Of each tag the messages are received in their order; tags in any order. */
+/* Messages of a tag are received in their order, tags in any order. */
 static int begin_receives(struct mail *mail, uint32_t from, uint32_t tag)
 {
 	int r = 0;
@@ -162,7 +163,7 @@ Test(transfer, all_messages_arrive_whole_and_in_the_order_of_their_tag)
 	}
 }
 
-/* Rank 0 receives from any of the others; what they send says who. */
+/* Rank 0 receives from any of the others. The message contains its sender. */
 static int receive_from_any(void)
 {
 	uint32_t number = rank_self(), from;
@@ -195,7 +196,7 @@ Test(transfer, a_receive_from_any_rank_says_which_one_it_was)
 
 static char large[2][MAX_SIZE];
 
-/* In between, both reduce something. */
+/* Both ranks make an all-reduce in between. */
 static int send_large_around_a_collective(void)
 {
 	struct fsdp_transfer *out, *in;
@@ -290,7 +291,7 @@ Test(transfer, one_that_is_not_complete_can_be_waited_for_again)
 	cr_assert(zero(int, rank_run(&ranks, 0, look_for_one)));
 }
 
-/* One is put aside, one has come in part, one was never sent. */
+/* One message is put aside, one has arrived in part, and one was never sent. */
 static int forget_some(void)
 {
 	struct fsdp_transfer *other;
@@ -313,7 +314,7 @@ static int send_some(void)
 	return rank_note(r);
 }
 
-/* That they are freed is seen by the sanitizers' builds. */
+/* Builds with sanitizers check that they are freed. */
 Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
 {
 	crew_start(2, &DEFAULTS);

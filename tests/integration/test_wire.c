@@ -1,6 +1,6 @@
 /*
- * The broker's side of the protocol, seen by a client that breaks its rules:
- * raw frames over a real socket to a real fsdpd.
+ * Tests the broker's side of the protocol by a client that breaks its rules,
+ * with raw frames over a real socket to a real fsdpd.
  */
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -86,7 +86,7 @@ Test(wire, a_hello_from_another_process_than_the_connecting_one_is_refused)
 
 /* --- frames -------------------------------------------------------------- */
 
-/* The connection breaks, the broker goes on. */
+/* Check that the connection is closed, and that the broker continues. */
 static void expect_dropped(struct wire *wire)
 {
 	struct wire *other = repeat_open(daemon_socket(&daemon_));
@@ -173,7 +173,7 @@ Test(wire, a_repeated_number_is_answered_but_not_done_again)
 		cr_assert(eq(u32, wire->reply.places.places[0].ref.slot,
 			     first.slot));
 	}
-	/* The writer's and one. */
+	/* One hold is the writer's, one is ours. */
 	cr_assert(eq(i64, wire_count_holds(wire, name), 2));
 	wire_close(wire);
 }
@@ -289,7 +289,7 @@ Test(wire, a_one_way_request_that_comes_again_is_done_once)
 	wire->number++;
 	send_one_way(wire, &get);
 	send_one_way(wire, &get);
-	/* What is told from the record is told. */
+	/* The recorded reply is sent once. */
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 	cr_assert(eq(u64, wire->frame.number, wire->number));
 	cr_assert(zero(int, wire->frame.code));
@@ -345,7 +345,7 @@ Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 
 	for (int i = 0; i < 8; i++)
 		wire_send(wire, &chunk);
-	/* However long we do not read, the broker serves others. */
+	/* The broker serves others, however long we do not read. */
 	cr_assert(zero(int, wire_call(other, &PING)));
 	for (int i = 0; i < 8; i++) {
 		cr_assert(eq(int, wire_receive(wire), FRAME_OK));

@@ -1,6 +1,6 @@
 /*
- * Kernels without SO_PEERPIDFD: who connects must show that it is the process
- * that it says it is.
+ * Tests kernels without SO_PEERPIDFD. A client must show that it is the process
+ * that it claims to be.
  */
 #include "proto/frame.h"
 #include "proto/message.h"

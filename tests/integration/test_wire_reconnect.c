@@ -1,6 +1,6 @@
 /*
- * Sessions that come back on another connection, also to the next broker, and
- * requests that are sent again after their broker was killed.
+ * Tests sessions that reconnect, also to the next broker, and requests that are
+ * sent again after their broker was killed.
  */
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -53,7 +53,7 @@ Test(wire_reconnect, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
 	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
 					   wire->doorbell_fd)));
 	cr_assert(eq(int, again->frame.n_fds, 0));
-	/* The old connection is closed. */
+	/* The broker has closed the old connection. */
 	cr_assert(eq(int, wire_receive(wire), FRAME_EOF));
 	again->number = wire->number;
 	again->session = wire->session;
@@ -189,7 +189,7 @@ Test(wire_restart, a_doorbell_that_is_none_is_refused)
 static char token[] = "/tmp/fsdpd-token-XXXXXX";
 static char kill_at[64], kill_token[64];
 
-/* A broker that dies at `place` once the token is there. */
+/* Start a broker that dies at `place` once the token exists. */
 static void start_mortal(const char *place)
 {
 	const char *const env[] = {kill_at, kill_token, NULL};
@@ -208,8 +208,8 @@ static void arm(void)
 	close(open(token, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
 }
 
-/* Ask for one more hold of a broker that is killed at `place` meanwhile; ask
- * again under the same number. */
+/* Request one more hold from a broker that is killed at `place` meanwhile. Then
+ * request it again under the same number. */
 static void get_from_mortal(const char *place)
 {
 	const char *name = "test/a";
@@ -254,7 +254,7 @@ Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 60)
 	}
 }
 
-/* Two adoptions that kill the broker; the third starts without them. */
+/* Two adoptions kill the broker. The third starts without them. */
 Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 60)
 {
 	static const char *const env[] = {"FSDP_KILL_AT=adopt.slots", NULL};

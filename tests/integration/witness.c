@@ -1,7 +1,8 @@
 /*
- * witness NAME TEXT: hold the tensor NAME and compare it with TEXT again and
- * again, and now and then get it anew, until standard input ends. Prints a line
- * when it holds the tensor, and fails if the contents ever differ.
+ * witness NAME TEXT: holds the tensor NAME and compares it with TEXT again and
+ * again. It sometimes gets the tensor again. It ends with standard input,
+ * prints a line when it holds the tensor, and fails if the contents ever
+ * differ.
  */
 #include "client/fsdp.h"
 #include <err.h>
