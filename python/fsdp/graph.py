@@ -154,7 +154,13 @@ def from_fx(graph, *, group_sizes=None):
     `group_sizes` has the number of ranks of a process group by its name, for
     all-reduces over groups that this process has not.
     """
+    graph = getattr(graph, "graph", graph)
+    if not isinstance(graph, torch.fx.Graph):
+        raise TypeError(
+            "from_fx() takes a torch.fx.Graph or GraphModule, "
+            f"not {type(graph).__name__}"
+        )
     export = _Export(group_sizes)
-    for node in getattr(graph, "graph", graph).nodes:
+    for node in graph.nodes:
         export.add_node(node)
     return {"nodes": export.nodes}

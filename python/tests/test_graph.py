@@ -120,6 +120,12 @@ def test_what_the_planner_does_not_know_is_an_operation():
     assert fsdp.plan({"nodes": list(nodes.values())})["buckets"] == []
 
 
+@pytest.mark.parametrize("wrong", [None, "graph", {"nodes": []}, torch.nn.ReLU()])
+def test_what_is_no_graph_of_torch_is_refused(wrong):
+    with pytest.raises(TypeError, match=f"not {type(wrong).__name__}$"):
+        fsdp.graph.from_fx(wrong)
+
+
 def test_a_collective_of_unknown_size_is_refused():
     build = Build()
     p = build.graph.placeholder("p")
@@ -168,6 +174,20 @@ def test_refusals_say_why(document):
         fsdp.plan(document)
     with pytest.raises(TypeError):
         fsdp.plan({"nodes": [types]})
+
+
+@pytest.mark.parametrize("wrong", [None, 5, [], {}, {"nodes": 3}, {"nodes": [], "x": 1}])
+def test_what_is_no_document_is_refused(wrong):
+    with pytest.raises(fsdp.Invalid, match="^cannot plan: "):
+        fsdp.plan(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["x", "25,100", [], float("nan"), float("inf"), -1])
+def test_a_cap_that_is_none_is_refused(document, wrong):
+    with pytest.raises(ValueError):
+        fsdp.plan(document, cap_mb=wrong)
+    with pytest.raises(ValueError):
+        fsdp.plan(document, gather_cap_mb=[1, wrong] if wrong else wrong)
 
 
 def test_without_fsdpctl_it_says_what_to_install(document, monkeypatch):
