@@ -15,7 +15,8 @@
  *
  * With `is_faithful` the quirks that bucket.h names hold, and mixed dtypes are
  * not padded: buckets are then those of PyTorch 2.13
- * (python/tests/test_inductor*.py compare them; docs/graph.md has what differs).
+ * (docs/graph.md says what differs; python/tests/test_inductor.py compares the
+ * two).
  *
  * The time grows with the nodes and their inputs, and their logarithm.
  */

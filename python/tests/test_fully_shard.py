@@ -13,6 +13,7 @@ import itertools
 import multiprocessing
 import os
 import pathlib
+import random
 import traceback
 import types
 
@@ -50,10 +51,13 @@ def factors_of_torch():
         SUM=("sum", 1), AVG=("avg", 1), PREMUL_SUM=lambda by: ("premul_sum", by)
     )
     kept, collectives.ReduceOp = collectives.ReduceOp, said
-    worlds = itertools.product((1, 2, 3, 12, 64), (1, 2, 3))
+    worlds = [*itertools.product((1, 2, 3, 12, 64), (1, 2, 3))]
+    simple = [(s, 1) for s in range(1, 129) if (s, 1) not in worlds]
+    cases = itertools.product([*worlds, *simple], DTYPES, (False, True))
     try:
-        for (s, r), dtype, force in itertools.product(worlds, DTYPES, (False, True)):
-            for factor in sorted({0, 2, 3.5, 7, s, s * r}):
+        for (s, r), dtype, force in cases:
+            factors = {0, 2, 3.5, 7, s, s * r} if (s, r) in worlds else {0}
+            for factor in sorted(factors):
                 if factor == 1 or (factor and s == 1):
                     continue
                 pre, post, scatter, reduce = collectives._get_gradient_divide_factors(
@@ -104,8 +108,33 @@ CASES = {
     "f64": {"stored": torch.float64},
     "replicas": {"shards": 2},
     "replicas_factor": {"shards": 2, "factor": 8.0, "force": True},
+    "replicas_partial": {"shards": 2, "partial": True},
+    "replicas_partial_bf16": {"shards": 2, "partial": True, "reduce": torch.bfloat16},
     "second": {"dims": {"d": 1}},
 }
+
+
+def random_case(seed):
+    chance = random.Random(seed)
+    shards = chance.choice([WORLD, WORLD, 2])
+    shapes, dims = {}, {}
+    for key in "abcdef"[: chance.randint(1, 6)]:
+        shape = tuple(chance.randint(1, 9) for _ in range(chance.randint(1, 3)))
+        shapes[key] = shape
+        even = [i for i in range(1, len(shape)) if shape[i] % shards == 0]
+        if even and chance.randrange(2):
+            dims[key] = chance.choice(even)
+    case = {"shapes": shapes, "dims": dims, "shards": shards}
+    case["stored"] = chance.choice([torch.float32, torch.float32, torch.float64])
+    low = [None, torch.bfloat16, torch.float16, torch.float32]
+    case["param"], case["reduce"] = chance.choice(low), chance.choice(low)
+    case["force"] = chance.randrange(2) == 1
+    if case["force"] and chance.randrange(2):
+        case["factor"] = chance.choice([0.5, 2.0, 4.0, 16.0])
+    return case
+
+
+CASES |= {f"seed{seed}": random_case(seed) for seed in range(16)}
 
 
 class Product(nn.Module):
@@ -120,10 +149,11 @@ class Product(nn.Module):
         return sum((getattr(self, k) * g).sum() for k, g in grads.items())
 
 
-def whole_numbers(seed, dtype):
+def whole_numbers(seed, case, dtype):
     """Sums and quarters of them are exact in every dtype and order."""
     torch.manual_seed(seed)
-    return {k: torch.randint(-8, 8, s).to(dtype) for k, s in SHAPES.items()}
+    shapes = case.get("shapes", SHAPES)
+    return {k: torch.randint(-8, 8, s).to(dtype) for k, s in shapes.items()}
 
 
 def sharded_by_torch(params, case):
@@ -152,16 +182,16 @@ def sharded_by_torch(params, case):
     return model
 
 
-def assert_equal(mine, theirs):
-    for key, a, b in zip(SHAPES, mine, theirs, strict=True):
+def assert_equal(keys, mine, theirs):
+    for key, a, b in zip(keys, mine, theirs, strict=True):
         assert a.dtype == b.dtype and torch.equal(a, b), (key, a, b)
 
 
 def check_case(path, rank, name):
     case = CASES[name]
     stored = case.get("stored", torch.float32)
-    params = whole_numbers(100, stored)
-    grads = whole_numbers(rank, case.get("param") or stored)
+    params = whole_numbers(100, case, stored)
+    grads = [whole_numbers(i * WORLD + rank, case, case.get("param") or stored) for i in (0, 1)]
     model = sharded_by_torch(params, case)
     ours = comm.Rank(
         path,
@@ -180,15 +210,22 @@ def check_case(path, rank, name):
         assert shard.shape[: shard.n_dims] == list(theirs.shape)
     ours.commit(shards)
 
-    loss = model(grads)  # its parameters stay whole
-    assert_equal(ours.gathered(), [getattr(model, key).detach() for key in SHAPES])
-
-    loss.backward()
     options = {"is_sum_forced": case.get("force", False)}
     if "factor" in case:
         options |= {"has_factor": True, "factor": case["factor"]}
-    reduced = ours.reduced(list(grads.values()), **options)
-    assert_equal(reduced, [p.grad.to_local() for p in model.parameters()])
+    for i, microbatch in enumerate(grads):
+        loss = model(microbatch)  # its parameters stay whole
+        whole = [getattr(model, key).detach() for key in params]
+        assert_equal(params, ours.gathered(), whole)
+        is_partial = case.get("partial", False) and i == 0
+        model.set_requires_all_reduce(not is_partial)
+        loss.backward()
+        options["no_all_reduce"] = is_partial
+        options["accumulates"] = i > 0 and not case.get("partial", False)
+        reduced = ours.reduced(list(microbatch.values()), **options)
+        if is_partial:  # the sums wait for the second microbatch's
+            continue
+        assert_equal(params, reduced, [p.grad.to_local() for p in model.parameters()])
     dist.barrier()
     ours.leave()
 

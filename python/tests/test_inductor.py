@@ -12,6 +12,9 @@ import torch.distributed as dist
 from functorch.compile import make_boxed_func
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import detect_fake_mode
+from torch._inductor import config
+from torch._inductor.virtualized import V
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
@@ -20,7 +23,7 @@ from torch.nn.utils import parametrize
 
 import fsdp
 import fsdp.graph
-from inductor import MODES, WORLD, bucketed_by_torch, buckets_of, compare, passes
+from inductor import MODES, WORLD, bucketed_by_torch, buckets_of, compare
 from inductor import world  # noqa: F401
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -216,19 +219,25 @@ def test_a_transformer_has_the_buckets_of_torch(transformer, mode):
     assert kinds == {"all_gather", "reduce_scatter", "all_reduce"}
 
 
-def inductors_order(module, mode, cap_mb):
-    """As Inductor's options bucket_*_fx have the passes run."""
-    groups, _ = passes.identify_fsdp_groups(module)
-    passes.bucket_fsdp_reduce_scatter(module, cap_mb, mode)
-    passes.bucket_fsdp_all_reduce(module, cap_mb, groups)
-    passes.bucket_fsdp_all_gather(module, cap_mb, mode)
+def run_inductor(module, _, cap_mb):
+    """All that Inductor does to a graph after autograd, with its own options."""
+    from torch._inductor.fx_passes.post_grad import post_grad_passes  # it warns
+
+    values = [node.meta.get("val") for node in module.graph.nodes]
+    options = {}
+    for kind in ("all_gathers", "reduce_scatters"):
+        options[f"bucket_{kind}_fx"] = "only_fsdp"
+        options[f"bucket_{kind}_fx_bucket_size_determinator"] = cap_mb
+    with config.patch(options), V.set_fake_mode(detect_fake_mode(values)):
+        post_grad_passes(module, is_inference=False)
 
 
-def test_inductors_other_order_of_passes_has_the_same_buckets(transformer):
-    module = joined(*transformer)
-    theirs, _ = bucketed_by_torch(module, "default", 0.01, inductors_order)
-    plan = fsdp.plan(fsdp.graph.from_fx(module), cap_mb=0.01, faithful=True)
-    assert sorted(theirs) == sorted(buckets_of(plan))
+def test_inductor_itself_makes_the_planned_buckets(transformer):
+    for module in transformer:
+        theirs, _ = bucketed_by_torch(module, "default", 0.01, run_inductor)
+        plan = fsdp.plan(fsdp.graph.from_fx(module), cap_mb=0.01, faithful=True)
+        assert len(theirs) > 1
+        assert theirs == buckets_of(plan)
 
 
 def traced(model, batch):
