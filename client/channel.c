@@ -100,6 +100,7 @@ static void free_one(struct fsdp_channel *channel, bool is_forked)
 		channel->items = item->next;
 		free(item);
 	}
+	channel_watch_free(channel, is_forked);
 	if (!is_forked)
 		slots_close(&channel->slots);
 	pthread_mutex_destroy(&channel->lock);

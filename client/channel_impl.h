@@ -1,6 +1,7 @@
 /*
  * A channel and its items as their files share them: channel.c opens and closes
- * channels, item.c sends and receives, channel_buffer.c has checks and buffers.
+ * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
+ * channel_fd.c has the descriptor for event loops.
  */
 #pragma once
 #include "client/client.h"
@@ -34,6 +35,8 @@ struct buffer {
 	uint8_t *data;
 };
 
+struct watch;
+
 struct fsdp_channel {
 	struct fsdp_client *client;
 	uint64_t id;
@@ -45,7 +48,8 @@ struct fsdp_channel {
 	_Atomic uint32_t n_died; /* producers of whose death we have told */
 	_Atomic uint32_t n_begun;
 	_Atomic bool is_ended;
-	pthread_mutex_t lock; /* of the lists */
+	pthread_mutex_t lock; /* of the lists, and for making the watch */
+	struct watch *_Atomic watch; /* owned; NULL: nobody asked for it */
 	struct fsdp_item *items, *free_items;
 	struct buffer buffers[SLOTS_MAX];
 	struct fsdp_channel *next;
@@ -62,3 +66,13 @@ int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
 /* The buffer leaves the channel, with the item that the caller holds in it. */
 int channel_take_out(struct fsdp_channel *channel, uint32_t at,
 		     struct fsdp_tensor **ret, struct error *err);
+
+/* Is there something to tell other than an item or a free buffer: to a consumer
+ * an end or a death, to a producer that all consumers have gone? */
+bool channel_has_news(const struct fsdp_channel *channel);
+
+/* A call has found nothing: the descriptor becomes readable when there is
+ * something. Does nothing without a descriptor. */
+void channel_watch_arm(struct fsdp_channel *channel);
+/* Close the descriptor. A forked child has no thread to stop. */
+void channel_watch_free(struct fsdp_channel *channel, bool is_forked);

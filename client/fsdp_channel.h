@@ -115,6 +115,19 @@ FSDP_API int fsdp_channel_close(struct fsdp_channel *channel);
  */
 FSDP_API int fsdp_channel_end(struct fsdp_channel *channel);
 
+/*
+ * Returns a descriptor for poll(), epoll and event loops. It is readable while
+ * the channel may have something for the caller: for a consumer an item, the
+ * end, an error or a death; for a producer a free buffer, or the end of all
+ * consumers. Call fsdp_item_receive() or fsdp_item_begin() with a timeout_ms of
+ * 0 then; the descriptor stays readable until such a call returns -ETIMEDOUT.
+ * It may be readable although nothing is there. It is always the same, belongs
+ * to the channel and is closed with it; do not read or close it. The first call
+ * starts a thread, which sleeps by the channel for this process. -EMFILE,
+ * -EAGAIN: the limit of descriptors or of threads is reached.
+ */
+FSDP_API int fsdp_channel_fd(struct fsdp_channel *channel);
+
 struct fsdp_channel_info {
 	size_t struct_size;
 	uint64_t capacity;

@@ -75,7 +75,7 @@ static int check_item(const struct fsdp_item *item, enum item_use use,
 /* --- waiting ------------------------------------------------------------- */
 
 struct patience {
-	const struct fsdp_channel *channel;
+	struct fsdp_channel *channel;
 	int64_t until_ns;
 	bool is_begun;
 };
@@ -101,11 +101,10 @@ static int64_t end_of_slice(const struct patience *patience)
 }
 
 /* 0: wait on. */
-static int check_patience(const struct patience *patience,
-			  enum bell_outcome outcome, const char *what,
-			  struct error *err)
+static int check_patience(struct patience *patience, enum bell_outcome outcome,
+			  const char *what, struct error *err)
 {
-	const struct fsdp_channel *channel = patience->channel;
+	struct fsdp_channel *channel = patience->channel;
 	const struct interrupt *interrupt =
 		&channel->client->connection.self.interrupt;
 
@@ -115,6 +114,7 @@ static int check_patience(const struct patience *patience,
 		return interrupt_refuse(err);
 	if (bell_now_ns() < patience->until_ns)
 		return 0;
+	channel_watch_arm(channel);
 	return error_set(err, -ETIMEDOUT, "channel '%s' has no %s yet",
 			 channel->name, what);
 }
@@ -153,6 +153,12 @@ static bool has_news(const void *data)
 	return have_ended(channel) ||
 	       n_died(channel) != atomic_load_explicit(&channel->n_died,
 						       memory_order_relaxed);
+}
+
+bool channel_has_news(const struct fsdp_channel *channel)
+{
+	return channel->role == FSDP_CONSUMER ? has_news(channel)
+					      : is_deserted(channel);
 }
 
 /* --- sending ------------------------------------------------------------- */

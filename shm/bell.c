@@ -88,8 +88,8 @@ static enum bell_outcome look_both(const struct bell_wait *wait)
 
 /* The word is read before the checks, since a ring between the two changes
  * it. */
-static enum bell_outcome
-sleep_once(struct bell *bell, const struct bell_wait *wait, int64_t until_ns)
+enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
+			     int64_t until_ns)
 {
 	uint32_t seen = atomic_load_explicit(&bell->word, memory_order_acquire);
 	enum bell_outcome outcome;
@@ -114,7 +114,7 @@ enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
 	enum bell_outcome outcome = spin(wait, until_ns);
 
 	if (outcome == BELL_AGAIN)
-		outcome = sleep_once(bell, wait, until_ns);
+		outcome = bell_sleep(bell, wait, until_ns);
 	return outcome;
 }
 

@@ -62,6 +62,11 @@ enum bell_outcome {
 enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
 			    int64_t until_ns);
 
+/* The same for a thread that has nothing to do but to wait: it sleeps at
+ * once. */
+enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
+			     int64_t until_ns);
+
 /* Call it after a seq_cst store that may have made a condition true. */
 void bell_ring(struct bell *bell);
 /* The same, when any one of those who sleep can use what is there, and each

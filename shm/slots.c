@@ -526,6 +526,23 @@ static void want(struct slots *slots, uint32_t place, enum slots_want what)
 	atomic_store_explicit(&user->want, what, memory_order_relaxed);
 }
 
+void slots_ring(struct slots *slots)
+{
+	bell_ring_always(&slots->page->items);
+	bell_ring_always(&slots->page->credits);
+}
+
+static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
+				 int64_t until_ns)
+{
+	const struct slots_wait *wait = how->data;
+
+	return wait->is_watch ? bell_sleep(bell, how, until_ns)
+			      : bell_wait(bell, how, until_ns);
+}
+
+/* An item wakes one sleeper. A watch hands that on, since its process may come
+ * late or not at all; the last sleeper has nobody to hand it to. */
 enum bell_outcome slots_wait_item(const struct slots_wait *wait,
 				  int64_t until_ns)
 {
@@ -534,7 +551,9 @@ enum bell_outcome slots_wait_item(const struct slots_wait *wait,
 	enum bell_outcome outcome;
 
 	want(wait->slots, wait->place, SLOTS_WANTS_ITEM);
-	outcome = bell_wait(&wait->slots->page->items, &how, until_ns);
+	outcome = wait_by(&wait->slots->page->items, &how, until_ns);
+	if (wait->is_watch && outcome == BELL_MET)
+		bell_ring_one(&wait->slots->page->items);
 	want(wait->slots, wait->place, SLOTS_NOTHING);
 	return outcome;
 }
@@ -552,7 +571,7 @@ enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
 	want(wait->slots, wait->place, SLOTS_WANTS_CREDIT);
 	atomic_fetch_or_explicit(&page->hungry, bit(wait->place),
 				 memory_order_seq_cst);
-	outcome = bell_wait(&page->credits, &how, until_ns);
+	outcome = wait_by(&page->credits, &how, until_ns);
 	atomic_fetch_and_explicit(&page->hungry, ~bit(wait->place),
 				  memory_order_seq_cst);
 	bell_ring(&page->credits);
@@ -572,16 +591,10 @@ static void store_roll(struct slots *slots, const struct slots_roll *roll)
 			      memory_order_seq_cst);
 }
 
-static void ring_all(struct slots *slots)
-{
-	bell_ring_always(&slots->page->items);
-	bell_ring_always(&slots->page->credits);
-}
-
 void slots_call_roll(struct slots *slots, const struct slots_roll *roll)
 {
 	store_roll(slots, roll);
-	ring_all(slots);
+	slots_ring(slots);
 }
 
 void slots_enrol(struct slots *slots, const struct slots_roll *roll,
@@ -601,7 +614,7 @@ void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 		atomic_fetch_add_explicit(&people->n_consumers, 1,
 					  memory_order_seq_cst);
 	store_roll(slots, roll);
-	ring_all(slots);
+	slots_ring(slots);
 }
 
 /* The name of the dead user is written before the death is counted. */
@@ -651,7 +664,7 @@ void slots_bury(struct slots *slots, const struct slots_roll *roll,
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
 		bury_at(slots, place, i);
 	failpoint("slots.buried");
-	ring_all(slots);
+	slots_ring(slots);
 }
 
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,

@@ -255,6 +255,9 @@ struct slots_wait {
 	const struct slots_seen *seen; /* a consumer's */
 	bell_look_fn *is_over;
 	const void *data; /* of is_over */
+	/* A thread that only tells its process that there is something. It
+	 * sleeps at once, and takes no wake-up from those who would act. */
+	bool is_watch;
 };
 
 /* BELL_MET: try again. */
@@ -262,6 +265,9 @@ enum bell_outcome slots_wait_item(const struct slots_wait *wait,
 				  int64_t until_ns);
 enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
 				    int64_t until_ns);
+
+/* Wake all who wait, since something has changed that they look at. */
+void slots_ring(struct slots *slots);
 
 /* --- the broker ----------------------------------------------------------- */
 

@@ -8,6 +8,8 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -315,6 +317,110 @@ Test(channel, a_broadcast_reaches_every_consumer)
 	for (uint64_t j = 0; j < 4; j++)
 		cr_expect(eq(u64, receive_number(to[1]), j));
 	cr_expect(zero(int, try_begin(from)));
+}
+
+/* --- descriptors --------------------------------------------------------- */
+
+static bool is_readable(int fd, int timeout_ms)
+{
+	struct pollfd polled = {.fd = fd, .events = POLLIN};
+	int n = poll(&polled, 1, timeout_ms);
+
+	must(n >= 0);
+	return n == 1;
+}
+
+/* Wait as long as it takes. */
+static void await_readable(int fd)
+{
+	must(is_readable(fd, -1));
+}
+
+Test(channel, a_consumer_polls_for_items)
+{
+	struct fsdp_channel *from = producer(), *to = consumer();
+	int fd = fsdp_channel_fd(to);
+
+	cr_assert(ge(int, fd, 0));
+	cr_expect(eq(int, fsdp_channel_fd(to), fd));
+	cr_expect(not(is_readable(fd, 0)));
+	for (uint64_t i = 0; i < 20; i++) {
+		send_number(from, 2 * i);
+		await_readable(fd);
+		send_number(from, 2 * i + 1);
+		cr_expect(eq(u64, receive_number(to), 2 * i));
+		cr_expect(is_readable(fd, 0));
+		cr_expect(eq(u64, receive_number(to), 2 * i + 1));
+		cr_expect(eq(int, try_receive(to), -ETIMEDOUT));
+		cr_expect(not(is_readable(fd, 0)));
+	}
+	cr_expect(zero(int, fsdp_channel_end(from)));
+	await_readable(fd);
+	cr_expect(eq(int, try_receive(to), -ENODATA));
+	cr_expect(is_readable(fd, 0));
+	cr_expect(zero(int, fsdp_channel_close(from)));
+	cr_expect(zero(int, fsdp_channel_close(to)));
+}
+
+Test(channel, a_producer_polls_for_buffers)
+{
+	struct fsdp_channel *from = producer(), *to = consumer();
+	int fd = fsdp_channel_fd(from);
+
+	cr_assert(ge(int, fd, 0));
+	await_readable(fd);
+	for (uint64_t i = 0; i < 20; i++) {
+		while (try_begin(from) == 0)
+			send_number(from, i);
+		cr_expect(not(is_readable(fd, 0)));
+		cr_expect(eq(u64, receive_number(to), i < 3 ? 0 : i - 3));
+		await_readable(fd);
+	}
+	while (try_begin(from) == 0)
+		send_number(from, 20);
+	cr_expect(zero(int, fsdp_channel_close(to)));
+	await_readable(fd);
+	cr_expect(eq(int, try_begin(from), -EPIPE));
+	cr_expect(zero(int, fsdp_channel_close(from)));
+}
+
+static void *receive_one(void *to)
+{
+	static uint64_t number;
+
+	number = receive_number(to);
+	return &number;
+}
+
+/* A process that polls and does not receive keeps no item from another that
+ * sleeps. */
+Test(channel, who_polls_takes_no_wake_up_from_others)
+{
+	struct fsdp_channel *from = producer(), *polls[2], *to = consumer();
+	pthread_t thread;
+	int fds[2];
+
+	for (int i = 0; i < 2; i++) {
+		polls[i] = consumer();
+		fds[i] = fsdp_channel_fd(polls[i]);
+	}
+	for (uint64_t round = 1; round <= 20; round++) {
+		void *number = NULL;
+
+		must(pthread_create(&thread, NULL, receive_one, to) == 0);
+		send_number(from, round);
+		must(pthread_join(thread, &number) == 0);
+		cr_expect(eq(u64, *(uint64_t *)number, round));
+		for (int i = 0; i < 2; i++)
+			cr_expect(eq(int, try_receive(polls[i]), -ETIMEDOUT));
+	}
+	send_number(from, 0);
+	for (int i = 0; i < 2; i++)
+		await_readable(fds[i]);
+	cr_expect(zero(int, fsdp_channel_close(to)));
+	for (int i = 0; i < 2; i++)
+		cr_expect(zero(int, fsdp_channel_close(polls[i])));
+	cr_expect(zero(int, fsdp_channel_close(from)));
 }
 
 /* --- ends ---------------------------------------------------------------- */

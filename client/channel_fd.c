@@ -1,0 +1,195 @@
+/*
+ * The descriptor of a channel for event loops.
+ *
+ * Those who send and receive ring bells in shared memory, on which nobody can
+ * poll. So a thread sleeps by the bell for its process and writes an eventfd.
+ * It does so while the descriptor is *armed*: from a call that has found
+ * nothing until there is something. The descriptor is readable when it is not
+ * armed. Arming is followed by a look, so nothing is missed that came before.
+ */
+#include "client/channel_impl.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define SLICE_NS (1000 * MS_NS) /* of a wait, should its ringer have died */
+
+struct watch {
+	struct fsdp_channel *channel;
+	int fd;
+	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t is_changed;
+	bool is_armed; /* with the lock */
+	_Atomic bool is_stopped;
+};
+
+/* --- the thread ---------------------------------------------------------- */
+
+static bool is_over(const void *data)
+{
+	const struct watch *watch = data;
+
+	return atomic_load(&watch->is_stopped) ||
+	       channel_has_news(watch->channel);
+}
+
+static bool wait_once(struct watch *watch)
+{
+	struct fsdp_channel *channel = watch->channel;
+	const struct slots_wait wait = {.slots = &channel->slots,
+					.place = channel->place,
+					.seen = &channel->seen,
+					.is_over = is_over,
+					.data = watch,
+					.is_watch = true};
+	int64_t until_ns = bell_now_ns() + SLICE_NS;
+	enum bell_outcome outcome =
+		channel->role == FSDP_CONSUMER
+			? slots_wait_item(&wait, until_ns)
+			: slots_wait_credit(&wait, until_ns);
+
+	return outcome != BELL_AGAIN;
+}
+
+/* With the lock. */
+static void tell(struct watch *watch)
+{
+	const uint64_t one = 1;
+
+	watch->is_armed = false;
+	/* It cannot fail: the eventfd was read when it was armed. */
+	(void)!write(watch->fd, &one, sizeof(one));
+}
+
+static void *run(void *data)
+{
+	struct watch *watch = data;
+	bool is_met;
+
+	pthread_mutex_lock(&watch->lock);
+	while (!atomic_load(&watch->is_stopped)) {
+		if (!watch->is_armed) {
+			pthread_cond_wait(&watch->is_changed, &watch->lock);
+			continue;
+		}
+		pthread_mutex_unlock(&watch->lock);
+		is_met = wait_once(watch);
+		pthread_mutex_lock(&watch->lock);
+		if (is_met)
+			tell(watch);
+	}
+	pthread_mutex_unlock(&watch->lock);
+	return NULL;
+}
+
+/* The caller's signals are not for this thread. */
+static int start(struct watch *watch, struct error *err)
+{
+	sigset_t all, before;
+	int r;
+
+	sigfillset(&all);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	r = pthread_create(&watch->thread, NULL, run, watch);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return r == 0 ? 0
+		      : error_errno(err, -r, "start the thread of a channel");
+}
+
+/* --- arming -------------------------------------------------------------- */
+
+void channel_watch_arm(struct fsdp_channel *channel)
+{
+	struct watch *watch =
+		atomic_load_explicit(&channel->watch, memory_order_acquire);
+	uint64_t n;
+
+	if (!watch)
+		return;
+	pthread_mutex_lock(&watch->lock);
+	if (!watch->is_armed) {
+		/* It fails before the first time, since nothing was written. */
+		(void)!read(watch->fd, &n, sizeof(n));
+		watch->is_armed = true;
+		pthread_cond_signal(&watch->is_changed);
+	}
+	pthread_mutex_unlock(&watch->lock);
+}
+
+/* --- making and freeing -------------------------------------------------- */
+
+static void free_watch(struct watch *watch)
+{
+	if (watch->fd >= 0)
+		(void)close(watch->fd);
+	pthread_cond_destroy(&watch->is_changed);
+	pthread_mutex_destroy(&watch->lock);
+	free(watch);
+}
+
+static int make_watch(struct fsdp_channel *channel, struct error *err)
+{
+	struct watch *watch = calloc(1, sizeof(*watch));
+	int r = 0;
+
+	if (!watch)
+		return error_nomem(err, "the descriptor of a channel");
+	watch->channel = channel;
+	pthread_mutex_init(&watch->lock, NULL);
+	pthread_cond_init(&watch->is_changed, NULL);
+	watch->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (watch->fd < 0)
+		r = error_errno(err, -errno, "make an eventfd");
+	if (r == 0)
+		r = start(watch, err);
+	if (r < 0) {
+		free_watch(watch);
+		return r;
+	}
+	atomic_store_explicit(&channel->watch, watch, memory_order_release);
+	channel_watch_arm(channel);
+	return 0;
+}
+
+int fsdp_channel_fd(struct fsdp_channel *channel)
+{
+	struct error *err = error_of_thread();
+	int r = channel_check(channel, err);
+
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&channel->lock);
+	if (!channel->watch)
+		r = make_watch(channel, err);
+	pthread_mutex_unlock(&channel->lock);
+	return r < 0 ? r : channel->watch->fd;
+}
+
+static void stop(struct watch *watch)
+{
+	pthread_mutex_lock(&watch->lock);
+	atomic_store(&watch->is_stopped, true);
+	pthread_cond_signal(&watch->is_changed);
+	pthread_mutex_unlock(&watch->lock);
+	slots_ring(&watch->channel->slots);
+	(void)pthread_join(watch->thread, NULL);
+}
+
+/* In a forked child the lock may be held for ever, so nothing is destroyed. */
+void channel_watch_free(struct fsdp_channel *channel, bool is_forked)
+{
+	struct watch *watch = channel->watch;
+
+	if (!watch)
+		return;
+	if (is_forked) {
+		(void)close(watch->fd);
+		free(watch);
+		return;
+	}
+	stop(watch);
+	free_watch(watch);
+}
