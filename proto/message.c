@@ -41,45 +41,27 @@ struct kind {
 	struct bound bound;
 };
 
-#define NO_TIMEOUT    0
-#define TIMEOUT(noun) offsetof(struct request, noun.timeout_ms)
-#define SMALL                                                                  \
-	{                                                                      \
-		0                                                              \
-	}
-#define NCCL_ID                                                                \
-	{                                                                      \
-		MESSAGE_NCCL_ID_SIZE, 0, 0                                     \
-	}
-#define ONE_PLACE                                                              \
-	{                                                                      \
-		PLACE_MAX, 0, 0                                                \
-	}
-#define EACH(count) offsetof(struct request, count)
-#define PLACES(count)                                                          \
-	{                                                                      \
-		0, EACH(count), PLACE_MAX                                      \
-	}
-#define VERSIONS(count)                                                        \
-	{                                                                      \
-		0, EACH(count), VERSION_MAX                                    \
-	}
+#define NO_TIMEOUT      0
+#define TIMEOUT(noun)   offsetof(struct request, noun.timeout_ms)
+#define EACH(count)     offsetof(struct request, count)
+#define SMALL           .bound = {0}
+#define NCCL_ID         .bound = {MESSAGE_NCCL_ID_SIZE}
+#define ONE_PLACE       .bound = {PLACE_MAX}
+#define PLACES(count)   .bound = {0, EACH(count), PLACE_MAX}
+#define VERSIONS(count) .bound = {0, EACH(count), VERSION_MAX}
 #define ENTRIES(count)                                                         \
-	{                                                                      \
-		GROUP_REPLY_PLACES *PLACE_MAX, EACH(count), ENTRY_MAX          \
-	}
-
-static const struct kind kinds[MESSAGE_MAX + 1] = {[0] = {.name = "?"},
-#define X(KIND, number, noun, request, reply, flags, timeout, ...)             \
+	.bound = {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
+#define X(KIND, number, noun, request, reply, flags, timeout, bound)           \
 	[number] = {#noun,                                                     \
 		    &body_##request##_request,                                 \
 		    &body_##reply##_reply,                                     \
 		    flags,                                                     \
 		    timeout,                                                   \
-		    __VA_ARGS__},
-						   MESSAGE_KINDS(X)
+		    bound},
+
+static const struct kind kinds[MESSAGE_MAX + 1] = {[0] = {.name = "?"},
+						   MESSAGE_KINDS(X)};
 #undef X
-};
 
 static bool is_kind(uint16_t kind)
 {
