@@ -54,40 +54,38 @@ static bool is_on_device(const struct fsdp_group *group, const void *at,
 	return is_in(group->full, at, size) || is_in(group->input, at, size);
 }
 
-int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
-		   uint64_t size)
+/* `is_put`: to the group; else from it. */
+static int copy(struct fsdp_group *group, void *to, const void *from,
+		uint64_t size, bool is_put)
 {
 	struct error *err = error_of_thread();
-	int r = comm_check_idle(group_comm(group), err);
+	const void *at = is_put ? to : from;
+	struct fsdp_comm *comm = group_comm(group);
+	int r = comm_check_idle(comm, err);
 
 	if (r < 0 || size == 0)
 		return r;
-	r = check_range(group, to, size, true, err);
+	r = check_range(group, at, size, is_put, err);
 	if (r < 0)
 		return r;
-	if (is_on_device(group, to, size))
-		return engine_put(group->comm->engine, to, from, size, err);
-	if (plain_is_device(group->comm))
-		return plain_put(group->comm, to, from, size, err);
+	if (is_on_device(group, at, size))
+		return is_put ? engine_put(comm->engine, to, from, size, err)
+			      : engine_get(comm->engine, to, from, size, err);
+	if (plain_is_device(comm))
+		return is_put ? plain_put(comm, to, from, size, err)
+			      : plain_get(comm, to, from, size, err);
 	memcpy(to, from, size);
 	return 0;
+}
+
+int fsdp_group_put(struct fsdp_group *group, void *to, const void *from,
+		   uint64_t size)
+{
+	return copy(group, to, from, size, true);
 }
 
 int fsdp_group_get(struct fsdp_group *group, void *to, const void *from,
 		   uint64_t size)
 {
-	struct error *err = error_of_thread();
-	int r = comm_check_idle(group_comm(group), err);
-
-	if (r < 0 || size == 0)
-		return r;
-	r = check_range(group, from, size, false, err);
-	if (r < 0)
-		return r;
-	if (is_on_device(group, from, size))
-		return engine_get(group->comm->engine, to, from, size, err);
-	if (plain_is_device(group->comm))
-		return plain_get(group->comm, to, from, size, err);
-	memcpy(to, from, size);
-	return 0;
+	return copy(group, to, from, size, false);
 }
