@@ -2,6 +2,7 @@
 #include "client/ctl/sheet.h"
 
 #include "client/ctl/args.h"
+#include "client/ctl/broker.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
 #include "proto/error.h"
@@ -164,4 +165,11 @@ int sheet_print(struct sheet *sheet, struct error *err)
 		return document_print(json_incref(sheet->array), err);
 	table_print(&sheet->table, stdout);
 	return 0;
+}
+
+int sheet_finish(struct sheet *sheet, int r, struct error *err)
+{
+	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(sheet, err);
+	sheet_deinit(sheet);
+	return r;
 }

@@ -1,6 +1,5 @@
 /* fsdpctl channels: the users of channels, and which of them wait. */
 #include "client/ctl/args.h"
-#include "client/ctl/broker.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
@@ -108,13 +107,10 @@ static int run_channels(struct fsdp_client *client, const struct args *args,
 			struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, columns, args);
-	r = fsdp_channels(client, add_user, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_channels(client, add_user, &sheet),
+			    err);
 }
 
 const struct verb verbs_channels[] = {

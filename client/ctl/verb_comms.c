@@ -100,13 +100,9 @@ static int run_comms(struct fsdp_client *client, const struct args *args,
 		     struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, comm_columns, args);
-	r = fsdp_comms(client, add_comm, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_comms(client, add_comm, &sheet), err);
 }
 
 /* --- groups -------------------------------------------------------------- */
@@ -157,13 +153,10 @@ static int print_groups(struct fsdp_client *client, const struct args *args,
 {
 	const char *comm = args->n_operands ? args->operands[0] : NULL;
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, group_columns, args);
-	r = fsdp_groups(client, comm, add_group, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet,
+			    fsdp_groups(client, comm, add_group, &sheet), err);
 }
 
 /* --- one group's plan ---------------------------------------------------- */

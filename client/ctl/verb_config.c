@@ -24,13 +24,10 @@ static int run_config(struct fsdp_client *client, const struct args *args,
 		      struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, columns, args);
-	r = fsdp_config(client, add_entry, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_config(client, add_entry, &sheet),
+			    err);
 }
 
 static int run_reload(struct fsdp_client *client, const struct args *args,

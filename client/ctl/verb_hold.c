@@ -250,13 +250,10 @@ static int run_clients(struct fsdp_client *client, const struct args *args,
 		       struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, client_columns, args);
-	r = fsdp_clients(client, add_client, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_clients(client, add_client, &sheet),
+			    err);
 }
 
 const struct verb verbs_hold[] = {

@@ -1,6 +1,5 @@
 /* prefixes: who owns the first components of names. */
 #include "client/ctl/args.h"
-#include "client/ctl/broker.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
@@ -33,13 +32,10 @@ static int run_prefixes(struct fsdp_client *client, const struct args *args,
 			struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, columns, args);
-	r = fsdp_prefixes(client, add_prefix, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_prefixes(client, add_prefix, &sheet),
+			    err);
 }
 
 const struct verb verbs_prefixes[] = {

@@ -49,13 +49,10 @@ static int run_tickets(struct fsdp_client *client, const struct args *args,
 		       struct error *err)
 {
 	struct sheet sheet;
-	int r;
 
 	sheet_init(&sheet, columns, args);
-	r = fsdp_tickets(client, add_ticket, &sheet);
-	r = r < 0 ? broker_walk_failed(err, r) : sheet_print(&sheet, err);
-	sheet_deinit(&sheet);
-	return r;
+	return sheet_finish(&sheet, fsdp_tickets(client, add_ticket, &sheet),
+			    err);
 }
 
 static int read_ticket(const char *text, uint64_t *ret, struct error *err)
