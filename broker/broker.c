@@ -14,6 +14,7 @@
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather_buffers.h"
 #include "broker/comm/verdict.h"
+#include "broker/confine.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/bundle_commit.h"
@@ -29,7 +30,6 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/socket_path.h"
-#include "sandbox/sandbox.h"
 #include "shm/chunk.h"
 #include "shm/memfd.h"
 #include <errno.h>
@@ -535,9 +535,7 @@ static int open_memory(struct broker *broker, struct error *err)
 	bool is_adopted = false;
 	int r;
 
-	r = fdstore_open(&broker->base.fdstore, err);
-	if (r == 0)
-		r = engine_adopt(&broker->engine, err);
+	r = engine_adopt(&broker->engine, err);
 	if (r == 0)
 		r = open_files(broker, &is_adopted, err);
 	if (r < 0)
@@ -662,20 +660,6 @@ static void note_surroundings(struct broker *broker)
 			 "use the systemd unit or --supervised");
 }
 
-/* Without it the broker works just as well. */
-static void enter_sandbox(const struct broker *broker)
-{
-	struct error err = ERROR_NULL;
-	int r;
-
-	if (!broker->base.config.sandbox)
-		return;
-	r = sandbox_enter(SANDBOX_BROKER, &err);
-	if (r < 0)
-		log_line(r == -EOPNOTSUPP ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
-			 "%s", err.msg);
-}
-
 /* --- lifetime ------------------------------------------------------------ */
 
 static int set_up(struct broker *broker, const struct broker_options *options,
@@ -687,15 +671,18 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	r = config_load(&broker->base.config, &broker->config_source, err);
 	if (r < 0)
 		return r;
-	/* fsdp-worker and all threads inherit it. */
-	enter_sandbox(broker);
 	r = open_loop(broker, err);
 	if (r == 0)
-		r = engine_init(&broker->engine, err);
-	if (r == 0)
-		r = open_memory(broker, err);
+		r = fdstore_open(&broker->base.fdstore, err);
 	if (r == 0)
 		r = open_listener(broker, options, err);
+	if (r < 0)
+		return r;
+	/* fsdp-worker and all threads inherit it. */
+	broker_confine(broker);
+	r = engine_init(&broker->engine, err);
+	if (r == 0)
+		r = open_memory(broker, err);
 	if (r == 0)
 		r = watch_keeper(broker, err);
 	if (r < 0)

@@ -118,13 +118,18 @@ static int start(struct error *err)
 			    loaded.library.path);
 }
 
+static bool open_library(struct library *ret)
+{
+	return library_open(ret, "FSDP_LIBCUDA", "libcuda.so.1");
+}
+
 static int load(struct error *err)
 {
 	const char *missing;
 	int r;
 
 	loaded.pid = getpid();
-	if (!library_open(&loaded.library, "FSDP_LIBCUDA", "libcuda.so.1"))
+	if (!open_library(&loaded.library))
 		return error_set(err, -ENODEV,
 				 "there is no CUDA driver: %s; install the "
 				 "NVIDIA driver, start the container with its "
@@ -157,6 +162,13 @@ int driver_load(struct error *err)
 				 "start this process by exec or \"spawn\", or "
 				 "fork before CUDA is used");
 	return loaded.r;
+}
+
+bool driver_is_installed(void)
+{
+	struct library library;
+
+	return open_library(&library);
 }
 
 void driver_ask_for_queues(void)

@@ -43,6 +43,10 @@ extern struct driver cu;
  */
 int driver_load(struct error *err);
 
+/* Is there a library of that name, whether it works or not? Takes no longer
+ * than to open it. */
+bool driver_is_installed(void);
+
 /*
  * For a process that is all ours: have the driver give its streams as many
  * hardware queues as it can, unless the environment says how many. Streams that

@@ -14,7 +14,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-/* Neither the broker nor the driver nor NCCL can need these. */
+#define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
+
+/* Neither the broker nor the CUDA driver nor NCCL can need these. */
 static const char *const denied[] = {
 	/* other processes */
 	"process_vm_readv",
@@ -73,7 +75,7 @@ static const char *const denied[] = {
 	"vhangup",
 };
 
-/* It can open no file, start no program, and send no signal but to itself. */
+/* Who serves connections needs these. */
 static const char *const allowed[] = {
 	/* memory */
 	"brk",
@@ -156,6 +158,67 @@ static const char *const allowed[] = {
 	"uname",
 };
 
+/* fsdpd and fsdp-worker on host memory need these, too. The tests use most of
+ * them (strace); the others are what other C libraries and machines call for
+ * the same. */
+static const char *const allowed_to_broker[] = {
+	/* files */
+	"access",
+	"faccessat",
+	"faccessat2",
+	"fallocate",
+	"fchmod",
+	"flock",
+	"ftruncate",
+	"getcwd",
+	"getdents64",
+	"ioctl",
+	"lstat",
+	"memfd_create",
+	"open",
+	"openat",
+	"preadv",
+	"preadv2",
+	"pwrite64",
+	"pwritev",
+	"pwritev2",
+	"readlink",
+	"readlinkat",
+	"stat",
+	"unlink",
+	"unlinkat",
+	/* descriptors */
+	"close_range",
+	"dup2",
+	"dup3",
+	"epoll_pwait2",
+	"pipe",
+	"pselect6",
+	"select",
+	"socketpair",
+	/* processes */
+	"arch_prctl",
+	"execve",
+	"fork",
+	"getppid",
+	"kill",
+	"pidfd_open",
+	"pidfd_send_signal",
+	"setpgid",
+	"vfork",
+	"wait4",
+	"waitid",
+	/* priorities and limits */
+	"getcpu",
+	"getpriority",
+	"getrlimit",
+	"sched_getscheduler",
+	"sched_setattr",
+	"setpriority",
+	"setrlimit",
+	"sysinfo",
+};
+
 /* --- refusing with a line ------------------------------------------------- */
 
 #if defined(__x86_64__)
@@ -223,9 +286,9 @@ static int add_rules(scmp_filter_ctx filter, uint32_t action,
 	return 0;
 }
 
-static int load_broker(scmp_filter_ctx filter)
+/* The kernel records what is refused. */
+static int deny(scmp_filter_ctx filter)
 {
-	/* The kernel records what is not allowed. */
 	int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);
 
 	if (r == 0)
@@ -233,7 +296,27 @@ static int load_broker(scmp_filter_ctx filter)
 				     SCMP_ACT_ERRNO(EPERM));
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied,
-			      sizeof(denied) / sizeof(*denied));
+			      N_ELEMENTS(denied));
+	return r;
+}
+
+static int load_broker(scmp_filter_ctx filter)
+{
+	int r = deny(filter);
+
+	if (r == 0)
+		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
+			      N_ELEMENTS(allowed));
+	if (r == 0)
+		r = add_rules(filter, SCMP_ACT_ALLOW, allowed_to_broker,
+			      N_ELEMENTS(allowed_to_broker));
+	return r < 0 ? r : seccomp_load(filter);
+}
+
+static int load_devices(scmp_filter_ctx filter)
+{
+	int r = deny(filter);
+
 	return r < 0 ? r : seccomp_load(filter);
 }
 
@@ -248,15 +331,24 @@ static int load_exporter(scmp_filter_ctx filter)
 				     SCMP_SYS(openat), 0);
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
-			      sizeof(allowed) / sizeof(*allowed));
+			      N_ELEMENTS(allowed));
 	return r < 0 ? r : seccomp_load(filter);
 }
 
+/* What each does with calls that its rules do not name, and its rules. */
+static const struct {
+	uint32_t others;
+	int (*load)(scmp_filter_ctx filter);
+} filters[] = {
+	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, load_devices},
+	/* Libraries then do without, as on a kernel that lacks the call. */
+	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), load_broker},
+	[SANDBOX_EXPORTER] = {SCMP_ACT_TRAP, load_exporter},
+};
+
 static int load(enum sandbox sandbox)
 {
-	bool is_broker = sandbox == SANDBOX_BROKER;
-	scmp_filter_ctx filter =
-		seccomp_init(is_broker ? SCMP_ACT_ALLOW : SCMP_ACT_TRAP);
+	scmp_filter_ctx filter = seccomp_init(filters[sandbox].others);
 	int r;
 
 	if (!filter)
@@ -264,7 +356,7 @@ static int load(enum sandbox sandbox)
 	/* Threads run already. */
 	r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
 	if (r == 0)
-		r = is_broker ? load_broker(filter) : load_exporter(filter);
+		r = filters[sandbox].load(filter);
 	seccomp_release(filter);
 	return r;
 }
@@ -294,7 +386,7 @@ int sandbox_enter(enum sandbox sandbox, struct error *err)
 {
 	int r;
 
-#ifdef FSDP_SANITIZED
+#ifdef FSDP_NO_SANDBOX
 	return error_set(err, -EOPNOTSUPP,
 			 "no sandbox: sanitizers need what it forbids");
 #endif

@@ -11,9 +11,13 @@
 struct error;
 
 enum sandbox {
-	/* fsdpd, and with it fsdp-worker. The CUDA driver and NCCL need more
-	 * calls than anybody has listed, so those are refused which they cannot
-	 * need: with EPERM, and with a record in the kernel's audit log. */
+	/* fsdpd, and with it fsdp-worker, beside a CUDA driver. The driver and
+	 * NCCL need more calls than anybody has listed, so those are refused
+	 * which they cannot need: with EPERM, and with a record in the kernel's
+	 * audit log. */
+	SANDBOX_BROKER_DEVICES,
+	/* Both on a node without a driver: besides those, all is refused that
+	 * is not on a list, with ENOSYS and a record. */
 	SANDBOX_BROKER,
 	/* fsdp-exporter, which has no file open but its sockets: all is refused
 	 * that is not on a list, with EPERM and a line on stderr. */

@@ -85,6 +85,10 @@ struct engine {
 
 int engine_init(struct engine *engine, struct error *err);
 
+/* The path of fsdp-worker, which is set also when -ENOENT says that it is not
+ * there. */
+int engine_find_program(char ret[PATH_MAX], struct error *err);
+
 /* After a restart, before memory is freed or allocated: kill a worker of an
  * earlier broker. */
 int engine_adopt(struct engine *engine, struct error *err);

@@ -28,7 +28,7 @@
 
 /* --- starting ------------------------------------------------------------ */
 
-static int find_program(char ret[PATH_MAX], struct error *err)
+int engine_find_program(char ret[PATH_MAX], struct error *err)
 {
 	const char *path = getenv("FSDP_WORKER");
 	char self[PATH_MAX];
@@ -127,7 +127,7 @@ static int start_process(struct engine_worker *worker, struct error *err)
 	int fds[2];
 	int r;
 
-	r = find_program(path, err);
+	r = engine_find_program(path, err);
 	if (r < 0)
 		return r;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)

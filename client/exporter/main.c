@@ -7,6 +7,7 @@
 #include "client/exporter/options.h"
 #include "client/exporter/server.h"
 #include "proto/error.h"
+#include "sandbox/landlock.h"
 #include "sandbox/sandbox.h"
 #include <errno.h>
 #include <signal.h>
@@ -24,17 +25,23 @@ static int fail(const struct error *err, int status)
 	return status;
 }
 
-static int write_port(const char *path, uint16_t port, struct error *err)
+/* `*ret`: NULL if nobody asked for it. */
+static int open_port_file(const char *path, FILE **ret, struct error *err)
 {
-	FILE *file = path ? fopen(path, "we") : NULL;
-
-	if (!path)
-		return 0;
-	if (!file)
+	*ret = path ? fopen(path, "we") : NULL;
+	if (path && !*ret)
 		return error_errno(err, -errno, "open %s", path);
+	return 0;
+}
+
+/* Consumes `file`. */
+static int write_port(FILE *file, uint16_t port, struct error *err)
+{
+	if (!file)
+		return 0;
 	fprintf(file, "%u\n", port);
 	if (fclose(file) != 0)
-		return error_errno(err, -errno, "write %s", path);
+		return error_errno(err, -errno, "write the file with the port");
 	return 0;
 }
 
@@ -46,18 +53,33 @@ static void wait_for_end(struct collector *collector, const sigset_t *signals)
 		collector_check(collector);
 }
 
+static void report(int r, const struct error *err)
+{
+	if (r < 0)
+		fprintf(stderr, "fsdp-exporter: %s\n", err->msg);
+}
+
+/* Before there are threads. From here on it writes no file. */
+static void give_up_files(const struct options *options)
+{
+	const struct landlock_rule all = {"/", LANDLOCK_READ};
+	struct error err = ERROR_NULL;
+
+	if (!options->has_no_sandbox)
+		report(landlock_enter(&all, 1, &err), &err);
+}
+
 /* All files are open and all threads run. */
-static void enter_sandbox(const struct options *options)
+static void give_up_calls(const struct options *options)
 {
 	struct error err = ERROR_NULL;
 
-	if (!options->has_no_sandbox &&
-	    sandbox_enter(SANDBOX_EXPORTER, &err) < 0)
-		fprintf(stderr, "fsdp-exporter: %s\n", err.msg);
+	if (!options->has_no_sandbox)
+		report(sandbox_enter(SANDBOX_EXPORTER, &err), &err);
 }
 
-static int run(const struct options *options, const sigset_t *signals,
-	       struct error *err)
+static int serve(const struct options *options, const sigset_t *signals,
+		 FILE *port_file, struct error *err)
 {
 	struct collector *collector;
 	struct server *server;
@@ -72,9 +94,9 @@ static int run(const struct options *options, const sigset_t *signals,
 		collector_free(collector);
 		return r;
 	}
-	r = write_port(options->port_file, server_port(server), err);
+	r = write_port(port_file, server_port(server), err);
 	if (r == 0) {
-		enter_sandbox(options);
+		give_up_calls(options);
 		fprintf(stderr, "fsdp-exporter: listening at port %u\n",
 			server_port(server));
 		sd_notify(0, "READY=1");
@@ -84,6 +106,18 @@ static int run(const struct options *options, const sigset_t *signals,
 	server_stop(server);
 	collector_free(collector);
 	return r;
+}
+
+static int run(const struct options *options, const sigset_t *signals,
+	       struct error *err)
+{
+	FILE *port_file;
+	int r = open_port_file(options->port_file, &port_file, err);
+
+	if (r < 0)
+		return r;
+	give_up_files(options);
+	return serve(options, signals, port_file, err);
 }
 
 int main(int argc, char **argv)

@@ -214,7 +214,8 @@ Test(refusal, of_a_commit_while_another_process_could_write_names_it)
 	cr_assert(ge(int, fd, 0));
 	pid = map_elsewhere(fd);
 	snprintf(says, sizeof(says), "process %d (e?[31mvil)", (int)pid);
-	all[0].says = says;
+	/* The broker's sandbox keeps one that is not root's from looking. */
+	all[0].says = geteuid() ? "mapped writable" : says;
 	CHECK(all);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);

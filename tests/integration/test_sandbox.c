@@ -7,9 +7,13 @@
 #include "tests/lib/daemon.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 static struct daemon broker;
 
@@ -20,16 +24,21 @@ static void stop(void)
 
 TestSuite(sandbox, .fini = stop, .timeout = 30);
 
-/* Start a broker that tries personality(0), which changes nothing. */
-static void start(const char *config)
+/* Start a broker that tries a system call. */
+static void start_trying(const char *config, int call)
 {
 	char setting[64];
 	const char *const env[] = {setting, NULL};
 
-	snprintf(setting, sizeof(setting), "FSDP_SANDBOX_TRY=%d",
-		 SYS_personality);
+	snprintf(setting, sizeof(setting), "FSDP_SANDBOX_TRY=%d", call);
 	daemon_start_with(&broker, &(struct daemon_options){.config = config,
 							    .env = env});
+}
+
+/* personality(0) changes nothing. */
+static void start(const char *config)
+{
+	start_trying(config, SYS_personality);
 }
 
 static bool log_has(const char *text)
@@ -74,6 +83,14 @@ Test(sandbox, is_on_and_refuses_a_call_in_the_broker)
 	cr_expect(eq(int, filter_mode(), 2));
 }
 
+Test(sandbox, of_a_node_without_a_driver_lacks_calls_that_are_not_listed)
+{
+	start_trying("[access]\n", SYS_setuid);
+	if (log_has("no sandbox"))
+		cr_skip_test("a build with sanitizers has none");
+	cr_expect(log_has("Function not implemented"));
+}
+
 Test(sandbox, can_be_left_out)
 {
 	int inherited;
@@ -102,4 +119,48 @@ Test(sandbox, is_kept_by_a_reload_which_says_so)
 		     "sandbox = no (was yes)\n"
 		     "sandbox counts when fsdpd is started again"));
 	fsdp_close(client);
+}
+
+/* Write a drop-in that is a link to a file outside of the configuration's
+ * folder, and have the configuration read again. */
+static int reload_from_elsewhere(char report[FSDP_RELOAD_REPORT_SIZE])
+{
+	struct fsdp_connect_options options = {.struct_size = sizeof(options)};
+	char elsewhere[] = "/tmp/fsdpd-elsewhere-XXXXXX", path[128];
+	struct fsdp_client *client;
+	int fd = mkstemp(elsewhere);
+	int r;
+
+	cr_assert(ge(int, fd, 0));
+	close(fd);
+	snprintf(path, sizeof(path), "%s/conf.d", broker.dir);
+	cr_assert(zero(int, mkdir(path, 0700)));
+	snprintf(path, sizeof(path), "%s/conf.d/site.conf", broker.dir);
+	cr_assert(zero(int, symlink(elsewhere, path)));
+	options.path = daemon_socket(&broker);
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	r = fsdp_reload(client, report, FSDP_RELOAD_REPORT_SIZE);
+	fsdp_close(client);
+	unlink(elsewhere);
+	return r;
+}
+
+Test(sandbox, reads_the_configuration_from_its_folder_only)
+{
+	char report[FSDP_RELOAD_REPORT_SIZE];
+
+	start("[access]\n");
+	if (!log_has("allows to open"))
+		cr_skip_test("no Landlock in this kernel or build");
+	cr_assert(eq(int, reload_from_elsewhere(report), -EACCES));
+	cr_expect(strstr(fsdp_error(), "site.conf: Permission denied") != NULL,
+		  "%s", fsdp_error());
+}
+
+Test(sandbox, left_out_reads_it_from_anywhere)
+{
+	char report[FSDP_RELOAD_REPORT_SIZE];
+
+	start("[access]\nsandbox = no\n");
+	cr_assert(zero(int, reload_from_elsewhere(report)), "%s", fsdp_error());
 }

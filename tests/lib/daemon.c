@@ -108,6 +108,16 @@ become_daemon(const struct daemon *daemon, const struct daemon_options *options)
 	_exit(127);
 }
 
+/* Wait for the end of a connection that we have ended: the broker has begun to
+ * serve, or has died. One that listens may still be starting. */
+static void await_service(int fd)
+{
+	char byte;
+
+	(void)shutdown(fd, SHUT_WR);
+	(void)!read(fd, &byte, 1);
+}
+
 static bool is_answering(const struct daemon *daemon)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -117,6 +127,9 @@ static bool is_answering(const struct daemon *daemon)
 	strcpy(address.sun_path, daemon->socket);
 	is_connected = connect(fd, (const struct sockaddr *)&address,
 			       sizeof(address)) == 0;
+	/* A supervisor listens also for brokers that die in turns. */
+	if (is_connected && !daemon->is_supervised)
+		await_service(fd);
 	close(fd);
 	return is_connected;
 }

@@ -28,7 +28,8 @@ struct daemon_options {
  * own program. */
 const char *daemon_program(void);
 
-/* Start the daemon and return when it accepts connections. */
+/* Start the daemon and return when it serves connections; of a supervised one,
+ * when they are accepted. */
 void daemon_start(struct daemon *daemon);
 void daemon_start_supervised(struct daemon *daemon);
 void daemon_start_with(struct daemon *daemon,

@@ -78,6 +78,22 @@ Test(sandbox, of_the_broker_refuses_what_it_cannot_need)
 	expect_all_refused();
 }
 
+Test(sandbox, of_a_broker_beside_a_driver_refuses_it_too)
+{
+	enter(SANDBOX_BROKER_DEVICES);
+	expect_all_refused();
+	/* What is not on the list of calls for host memory, a driver may. */
+	cr_expect(eq(int, try_call(SYS_symlinkat), EFAULT));
+}
+
+Test(sandbox, of_the_broker_has_no_calls_but_those_on_its_list)
+{
+	enter(SANDBOX_BROKER);
+	cr_expect(eq(int, try_call(SYS_symlinkat), ENOSYS));
+	cr_expect(eq(int, try_call(SYS_setuid), ENOSYS));
+	cr_expect(eq(int, try_call(SYS_mknodat), ENOSYS));
+}
+
 Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
 {
 	int fds[2];
