@@ -14,7 +14,6 @@
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather_buffers.h"
 #include "broker/comm/verdict.h"
-#include "broker/confine.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/bundle_commit.h"

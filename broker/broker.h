@@ -7,6 +7,7 @@
 #pragma once
 #include "broker/base/base.h"
 #include "broker/comm/comm.h"
+#include "broker/confine.h"
 #include "broker/engine/engine.h"
 #include "broker/session/sessions.h"
 #include "broker/tensor/store.h"
@@ -28,6 +29,7 @@ struct broker {
 	/* The process that keeps our fds may be our parent. */
 	uv_poll_t parent_poll;
 	int parent_fd; /* its pidfd, owned; -1 */
+	struct confinement confinement;
 	uint64_t started_ms;
 	/* The limit on descriptors at the start, restored in children. */
 	struct rlimit first_limit;

@@ -95,7 +95,8 @@ static int give_up_files(const struct broker *broker, struct error *err)
 	return r;
 }
 
-static void report(int r, const char *done, const struct error *err)
+/* True: done. */
+static bool report(int r, const char *done, const struct error *err)
 {
 	if (r == 0)
 		log_line(LOG_LEVEL_INFO, "the sandbox %s", done);
@@ -103,36 +104,42 @@ static void report(int r, const char *done, const struct error *err)
 		log_line(LOG_LEVEL_INFO, "%s", err->msg);
 	else
 		log_note(LOG_LEVEL_WARNING, "%s", err->msg);
+	return r == 0;
 }
 
-static void confine_beside_driver(void)
+static void confine_beside_driver(struct confinement *confinement)
 {
 	struct error err = ERROR_NULL;
 	int r = sandbox_enter(SANDBOX_BROKER_DEVICES, &err);
 
-	report(r, "refuses system calls that no CUDA driver can need", &err);
+	if (report(r, "refuses system calls that no CUDA driver can need",
+		   &err))
+		confinement->calls = CONFINE_SOME_CALLS;
 }
 
-void broker_confine(const struct broker *broker)
+void broker_confine(struct broker *broker)
 {
+	struct confinement *confinement = &broker->confinement;
 	struct error err = ERROR_NULL;
 	int r;
 
 	if (!broker->base.config.sandbox)
 		return;
 	if (driver_is_installed()) {
-		confine_beside_driver();
+		confine_beside_driver(confinement);
 		return;
 	}
 	/* First: the calls for it are given up, too. */
 	r = give_up_files(broker, &err);
-	report(r,
-	       "allows to open the files of the system, of the "
-	       "configuration and of the socket",
-	       &err);
+	confinement->has_files = report(
+		r,
+		"allows to open the files of the system, of the configuration "
+		"and of the socket",
+		&err);
 	r = sandbox_enter(SANDBOX_BROKER, &err);
-	report(r,
-	       "allows the system calls that a node without a CUDA driver "
-	       "needs",
-	       &err);
+	if (report(r,
+		   "allows the system calls that a node without a CUDA driver "
+		   "needs",
+		   &err))
+		confinement->calls = CONFINE_CALLS;
 }

@@ -5,8 +5,22 @@
  */
 #pragma once
 
+#include <stdbool.h>
+
 struct broker;
+
+/* For status. */
+enum confine_calls {
+	CONFINE_NO_CALLS = 0,
+	CONFINE_SOME_CALLS = 1, /* those of a list are refused */
+	CONFINE_CALLS = 2,      /* all are refused but those of a list */
+};
+
+struct confinement {
+	enum confine_calls calls;
+	bool has_files;
+};
 
 /* Before the first thread starts: the threads and fsdp-worker inherit it. The
  * broker works without it just as well, so failures are logged only. */
-void broker_confine(const struct broker *broker);
+void broker_confine(struct broker *broker);

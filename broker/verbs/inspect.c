@@ -491,6 +491,8 @@ int verb_status(struct verb_call *call, struct error *err)
 	add(reply, "pid", (uint64_t)getpid());
 	add(reply, "uptime_ms", now_ms() - broker->started_ms);
 	add(reply, "supervised", broker->base.fdstore.is_kept);
+	add(reply, "sandbox_calls", broker->confinement.calls);
+	add(reply, "sandbox_files", broker->confinement.has_files);
 	add(reply, "sessions", broker->sessions.n);
 	add(reply, "peers", broker->sessions.n_peers);
 	add(reply, "waiters", broker->sessions.waiters.n);

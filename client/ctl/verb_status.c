@@ -33,6 +33,21 @@ static void print_broker(const struct counters *c)
 	       get(c, "supervised") ? "supervised" : "not supervised");
 }
 
+static void print_sandbox(const struct counters *c)
+{
+	static const char *const calls[] = {
+		"all system calls",
+		"system calls but those refused",
+		"listed system calls",
+	};
+	uint64_t which = get(c, "sandbox_calls");
+
+	if (which >= sizeof(calls) / sizeof(*calls))
+		return;
+	printf(LABEL "%s, %s\n", "may use", calls[which],
+	       get(c, "sandbox_files") ? "listed files" : "all files");
+}
+
 static void print_memory(const char *what, uint64_t used, uint64_t max,
 			 uint64_t chunks)
 {
@@ -166,6 +181,7 @@ static void print_warnings(const struct counters *c)
 static int print_status(const struct counters *c)
 {
 	print_broker(c);
+	print_sandbox(c);
 	print_memory("host memory", get(c, "bytes_live"), get(c, "memory_max"),
 		     get(c, "chunk_bytes"));
 	print_devices(c);

@@ -141,7 +141,7 @@ row_fn tensor_all_reduce_1kib, tensor_all_reduce_1mib, tensor_all_reduce_64mib;
 row_fn tensor_broadcast, tensor_reduce, tensor_all_gather, tensor_gather;
 row_fn tensor_scatter, tensor_reduce_scatter, tensor_all_to_all, tensor_send;
 row_fn load_1gib;
-row_fn plan_65536, meter_request_ns;
+row_fn plan_65536, meter_request_ns, sandbox_ping;
 
 /* These are not rows but tables of their own, which they print. */
 row_fn collectives, gpu, hostile;

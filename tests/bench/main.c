@@ -126,6 +126,8 @@ static const struct row rows[] = {
 	 "plan a graph of 65,536 nodes; floor: 16 times that of 4,096"},
 	{"meter_request", "ns", 1, meter_request_ns,
 	 "measure a request in the broker; floor: one clock_gettime()"},
+	{"sandbox_ping", "us", 1.1, sandbox_ping,
+	 "a ping in the sandbox; floor: without"},
 	{"broker_rss_per_100k", "MiB", 1, broker_rss_per_100k,
 	 "broker memory per 100,000 tensors"},
 	{"restart_10k", "ms", 1, restart_10k,

@@ -5,9 +5,11 @@
 #include "client/fsdp.h"
 #include "client/fsdp_admin.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/ranks.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,11 +26,11 @@ static void stop(void)
 
 TestSuite(sandbox, .fini = stop, .timeout = 30);
 
-/* Start a broker that tries a system call. */
-static void start_trying(const char *config, int call)
+/* Start a broker that tries a system call. `driver`: "FSDP_LIBCUDA=PATH". */
+static void start_trying(const char *config, int call, const char *driver)
 {
 	char setting[64];
-	const char *const env[] = {setting, NULL};
+	const char *const env[] = {setting, driver, NULL};
 
 	snprintf(setting, sizeof(setting), "FSDP_SANDBOX_TRY=%d", call);
 	daemon_start_with(&broker, &(struct daemon_options){.config = config,
@@ -38,7 +40,7 @@ static void start_trying(const char *config, int call)
 /* personality(0) changes nothing. */
 static void start(const char *config)
 {
-	start_trying(config, SYS_personality);
+	start_trying(config, SYS_personality, "FSDP_LIBCUDA=/none");
 }
 
 static bool log_has(const char *text)
@@ -54,6 +56,24 @@ static bool log_has(const char *text)
 		is_found = strstr(line, text) != NULL;
 	fclose(file);
 	return is_found;
+}
+
+static struct fsdp_client *connect_client(void)
+{
+	const struct fsdp_connect_options options = {
+		.struct_size = sizeof(options), .path = daemon_socket(&broker)};
+	struct fsdp_client *client;
+
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	return client;
+}
+
+static void expect_status(const char *name, uint64_t value)
+{
+	struct fsdp_client *client = connect_client();
+
+	cr_expect(eq(u64, status_value(client, name), value), "%s", name);
+	fsdp_close(client);
 }
 
 /* Returns "Seccomp:" of the process, which is 2 with a filter. */
@@ -81,14 +101,32 @@ Test(sandbox, is_on_and_refuses_a_call_in_the_broker)
 		cr_skip_test("a build with sanitizers has none");
 	cr_expect(log_has("Operation not permitted"));
 	cr_expect(eq(int, filter_mode(), 2));
+	expect_status("sandbox_calls", 2);
 }
 
 Test(sandbox, of_a_node_without_a_driver_lacks_calls_that_are_not_listed)
 {
-	start_trying("[access]\n", SYS_setuid);
+	start_trying("[access]\n", SYS_setuid, "FSDP_LIBCUDA=/none");
 	if (log_has("no sandbox"))
 		cr_skip_test("a build with sanitizers has none");
 	cr_expect(log_has("Function not implemented"));
+}
+
+Test(sandbox, beside_a_driver_leaves_other_calls_and_files)
+{
+	char driver[PATH_MAX];
+
+	if (!getenv("FSDP_LIBCUDA"))
+		cr_skip_test("CTest names the fake driver");
+	snprintf(driver, sizeof(driver), "FSDP_LIBCUDA=%s",
+		 getenv("FSDP_LIBCUDA"));
+	/* The kernel refuses it for want of a pointer. */
+	start_trying("[access]\n", SYS_symlinkat, driver);
+	if (log_has("no sandbox"))
+		cr_skip_test("a build with sanitizers has none");
+	cr_expect(log_has("Bad address"));
+	expect_status("sandbox_calls", 1);
+	expect_status("sandbox_files", 0);
 }
 
 Test(sandbox, can_be_left_out)
@@ -102,17 +140,17 @@ Test(sandbox, can_be_left_out)
 	start("[access]\nsandbox = no\n");
 	cr_expect(not(log_has("system call")));
 	cr_expect(eq(int, filter_mode(), inherited));
+	expect_status("sandbox_calls", 0);
+	expect_status("sandbox_files", 0);
 }
 
 Test(sandbox, is_kept_by_a_reload_which_says_so)
 {
-	struct fsdp_connect_options options = {.struct_size = sizeof(options)};
 	char report[FSDP_RELOAD_REPORT_SIZE];
 	struct fsdp_client *client;
 
 	start("[access]\n");
-	options.path = daemon_socket(&broker);
-	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	client = connect_client();
 	daemon_write_config(&broker, "[access]\nsandbox = no\n");
 	cr_assert(zero(int, fsdp_reload(client, report, sizeof(report))));
 	cr_expect(eq(str, report,
@@ -125,9 +163,8 @@ Test(sandbox, is_kept_by_a_reload_which_says_so)
  * folder, and have the configuration read again. */
 static int reload_from_elsewhere(char report[FSDP_RELOAD_REPORT_SIZE])
 {
-	struct fsdp_connect_options options = {.struct_size = sizeof(options)};
 	char elsewhere[] = "/tmp/fsdpd-elsewhere-XXXXXX", path[128];
-	struct fsdp_client *client;
+	struct fsdp_client *client = connect_client();
 	int fd = mkstemp(elsewhere);
 	int r;
 
@@ -137,8 +174,6 @@ static int reload_from_elsewhere(char report[FSDP_RELOAD_REPORT_SIZE])
 	cr_assert(zero(int, mkdir(path, 0700)));
 	snprintf(path, sizeof(path), "%s/conf.d/site.conf", broker.dir);
 	cr_assert(zero(int, symlink(elsewhere, path)));
-	options.path = daemon_socket(&broker);
-	cr_assert(zero(int, fsdp_connect(&options, &client)));
 	r = fsdp_reload(client, report, FSDP_RELOAD_REPORT_SIZE);
 	fsdp_close(client);
 	unlink(elsewhere);
@@ -152,6 +187,7 @@ Test(sandbox, reads_the_configuration_from_its_folder_only)
 	start("[access]\n");
 	if (!log_has("allows to open"))
 		cr_skip_test("no Landlock in this kernel or build");
+	expect_status("sandbox_files", 1);
 	cr_assert(eq(int, reload_from_elsewhere(report), -EACCES));
 	cr_expect(strstr(fsdp_error(), "site.conf: Permission denied") != NULL,
 		  "%s", fsdp_error());
