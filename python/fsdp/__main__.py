@@ -84,7 +84,14 @@ def _parser():
         dest="kind",
         help="batches of fsdp.torch.DataLoader, beside torch's; needs torch",
     )
-    bench.add_argument("--quick", action="store_true", help="fewer rounds of --loader")
+    kinds.add_argument(
+        "--distributed",
+        action="store_const",
+        const="distributed",
+        dest="kind",
+        help="collectives of torch.distributed, beside gloo; needs torch",
+    )
+    bench.add_argument("--quick", action="store_true", help="fewer rounds of --loader and --distributed")
     bench.set_defaults(kind="calls")
     return parser
 

@@ -119,6 +119,11 @@ def _results(path, kind, is_quick):
 
         yield from _bench_loader.results(path, is_quick)
         return
+    if kind == "distributed":
+        from . import _bench_distributed
+
+        yield from _bench_distributed.results(path, is_quick)
+        return
     with connect(path) as client:
         if kind == "model":
             from . import _bench_model
@@ -144,20 +149,24 @@ def _line(result, columns):
     if "budget" not in result:
         return line
     word = "met" if result["ratio"] <= result["budget"] else "NOT MET"
-    return (
+    line = (
         f"{line}  {word}; CPU {result['cpu']:.4g}, floor {result['floor_cpu']:.4g}; "
         f"page faults {result['faults']:.4g}, floor {result['floor_faults']:.4g}"
     )
+    if "memory" in result:
+        line += f"; bytes {result['memory']:.4g}, floor {result['floor_memory']:.4g}"
+    return line
 
 
 def bench(path=None, as_json=False, kind="calls", is_quick=False):
-    """Print the table of one kind: "calls", "model" or "loader".
+    """Print the table of one kind: "calls", "model", "loader" or
+    "distributed".
 
     `limit` is the goal for the least of the samples. `ratio` is the median of
     ours / floor, `budget` the goal for it, and `best` the ratio of the least.
     """
     columns = ["least", "median", "floor"]
-    columns += ["best", "ratio", "budget"] if kind == "loader" else ["limit"]
+    columns += ["best", "ratio", "budget"] if kind in ("loader", "distributed") else ["limit"]
     if not as_json:
         print(f"{'row':28}" + "".join(f"{column:>10}" for column in columns))
     for result in _results(path, kind, is_quick):

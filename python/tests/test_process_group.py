@@ -2,7 +2,10 @@
 
 import datetime
 import functools
+import json
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -179,6 +182,27 @@ def verdicts(broker):
 @pytest.mark.parametrize("case", CASES)
 def test_it(verdicts, case):
     crowd.check(verdicts(), case)
+
+
+def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
+    bench = [sys.executable, "-W", "ignore", "-m", "fsdp", "bench", "--distributed"]
+    done = subprocess.run(
+        [*bench, "--quick", "--json"], capture_output=True, text=True, check=True
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["name"] for row in rows] == [
+        "barrier_2",
+        "all_reduce_1KiB_2",
+        "all_reduce_1MiB_2",
+        "all_gather_1MiB_2",
+        "reduce_scatter_1MiB_2",
+        "broadcast_1MiB_2",
+        "all_to_all_1MiB_2",
+        "ping_pong_1KiB_2",
+        "fsdp2_step_2",
+    ]
+    assert all(row["median"] > 0 and row["floor"] > 0 for row in rows)
+    assert rows[-1]["memory"] and rows[-1]["floor_memory"]
 
 
 # --- ranks that end -----------------------------------------------------------

@@ -1,0 +1,233 @@
+"""What collectives of torch.distributed cost with the backend "fsdpd", beside gloo.
+
+The ranks are processes, each with a group of both backends, and make the same
+calls in turns. Times, CPU time and page faults are those of rank 0, for one
+call. A step of FSDP2 is one of a model of 8 layers, forward, backward and SGD.
+Its memory is what a rank's process has, what it shares counted by parts, after
+the steps; for it each backend has processes of its own.
+"""
+
+import datetime
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+
+from . import distributed as distributed  # registers the backend
+
+_KIB, _MIB = 1024, 1 << 20
+_CALLS = 0.05  # seconds of calls until the other backend's turn
+_TURNS, _QUICK = 15, 3
+_STEPS = 5
+_LAYERS, _WIDTH = 8, 1024
+
+# Bytes of the whole tensor, and ours / gloo.
+_ROWS = {
+    "barrier": (0, 1),
+    "all_reduce_1KiB": (_KIB, 1 / 2),
+    "all_reduce_1MiB": (_MIB, 1 / 2),
+    "all_reduce_64MiB": (64 * _MIB, 1 / 2),
+    "all_gather_1MiB": (_MIB, 1 / 2),
+    "all_gather_64MiB": (64 * _MIB, 1 / 2),
+    "reduce_scatter_1MiB": (_MIB, 1 / 2),
+    "reduce_scatter_64MiB": (64 * _MIB, 1 / 2),
+    "broadcast_1MiB": (_MIB, 1 / 2),
+    "all_to_all_1MiB": (_MIB, 1 / 2),
+    "ping_pong_1KiB": (_KIB, 1),
+}
+
+
+def _call(name, size, group):
+    """The function that one row measures."""
+    kind, world = name.rpartition("_")[0] or name, dist.get_world_size()
+    whole = torch.ones(size // 4)
+    if kind == "barrier":
+        return lambda: dist.barrier(group)
+    if kind == "ping_pong":
+        return _ping_pong(whole, group)
+    part, out = whole[: len(whole) // world].clone(), torch.empty_like(whole)
+    return {
+        "all_reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX, group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "broadcast": lambda: dist.broadcast(whole, 0, group),
+        "all_to_all": lambda: dist.all_to_all_single(out, whole, group=group),
+    }[kind]
+
+
+def _ping_pong(tensor, group):
+    rank = dist.get_rank()
+
+    def there_and_back():
+        if rank == 0:
+            dist.send(tensor, 1, group)
+            dist.recv(tensor, 1, group)
+        elif rank == 1:
+            dist.recv(tensor, 0, group)
+            dist.send(tensor, 0, group)
+
+    return there_and_back
+
+
+def _reading():
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return time.perf_counter(), time.process_time(), usage.ru_minflt
+
+
+def _measure(call, n):
+    """Seconds, CPU seconds and page faults of one call."""
+    before = _reading()
+    for _ in range(n):
+        call()
+    return [(end - start) / n for start, end in zip(before, _reading())]
+
+
+def _in_turns(calls, turns):
+    """For each call a list of measurements."""
+    numbers = [_agreed_number(call) for call in calls]
+    rounds = [[_measure(c, n) for c, n in zip(calls, numbers)] for _ in range(turns)]
+    return list(zip(*rounds))
+
+
+def _agreed_number(call):
+    """How many calls make a turn: rank 0 says it."""
+    call()
+    number = torch.tensor([max(1, round(_CALLS / _measure(call, 2)[0]))])
+    dist.broadcast(number, 0)
+    return int(number)
+
+
+# --- a step of FSDP2 ----------------------------------------------------------
+
+
+def _model(group):
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = DeviceMesh.from_group(group, "cpu", mesh=list(range(dist.get_world_size())))
+    layers = [torch.nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
+    model = torch.nn.Sequential(*layers)
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _step(group):
+    model = _model(group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = torch.ones(4, _WIDTH)
+
+    def step():
+        model(batch).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _own_bytes():
+    """Of this process, with its part of what it shares."""
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) * _KIB
+
+
+# --- ranks --------------------------------------------------------------------
+
+
+def _rows(say, turns):
+    groups = [dist.new_group(backend=name) for name in ("gloo", "fsdpd")]
+    for name, (size, _) in _ROWS.items():
+        if turns == _QUICK and size > _MIB:
+            continue
+        say(name, _in_turns([_call(name, size, group) for group in groups], turns))
+    say("fsdp2_step", _in_turns([_step(group) for group in groups], turns))
+
+
+def _memory(backend):
+    def measure(say, _):
+        step = _step(dist.new_group(backend=backend))
+        before = _own_bytes()
+        for _ in range(_STEPS):
+            step()
+        say(backend, _own_bytes() - before)
+
+    return measure
+
+
+def _rank(store, rank, world, work, turns, pipe):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=300),
+    )
+    work(lambda *said: rank or pipe.send(said), turns)
+    dist.destroy_process_group()
+
+
+def _run(world, work, turns=0):
+    """What rank 0 says."""
+    fork = multiprocessing.get_context("fork")
+    receiver, sender = fork.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as directory:
+        store = os.path.join(directory, "store")
+        ranks = [
+            fork.Process(target=_rank, args=(store, r, world, work, turns, sender))
+            for r in range(world)
+        ]
+        for rank in ranks:
+            rank.start()
+        sender.close()
+        try:
+            while True:
+                yield receiver.recv()
+        except EOFError:
+            pass
+        finally:
+            for rank in ranks:
+                rank.join()
+
+
+def _result(name, budget, peer, ours):
+    times, floors = ([m[0] * 1e6 for m in side] for side in (ours, peer))
+    cpu, floor_cpu = (statistics.median(m[1] * 1e6 for m in side) for side in (ours, peer))
+    faults, floor_faults = (statistics.median(m[2] for m in side) for side in (ours, peer))
+    return {
+        "name": name,
+        "median": statistics.median(times),
+        "p99": sorted(times)[len(times) * 99 // 100],
+        "unit": "us",
+        "n": len(times),
+        "floor": statistics.median(floors),
+        "best": min(times) / min(floors),
+        "ratio": statistics.median(o / f for o, f in zip(times, floors)),
+        "least": min(times),
+        "budget": budget,
+        "cpu": cpu,
+        "floor_cpu": floor_cpu,
+        "faults": faults,
+        "floor_faults": floor_faults,
+    }
+
+
+def _step_memory(world):
+    said = dict(row for name in ("gloo", "fsdpd") for row in _run(world, _memory(name)))
+    return {"memory": said["fsdpd"], "floor_memory": said["gloo"]}
+
+
+def results(path, is_quick):
+    """The rows, as fsdp._bench prints them; a quick run has two ranks and fewer."""
+    if path:
+        os.environ["FSDP_SOCKET"] = path  # where the ranks connect
+    budgets = {name: budget for name, (_, budget) in _ROWS.items()} | {"fsdp2_step": 1}
+    for world in (2,) if is_quick else (2, 4):
+        for name, sides in _run(world, _rows, _QUICK if is_quick else _TURNS):
+            result = _result(f"{name}_{world}", budgets[name], *sides)
+            yield result | (_step_memory(world) if name == "fsdp2_step" else {})
