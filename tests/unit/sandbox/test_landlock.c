@@ -116,6 +116,17 @@ static void in_landlock(void (*test)(void))
 
 TestSuite(landlock, .timeout = 30);
 
+Test(landlock, is_entered_unless_the_build_or_the_kernel_cannot)
+{
+	const struct landlock_rule all = {"/", LANDLOCK_OWN};
+	struct error err = ERROR_NULL;
+	int r = landlock_enter(&all, 1, &err);
+
+	if (r != 0)
+		cr_expect(eq(int, r, -EOPNOTSUPP), "%s", err.msg);
+	cr_expect(eq(int, err.code, r));
+}
+
 static void open_by_rules(void)
 {
 	must(try_open(readable, "there", O_RDONLY) == 0);
