@@ -362,7 +362,7 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r == 0)
 		r = start_watchdog(broker);
 	if (r < 0)
-		return error_set(err, r, "set up the event loop: %s",
+		return error_set(err, r, "cannot set up the event loop: %s",
 				 uv_strerror(r));
 	r = closer_init(&broker->base.closer, &broker->base.loop.uv, on_closed,
 			broker, err);
@@ -386,7 +386,7 @@ static int adopt_files(struct broker *broker, struct error *err)
 		close(catalog_fd >= 0 ? catalog_fd : table_fd);
 		return error_set(
 			err, -EUCLEAN,
-			"of catalog and state table only one was kept");
+			"only one of catalog and state table was kept");
 	}
 	r = catalog_adopt(&broker->store.catalog, catalog_fd, err);
 	if (r < 0) {
@@ -430,8 +430,8 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 	if (r < 0) {
 		if (cause.code)
 			log_note(LOG_LEVEL_WARNING,
-				 "started without the memory of the broker "
-				 "before: %s",
+				 "fsdpd started without the memory of the "
+				 "earlier broker: %s",
 				 cause.msg);
 		r = create_files(broker, err);
 		if (r < 0)
@@ -469,9 +469,9 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 	}
 	if (broker->sessions.n_unwatched)
 		log_line(LOG_LEVEL_WARNING,
-			 "%u processes of earlier sessions cannot be watched "
-			 "now, for want of descriptors perhaps: their "
-			 "sessions stay, and they are looked for again",
+			 "cannot watch %u processes of earlier sessions, "
+			 "perhaps because no descriptors are left: their "
+			 "sessions stay, and fsdpd tries again",
 			 broker->sessions.n_unwatched);
 	timeline_file_drop_strays(&broker->store);
 	return 0;
@@ -603,9 +603,9 @@ static void check_keeper(struct broker *broker)
 {
 	if (!fdstore_probe(&broker->base.fdstore))
 		log_note(LOG_LEVEL_WARNING,
-			 "the process that kept this broker's memory is "
-			 "gone, so that a crash will lose all tensors; "
-			 "restart fsdpd when nobody needs them");
+			 "the process that kept this broker's memory has "
+			 "exited, so a crash will lose all tensors; restart "
+			 "fsdpd when no process needs them");
 }
 
 static void on_parent(uv_poll_t *poll, int status, int events)
@@ -637,8 +637,10 @@ static int watch_keeper(struct broker *broker, struct error *err)
 	if (r == 0)
 		r = uv_poll_start(&broker->parent_poll, UV_READABLE, on_parent);
 	if (r < 0)
-		return error_set(err, r, "watch who keeps the memory: %s",
-				 uv_strerror(r));
+		return error_set(
+			err, r,
+			"cannot watch the process that keeps the memory: %s",
+			uv_strerror(r));
 	/* The keeper may have died before we looked up our parent. */
 	check_keeper(broker);
 	return 0;
@@ -654,9 +656,10 @@ static void note_surroundings(struct broker *broker)
 			 "change it: echo advise > /sys/kernel/mm/"
 			 "transparent_hugepage/shmem_enabled");
 	if (!broker->base.fdstore.is_kept)
-		log_line(LOG_LEVEL_INFO,
-			 "nobody keeps the memory should this process die; "
-			 "use the systemd unit or --supervised");
+		log_line(
+			LOG_LEVEL_INFO,
+			"no other process keeps the memory, so all tensors end "
+			"with fsdpd; use the systemd unit or --supervised");
 }
 
 /* --- lifetime ------------------------------------------------------------ */
@@ -689,8 +692,8 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	note_surroundings(broker);
 	if (options->has_left_mps)
 		log_line(LOG_LEVEL_INFO,
-			 "CUDA_MPS_PIPE_DIRECTORY is dropped: the broker "
-			 "computes nothing, and is no client of MPS");
+			 "fsdpd ignores CUDA_MPS_PIPE_DIRECTORY: it runs no "
+			 "kernels, so it is not a client of MPS");
 	devices_start(&broker->store.devices);
 	fdstore_notify(&broker->base.fdstore, "READY=1");
 	return 0;

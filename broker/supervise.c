@@ -286,9 +286,10 @@ static int become_child(struct supervisor *s, struct error *err)
 
 	(void)sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
 	if (!place_fds(s, n_listen + 1) || !set_environment(s, n_listen))
-		return error_errno(err, -errno,
-				   "hand %d kept descriptors to the broker",
-				   n_listen);
+		return error_errno(
+			err, -errno,
+			"cannot hand %d kept descriptors to the broker",
+			n_listen);
 	restore_descriptor_limit(s);
 	return 1;
 }
@@ -303,13 +304,13 @@ static int start(struct supervisor *s, struct error *err)
 	pid = fork();
 	if (pid < 0 && s->n_deaths > 0) {
 		/* Keep trying, since exiting would lose what we keep. */
-		log_line(LOG_LEVEL_ERROR, "start the broker again: %s",
+		log_line(LOG_LEVEL_ERROR, "cannot start the broker again: %s",
 			 strerror(errno));
 		s->restart_ms = now_ms() + FORK_RETRY_MS;
 		return 0;
 	}
 	if (pid < 0)
-		return error_errno(err, -errno, "start the broker");
+		return error_errno(err, -errno, "cannot start the broker");
 	if (pid == 0)
 		return become_child(s, err);
 	s->child = pid;
@@ -318,7 +319,7 @@ static int start(struct supervisor *s, struct error *err)
 		int r = -errno;
 
 		(void)kill(pid, SIGTERM);
-		return error_errno(err, r, "watch the broker (pid %d)",
+		return error_errno(err, r, "cannot watch the broker (pid %d)",
 				   (int)pid);
 	}
 	return 0;
@@ -469,8 +470,8 @@ static int make_directory(char *ret, size_t size, struct error *err)
 				 "socket in it; set TMPDIR to a shorter one",
 				 parent);
 	if (!mkdtemp(ret))
-		return error_errno(err, -errno, "make a directory like %s",
-				   ret);
+		return error_errno(err, -errno,
+				   "cannot make a directory like %s", ret);
 	return 0;
 }
 
@@ -508,7 +509,7 @@ static int open_notify(struct supervisor *s, struct error *err)
 	(void)unlink(path);
 	(void)rmdir(directory);
 	if (r < 0)
-		return error_errno(err, r, "bind %s", path);
+		return error_errno(err, r, "cannot bind %s", path);
 	return 0;
 }
 
@@ -522,7 +523,7 @@ static int open_signals(struct supervisor *s, struct error *err)
 	sigaddset(&mask, SIGHUP);
 	s->signal_fd = signalfd(-1, &mask, SFD_CLOEXEC);
 	if (s->signal_fd < 0)
-		return error_errno(err, -errno, "watch for signals");
+		return error_errno(err, -errno, "cannot watch for signals");
 	(void)sigprocmask(SIG_BLOCK, &mask, NULL);
 	/* An ignored SIGCHLD, as some parents leave it, would discard
 	 * exit statuses. */

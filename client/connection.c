@@ -52,7 +52,8 @@ static int call_once(struct connection *c, const struct request *request,
 	int r;
 
 	if (fd >= 0 && own_fd < 0)
-		return error_errno(err, -errno, "duplicate a descriptor");
+		return error_errno(err, -errno,
+				   "cannot duplicate a descriptor");
 	r = connection_begin_call(c, request, own_fd, &call, err);
 	if (r < 0 && own_fd >= 0)
 		(void)close(own_fd);
@@ -154,7 +155,7 @@ int connection_open(struct connection *c, char *path,
 	pthread_mutex_init(&c->lock, NULL);
 	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (c->wake_fd < 0) {
-		r = error_errno(err, -errno, "make an eventfd");
+		r = error_errno(err, -errno, "cannot make an eventfd");
 		goto close;
 	}
 	r = reconnect_first(c, &greeting, err);

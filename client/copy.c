@@ -101,9 +101,10 @@ static int check_writable(struct fsdp_tensor *tensor, struct error *err)
 	int r = client_check_held(tensor, err);
 
 	if (r == 0 && tensor->data && !fsdp_data_mut(tensor))
-		r = error_set(err, -EACCES,
-			      "this process may not write there: only who "
-			      "allocated a tensor may, until it is published");
+		r = error_set(
+			err, -EACCES,
+			"this process cannot write the tensor: only the "
+			"process that allocated it may, until it is published");
 	return r;
 }
 

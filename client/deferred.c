@@ -101,7 +101,7 @@ static int record(struct deferred *deferred, struct error *err)
 		return r;
 	r = driver_error(
 		err, cu.EventRecord(deferred->event->handle, deferred->stream),
-		"note how far a stream on %s is", device->name);
+		"cannot record an event on %s", device->name);
 	context_leave();
 	return r;
 }
@@ -111,8 +111,8 @@ static int check_room(struct deferred_list *list, struct error *err)
 	if (atomic_load_explicit(&list->n, memory_order_relaxed) < DEFERRED_MAX)
 		return 0;
 	return error_set(err, -EAGAIN,
-			 "%d releases wait for streams that have not come so "
-			 "far; wait for one of them, and release then",
+			 "%d releases wait for streams that have not reached "
+			 "them; wait for one of the streams, then release",
 			 DEFERRED_MAX);
 }
 

@@ -109,10 +109,11 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 
 static int refuse_unknown(const char *name, struct error *err)
 {
-	return error_set(err, -EAGAIN,
-			 "\"%s\" is not known here as it is now, and "
-			 "known_only asks nobody; get it without",
-			 name);
+	return error_set(
+		err, -EAGAIN,
+		"this process does not know the newest version of \"%s\", and "
+		"known_only sends no request; get it without known_only",
+		name);
 }
 
 /* Nothing more is asked: what is not known to be written is not. */

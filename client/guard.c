@@ -20,12 +20,14 @@ int guard_open(struct guard *ret, struct error *err)
 
 	if (page == MAP_FAILED)
 		return error_errno(err, -errno,
-				   "map the page of the fork check");
+				   "cannot map the page of the fork check");
 	if (madvise(page, page_size(), MADV_WIPEONFORK) < 0) {
 		int r = -errno;
 
 		(void)munmap(page, page_size());
-		return error_errno(err, r, "MADV_WIPEONFORK");
+		return error_errno(
+			err, r,
+			"cannot set MADV_WIPEONFORK for the fork check");
 	}
 	ret->word = page;
 	atomic_store_explicit(ret->word, 1, memory_order_relaxed);

@@ -33,7 +33,7 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	memcpy(address.sun_path, path, size);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return error_errno(err, -errno, "make a socket");
+		return error_errno(err, -errno, "cannot make a socket");
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
 		r = -errno;
 		(void)close(fd);
@@ -96,8 +96,8 @@ static int send_request(const struct identity *self, int fd,
 	free(body);
 	if (r == -EPERM && n_fds > 0) {
 		error_set(err, -EAGAIN,
-			  "fsdpd takes no descriptors just now, because it has "
-			  "too many to close");
+			  "fsdpd accepts no descriptors now, because it has "
+			  "too many to close; try again");
 		return HANDSHAKE_AGAIN;
 	}
 	if (r == FRAME_EOF) {

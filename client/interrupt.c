@@ -12,7 +12,7 @@ int interrupt_refuse(struct error *err)
 {
 	return error_set(err, -EINTR,
 			 "the wait was interrupted; what was asked for may "
-			 "still be done, but nothing of it is held");
+			 "still be done, but this process holds nothing of it");
 }
 
 int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,

@@ -176,10 +176,10 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 
 	while (r == 0) {
 		if (is_deserted(channel))
-			return error_set(err, -EPIPE,
-					 "all consumers of channel '%s' have "
-					 "gone",
-					 channel->name);
+			return error_set(
+				err, -EPIPE,
+				"all consumers of channel '%s' have left",
+				channel->name);
 		if (slots_claim(&channel->slots, channel->place, ret))
 			return 0;
 		be_patient(&patience, timeout_ms);
@@ -495,8 +495,7 @@ static int find_part(const struct fsdp_item *item, uint32_t i,
 		return r;
 	if (i >= item->head.n_parts)
 		return error_set(err, -ERANGE,
-				 "the item has %u arrays, and none of number "
-				 "%u",
+				 "the item has %u arrays, and no array %u",
 				 item->head.n_parts, i);
 	part = &item->head.parts[i];
 	*ret = (struct tensor_type){.dtype = part->dtype,

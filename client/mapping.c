@@ -78,13 +78,14 @@ static int unprotect(struct mapping *mapping, struct error *err)
 
 	/* A forked child must not write memory that its parent still writes. */
 	if (madvise(mapping->address, mapping->size, MADV_DONTFORK) < 0)
-		return error_errno(err, -errno, "MADV_DONTFORK for chunk %u",
+		return error_errno(err, -errno,
+				   "cannot hide chunk %u from forked processes",
 				   mapping->chunk);
 	if (mprotect(mapping->address, mapping->size, PROT_READ | PROT_WRITE) <
 	    0) {
 		r = -errno;
 		(void)madvise(mapping->address, mapping->size, MADV_DOFORK);
-		return error_errno(err, r, "make chunk %u writable",
+		return error_errno(err, r, "cannot make chunk %u writable",
 				   mapping->chunk);
 	}
 	return 0;
@@ -192,7 +193,7 @@ static int replace_on_host(const struct mapping *mapping, int fd,
 		return r;
 	if (mmap(mapping->address, mapping->size, PROT_READ,
 		 MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
-		return error_errno(err, -errno, "map chunk %u again",
+		return error_errno(err, -errno, "cannot map chunk %u again",
 				   mapping->chunk);
 	(void)madvise(mapping->address, mapping->size, MADV_HUGEPAGE);
 	(void)madvise(mapping->address, mapping->size, MADV_DONTDUMP);
@@ -401,7 +402,7 @@ static int clear(struct mapping *mapping, struct error *err)
 	if (mmap(mapping->address, mapping->size, PROT_NONE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
 		 0) == MAP_FAILED)
-		return error_errno(err, -errno, "unmap chunk %u",
+		return error_errno(err, -errno, "cannot unmap chunk %u",
 				   mapping->chunk);
 	return 0;
 }

@@ -121,7 +121,7 @@ int fsdp_get_end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
 
 	if (!pending)
 		return error_set(err, -EINVAL,
-				 "there is no get to end: the handle is NULL");
+				 "cannot end the get: the handle is NULL");
 	r = client_check(pending->client, err);
 	if (r < 0)
 		return r;

@@ -365,7 +365,7 @@ static int make_handles(struct fsdp_client *client,
 			r = plan_all(client, places, use, &plan, err);
 		if (r == MAPPING_MISSING)
 			r = error_set(err, -EPROTO,
-				      "a chunk went while it was held");
+				      "fsdpd freed a chunk that was held");
 	}
 	if (r < 0)
 		return r;
@@ -427,12 +427,13 @@ int places_open_manifest(struct fsdp_client *client,
 
 	r = check_manifest(fd, reply->manifest_size, err);
 	if (r < 0)
-		return error_wrap(err, r, "a bundle's manifest");
+		return error_wrap(err, r, "cannot read a bundle's manifest");
 	/* Mapped and not read: the pages exist, and a copy would need new ones.
 	 */
 	bytes = mmap(NULL, reply->manifest_size, PROT_READ, MAP_SHARED, fd, 0);
 	if (bytes == MAP_FAILED)
-		return error_errno(err, -errno, "map a bundle's manifest");
+		return error_errno(err, -errno,
+				   "cannot map a bundle's manifest");
 	r = manifest_open(bytes, reply->manifest_size, &manifest, err);
 	(void)munmap(bytes, reply->manifest_size);
 	if (r < 0)

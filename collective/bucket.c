@@ -27,12 +27,12 @@ struct walk {
 int bucket_check_cap(double cap_mb, struct error *err)
 {
 	if (isnan(cap_mb))
-		return error_set(err, -EINVAL,
-				 "a cap of NaN MiB is none: give a number "
-				 "from 0");
+		return error_set(
+			err, -EINVAL,
+			"a cap of NaN MiB is invalid: give a number from 0");
 	if (isinf(cap_mb) || cap_mb < 0)
 		return error_set(err, -EINVAL,
-				 "a cap of %g MiB is none: give a finite "
+				 "a cap of %g MiB is invalid: give a finite "
 				 "number from 0",
 				 cap_mb);
 	return 0;

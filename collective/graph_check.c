@@ -50,7 +50,7 @@ static int check_convert(const struct graph *graph,
 	if (is_same_shape(&node->type, operand(graph, node, 0)))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "a convert has the shape of what it converts");
+			 "the shape of a convert must be that of its input");
 }
 
 static int check_wait(const struct graph *graph, const struct graph_node *node,
@@ -60,9 +60,10 @@ static int check_wait(const struct graph *graph, const struct graph_node *node,
 	struct tensor_type type = start->type;
 
 	if (!graph_is_collective(start->kind))
-		return error_set(err, -EINVAL,
-				 "it waits for '%.64s', which is no collective",
-				 start->name);
+		return error_set(
+			err, -EINVAL,
+			"it waits for '%.64s', which is not a collective",
+			start->name);
 	if (start->kind == GRAPH_REDUCE_SCATTER_COALESCED) {
 		if (node->index >= start->n_inputs)
 			return error_set(err, -EINVAL,
@@ -103,7 +104,7 @@ static int check_scaled(const struct graph *graph,
 				 dtype_name(node->type.dtype));
 	if (small->n_dims == 0)
 		return error_set(err, -EINVAL,
-				 "a tensor without dimensions has none to cut");
+				 "a tensor without dimensions cannot be cut");
 	if (!__builtin_mul_overflow(small->shape[0], group->size,
 				    &scaled.shape[0]) &&
 	    is_same_shape(&scaled, large))
@@ -147,8 +148,8 @@ static int check_reduce(const struct graph *graph,
 	if (is_same(&node->type, operand(graph, node, 0)))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "an all-reduce has the dtype and shape of what it "
-			 "reduces");
+			 "the dtype and shape of an all-reduce must be those "
+			 "of its input");
 }
 
 static int check_coalesced(const struct graph *graph,
@@ -284,8 +285,8 @@ static int check_unpack(const struct graph *graph,
 	if (offset % size != 0)
 		return error_set(err, -EINVAL,
 				 "it begins at byte %" PRIu64
-				 " of its buffer, which is no multiple of the "
-				 "size of %s",
+				 " of its buffer, which is not a multiple of "
+				 "the size of %s",
 				 offset, dtype_name(node->type.dtype));
 	return 0;
 }

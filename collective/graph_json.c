@@ -279,7 +279,8 @@ static int read_inputs(struct reading *reading, struct graph_node *node,
 		input = graph_index_find(&reading->index, name);
 		if (input == GRAPH_NONE)
 			return error_set(err, -EINVAL,
-					 "its input '%.64s' is no node", name);
+					 "its input '%.64s' is not a node",
+					 name);
 		reading->inputs[i] = input;
 	}
 	node->inputs = reading->inputs;
@@ -421,10 +422,9 @@ static int sort_keys(struct reading *reading, json_t *object,
 					strcmp(keys[key].name, name) != 0))
 			key++;
 		if (key == N_KEYS)
-			return error_set(err, -EINVAL,
-					 "its key '%.64s' is none that a node "
-					 "of this kind has",
-					 name);
+			return error_set(
+				err, -EINVAL,
+				"a node of this kind has no key '%.64s'", name);
 	}
 	return 0;
 }
@@ -550,7 +550,7 @@ static int read_all(int fd, char *text, size_t size, struct error *err)
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return error_errno(err, -errno, "read it");
+			return error_errno(err, -errno, "cannot read it");
 		if (n == 0)
 			return error_set(err, -EIO,
 					 "it got shorter while it was read");
@@ -567,9 +567,9 @@ static int read_fd(int fd, struct graph *ret, struct error *err)
 	int r;
 
 	if (fstat(fd, &status) < 0)
-		return error_errno(err, -errno, "look at it");
+		return error_errno(err, -errno, "cannot inspect it");
 	if (!S_ISREG(status.st_mode))
-		return error_set(err, -EINVAL, "it is no regular file");
+		return error_set(err, -EINVAL, "it is not a regular file");
 	if ((uint64_t)status.st_size > GRAPH_JSON_MAX_SIZE)
 		return error_set(err, -EFBIG,
 				 "it has %jd bytes; a graph has at most %zu",
@@ -591,7 +591,7 @@ int graph_json_read_file(const char *path, struct graph *ret, struct error *err)
 	int r;
 
 	if (fd < 0)
-		return error_errno(err, -errno, "open %s", path);
+		return error_errno(err, -errno, "cannot open %s", path);
 	r = read_fd(fd, ret, err);
 	(void)close(fd);
 	if (r < 0)

@@ -110,22 +110,22 @@ static int check_policy(const struct plan_policy *policy, struct error *err)
 	int r;
 
 	if (policy->param_dtype && !dtype_size(policy->param_dtype))
-		return error_set(err, -EINVAL, "the param dtype %u is none",
+		return error_set(err, -EINVAL, "the param dtype %u is unknown",
 				 policy->param_dtype);
 	if (policy->input_dtype && !dtype_size(policy->input_dtype))
-		return error_set(err, -EINVAL, "the input dtype %u is none",
+		return error_set(err, -EINVAL, "the input dtype %u is unknown",
 				 policy->input_dtype);
 	if (policy->reduce_dtype && !dtype_size(policy->reduce_dtype))
-		return error_set(err, -EINVAL, "the reduce dtype %u is none",
+		return error_set(err, -EINVAL, "the reduce dtype %u is unknown",
 				 policy->reduce_dtype);
 	if (policy->layout != PLAN_IN_PLACE && policy->layout != PLAN_FLAT)
 		return error_set(err, -EINVAL, "there is no layout %d",
 				 (int)policy->layout);
 	if (policy->is_offloaded && !policy->is_per_rank)
 		return error_set(err, -EINVAL,
-				 "the shards are in host memory anyway, as all "
-				 "of this communicator; offload is for those "
-				 "on devices");
+				 "cannot offload: all memory of this "
+				 "communicator is in host memory; give offload "
+				 "only for communicators on devices");
 	r = check_caps(policy->gather_caps_mb, policy->n_gather_caps, "gather",
 		       err);
 	if (r < 0)

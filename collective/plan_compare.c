@@ -84,11 +84,11 @@ static int compare_param(const struct comparison *with, uint32_t i,
 	int r;
 
 	if (strcmp(mine->name, theirs->name) != 0)
-		return error_set(with->err, -EINVAL,
-				 "parameter %u is \"%s\" here, but \"%s\" on "
-				 "%s; all ranks must name the same ones in the "
-				 "same order",
-				 i, mine->name, theirs->name, with->whose);
+		return error_set(
+			with->err, -EINVAL,
+			"parameter %u is \"%s\" here, but \"%s\" on %s; all "
+			"ranks must give the same names in the same order",
+			i, mine->name, theirs->name, with->whose);
 	if (mine->type.dtype != theirs->type.dtype)
 		return differ(with, mine->name, "dtype",
 			      dtype_name(mine->type.dtype),

@@ -96,7 +96,7 @@ int bounded_start(void (*fn)(void *data), void *data, struct bounded **ret,
 	r = start(call);
 	if (r < 0) {
 		bounded_free(call);
-		return error_errno(err, r, "start a thread");
+		return error_errno(err, r, "cannot start a thread");
 	}
 	*ret = call;
 	return 0;

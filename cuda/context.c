@@ -26,7 +26,8 @@ static int say_refused(const struct device *device, CUresult result,
 			return r;
 	}
 	device_format(&device->uuid, text);
-	return driver_error(err, result, "make a context on device %s", text);
+	return driver_error(err, result, "cannot make a context on device %s",
+			    text);
 }
 
 /* Loads are relaxed: a context has no contents besides its handle. */
@@ -87,7 +88,8 @@ int context_enter(const struct device *device, struct error *err)
 	r = retain(device, &context, err);
 	if (r == 0)
 		r = driver_error(err, cu.CtxPushCurrent(context),
-				 "enter the context of %s", device->name);
+				 "cannot enter the context of %s",
+				 device->name);
 	if (r < 0)
 		restore_capture();
 	return r;
@@ -120,15 +122,15 @@ int context_synchronize(const struct device *device, int32_t timeout_ms,
 
 	r = bounded_start(synchronize, (void *)device, &call, err);
 	if (r < 0)
-		return error_wrap(err, r, "wait for %s", device->name);
+		return error_wrap(err, r, "cannot wait for %s", device->name);
 	if (bounded_await(call, bounded_until((uint32_t)timeout_ms)))
 		return 0;
 	bounded_leave(call);
 	device_format(&device->uuid, text);
-	return error_set(err, -ETIMEDOUT,
-			 "%s has not done within %d ms what this process gave "
-			 "it",
-			 text, timeout_ms);
+	return error_set(
+		err, -ETIMEDOUT,
+		"%s has not finished the work of this process within %d ms",
+		text, timeout_ms);
 }
 
 /* --- streams ------------------------------------------------------------- */
@@ -163,8 +165,8 @@ static int say_foreign(const struct device *device, CUcontext context,
 		device_format(&other->uuid, text);
 	return error_set(err, -EINVAL,
 			 "the stream is of another context, on device %s; the "
-			 "tensor wants one of the primary context of device %s "
-			 "(cuDevicePrimaryCtxRetain)",
+			 "tensor needs a stream of the primary context of "
+			 "device %s (cuDevicePrimaryCtxRetain)",
 			 text, wanted);
 }
 
@@ -199,16 +201,16 @@ int context_check_stream(const struct device *device, CUstream stream,
 	context_leave();
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
-				    "ask which context stream %p is of",
+				    "cannot find the context of stream %p",
 				    (void *)stream);
 	if (facts.context != facts.own)
 		return say_foreign(device, facts.context, err);
 	/* A graph repeats the same write each time it runs, and timelines only
 	 * grow. */
 	if (facts.capture != CU_STREAM_CAPTURE_STATUS_NONE)
-		return error_set(err, -EINVAL,
-				 "the stream is being captured into a graph: "
-				 "what orders tensors must be given to it "
-				 "outside of the graph");
+		return error_set(
+			err, -EINVAL,
+			"the stream is being captured into a graph: publish, "
+			"wait and release outside of the capture");
 	return 0;
 }

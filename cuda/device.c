@@ -104,8 +104,9 @@ static int read_attribute(CUdevice ordinal, CUdevice_attribute attribute,
 		*ret = 0;
 		return 0;
 	}
-	return driver_error(err, result, "ask device %d for attribute %d",
-			    ordinal, (int)attribute);
+	return driver_error(err, result,
+			    "cannot query device %d for attribute %d", ordinal,
+			    (int)attribute);
 }
 
 static int read_flags(struct device *device, struct error *err)
@@ -163,7 +164,7 @@ static int read_granularity(struct device *device, struct error *err)
 		&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
-				    "ask device %d for its granularity",
+				    "cannot query the granularity of device %d",
 				    device->ordinal);
 	device->granularity = granularity;
 	return 0;
@@ -196,7 +197,8 @@ static int read_device(int i, struct device *device, struct error *err)
 	if (result == CUDA_SUCCESS)
 		result = cu.DeviceTotalMem(&memory, device->ordinal);
 	if (result != CUDA_SUCCESS)
-		return driver_error(err, result, "identify device %d", i);
+		return driver_error(err, result, "cannot identify device %d",
+				    i);
 	memcpy(device->uuid.bytes, uuid.bytes, DEVICE_UUID_SIZE);
 	device->memory = memory;
 	device->is_mig = is_instance(device);
@@ -207,7 +209,8 @@ static int read_device(int i, struct device *device, struct error *err)
 static int find_devices(struct error *err)
 {
 	int n;
-	int r = driver_error(err, cu.DeviceGetCount(&n), "count devices");
+	int r = driver_error(err, cu.DeviceGetCount(&n),
+			     "cannot count devices");
 
 	for (int i = 0; r == 0 && i < n && i < DEVICE_MAX; i++) {
 		r = read_device(i, &found.devices[i], err);
@@ -290,12 +293,12 @@ int device_check_shareable(const struct device *device, struct error *err)
 		return r;
 	device_format(&device->uuid, text);
 	if (mode == CU_COMPUTEMODE_EXCLUSIVE_PROCESS)
-		return error_set(err, -EBUSY,
-				 "device %s is in exclusive-process mode, in "
-				 "which one process has it to itself; allow "
-				 "more with nvidia-smi -i %s -c DEFAULT, or "
-				 "start MPS",
-				 text, text);
+		return error_set(
+			err, -EBUSY,
+			"device %s is in exclusive-process mode, in which only "
+			"one process can use it; allow more with nvidia-smi -i "
+			"%s -c DEFAULT, or start MPS",
+			text, text);
 	if (mode == CU_COMPUTEMODE_PROHIBITED)
 		return error_set(err, -EPERM,
 				 "device %s is in prohibited mode, in which no "

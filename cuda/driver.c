@@ -51,18 +51,18 @@ static int check_version(const char *missing, struct error *err)
 
 	if (!cu.DriverGetVersion || !cu.Init)
 		return error_set(err, -ENODEV,
-				 "%s is no CUDA driver: it has no %s; "
-				 "unset FSDP_LIBCUDA or name another file",
+				 "%s is not a CUDA driver: it has no %s; unset "
+				 "FSDP_LIBCUDA or name another file",
 				 loaded.library.path, missing);
 	result = cu.DriverGetVersion(&loaded.version);
 	/* That library itself knows no text for the error. */
 	if (result == CUDA_ERROR_STUB_LIBRARY)
-		return error_set(err, -ENODEV,
-				 "%s is the CUDA toolkit's stub, which is "
-				 "there to link with, and no driver; take its "
-				 "folder out of LD_LIBRARY_PATH",
-				 loaded.library.path);
-	r = driver_error(err, result, "ask %s for its version",
+		return error_set(
+			err, -ENODEV,
+			"%s is the CUDA toolkit's stub for linking, not a "
+			"driver; take its folder out of LD_LIBRARY_PATH",
+			loaded.library.path);
+	r = driver_error(err, result, "cannot query the version of %s",
 			 loaded.library.path);
 	if (r < 0)
 		return r;
@@ -114,7 +114,7 @@ static int start(struct error *err)
 				 "give this user, and the service's "
 				 "DeviceAllow=, access to /dev/nvidia*",
 				 loaded.library.path);
-	return driver_error(err, result, "start the CUDA driver %s",
+	return driver_error(err, result, "cannot start the CUDA driver %s",
 			    loaded.library.path);
 }
 
@@ -195,15 +195,15 @@ static const struct meaning meanings[] = {
 	{CUDA_ERROR_INVALID_HANDLE, -EINVAL, ""},
 	{CUDA_ERROR_INVALID_CONTEXT, -EINVAL, ""},
 	{CUDA_ERROR_CONTEXT_IS_DESTROYED, -EINVAL,
-	 "; somebody reset the device in this process: start it anew"},
+	 "; the device was reset in this process: start the process again"},
 	{CUDA_ERROR_OUT_OF_MEMORY, -ENOMEM,
-	 "; nvidia-smi shows who has the device's memory"},
+	 "; nvidia-smi shows which processes use the device's memory"},
 	{CUDA_ERROR_NOT_INITIALIZED, -ECHILD,
 	 "; CUDA does not survive fork(): start the process by exec"},
 	{CUDA_ERROR_NO_DEVICE, -ENODEV, ""},
 	{CUDA_ERROR_INVALID_DEVICE, -ENODEV, ""},
 	{CUDA_ERROR_DEVICE_UNAVAILABLE, -EBUSY,
-	 "; another process has it to itself (nvidia-smi -c DEFAULT)"},
+	 "; another process uses it exclusively (nvidia-smi -c DEFAULT)"},
 	{CUDA_ERROR_ALREADY_MAPPED, -EEXIST, ""},
 	{CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, -EEXIST, ""},
 	{CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, -EINVAL, ""},
@@ -259,9 +259,9 @@ bool driver_is_sticky(CUresult result)
 static struct meaning find_meaning(CUresult result)
 {
 	if (driver_is_sticky(result))
-		return (struct meaning){
-			result, -EIO,
-			"; the device is lost to this process: start it anew"};
+		return (struct meaning){result, -EIO,
+					"; this process cannot use the device "
+					"any more: start it again"};
 	for (size_t i = 0; i < N_ELEMENTS(meanings); i++)
 		if (meanings[i].result == result)
 			return meanings[i];
@@ -287,7 +287,7 @@ int driver_error(struct error *err, CUresult result, const char *format, ...)
 	    cu.GetErrorString(result, &text) != CUDA_SUCCESS)
 		text = NULL;
 	return error_set(err, meaning.code, "%s: %s (CUDA error %d%s%s)%s",
-			 tried, text ? text : "the driver has no words for it",
+			 tried, text ? text : "the driver does not describe it",
 			 (int)result, name ? ", " : "", name ? name : "",
 			 meaning.way_out);
 }

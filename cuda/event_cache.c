@@ -156,8 +156,9 @@ static int find_mine(const struct device *device, struct event_cache **ret,
 
 	pthread_once(&caches.once, make_key);
 	if (caches.r < 0)
-		return error_errno(err, caches.r,
-				   "make a thread-specific key for events");
+		return error_errno(
+			err, caches.r,
+			"cannot make a thread-specific key for events");
 	first = pthread_getspecific(caches.key);
 	for (cache = first; cache; cache = cache->next_mine)
 		if (cache->device == device) {
@@ -171,7 +172,7 @@ static int find_mine(const struct device *device, struct event_cache **ret,
 	r = -pthread_setspecific(caches.key, cache);
 	if (r < 0) {
 		on_thread_end(cache);
-		return error_errno(err, r, "keep events of this thread");
+		return error_errno(err, r, "cannot keep events of this thread");
 	}
 	cache->next_mine = first;
 	*ret = cache;
@@ -199,7 +200,7 @@ static int make_event(struct event_cache *cache, enum event_kind kind,
 	r = context_enter(cache->device, err);
 	if (r == 0) {
 		result = cu.EventCreate(&event->handle, flags_of[kind]);
-		r = driver_error(err, result, "make an event on %s",
+		r = driver_error(err, result, "cannot make an event on %s",
 				 cache->device->name);
 		context_leave();
 	}
@@ -267,6 +268,6 @@ int event_query(const struct device *device, CUevent handle, bool *ret,
 	*ret = result == CUDA_SUCCESS;
 	if (result == CUDA_ERROR_NOT_READY)
 		return 0;
-	return driver_error(err, result, "ask how far a stream on %s is",
+	return driver_error(err, result, "cannot query an event on %s",
 			    device->name);
 }

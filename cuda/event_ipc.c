@@ -25,9 +25,8 @@ static int take_budget(struct error *err)
 			return 0;
 	return error_set(err, -EAGAIN,
 			 "%d interprocess events are in flight, as many as a "
-			 "process may have: the streams that published tensors "
-			 "have not come so far; wait for one of them, and "
-			 "publish then",
+			 "process may have: the streams have not reached them; "
+			 "wait for one of the streams, then publish",
 			 EVENT_IPC_MAX);
 }
 
@@ -51,7 +50,8 @@ static int record(struct event_ipc *made, struct error *err)
 		result = cu.IpcGetEventHandle(&made->handle.event,
 					      made->event->handle);
 	context_leave();
-	return driver_error(err, result, "record an interprocess event on %s",
+	return driver_error(err, result,
+			    "cannot record an interprocess event on %s",
 			    made->device->name);
 }
 
@@ -149,7 +149,7 @@ static int open_own(struct event_ipc_import *import, struct error *err)
 	if (!shared)
 		return error_set(err, -ESTALE,
 				 "this process recorded the event and has "
-				 "dropped it: what it was for is done");
+				 "dropped it, because it is complete");
 	import->own = (struct event_ipc *)shared;
 	import->event = import->own->event->handle;
 	return 0;
@@ -173,7 +173,7 @@ static int open_import(struct shared *shared, struct error *err)
 	result = cu.IpcOpenEventHandle(&import->event, import->handle.event);
 	context_leave();
 	return driver_error(err, result,
-			    "open another process's event on %s (both "
+			    "cannot open another process's event on %s (both "
 			    "processes need the same /dev/shm, and the other "
 			    "must be alive)",
 			    import->device->name);
@@ -247,10 +247,11 @@ int event_ipc_wait(const struct event_ipc_import *import,
 		return r;
 	result = cu.StreamWaitEvent(stream, import->event, 0);
 	context_leave();
-	return driver_error(err, result,
-			    "have a stream on %s wait for another process's "
-			    "event",
-			    device->name);
+	return driver_error(
+		err, result,
+		"cannot make a stream on %s wait for another process's "
+		"event",
+		device->name);
 }
 
 void event_ipc_close(struct event_ipc_import *import)

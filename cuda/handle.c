@@ -28,7 +28,8 @@ int handle_origin(uint64_t *ret, struct error *err)
 	if (known == 0) {
 		if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
 			return error_errno(err, -errno,
-					   "draw this process's number");
+					   "cannot get random bytes for this "
+					   "process's number");
 		drawn |= 1; /* 0 is none */
 		/* relaxed, as above; if another thread was first, its number is
 		 * now in `known`. */
@@ -45,9 +46,9 @@ static int check_frame(const uint8_t *bytes, size_t size, struct error *err)
 {
 	if (size > 0 && bytes[0] > HANDLE_VERSION)
 		return error_set(err, -EPROTO,
-				 "the IPC handle is of version %u and this "
-				 "program knows up to %d: update libfsdp in "
-				 "this process",
+				 "the IPC handle is of version %u, and this "
+				 "program reads versions up to %d: update "
+				 "libfsdp in this process",
 				 bytes[0], HANDLE_VERSION);
 	if (size != HANDLE_SIZE)
 		return error_set(err, -EINVAL,
@@ -69,7 +70,7 @@ int handle_decode(const void *bytes, size_t size, enum handle_kind kind,
 	if (handle.version != HANDLE_VERSION || handle.kind != kind ||
 	    memcmp(handle.reserved, zeros, sizeof(zeros)) != 0)
 		return error_set(err, -EINVAL,
-				 "these are no %d bytes of an IPC handle of %s",
+				 "these %d bytes are not an IPC handle of %s",
 				 HANDLE_SIZE,
 				 kind == HANDLE_MEMORY ? "memory" : "an event");
 	if (handle.origin == 0 ||

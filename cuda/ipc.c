@@ -28,7 +28,8 @@ static int open_export(struct shared *shared, struct error *err)
 		return r;
 	result = cu.IpcGetMemHandle(&export->handle.memory, export->base);
 	context_leave();
-	return driver_error(err, result, "share %llu bytes at 0x%llx on %s",
+	return driver_error(err, result,
+			    "cannot share %llu bytes at 0x%llx on %s",
 			    (unsigned long long)export->handle.size,
 			    export->base, export->device->name);
 }
@@ -79,7 +80,8 @@ static int ask(CUdeviceptr pointer, struct facts *ret, struct error *err)
 
 	*ret = (struct facts){0};
 	result = cu.PointerGetAttributes(4, attributes, values, pointer);
-	return driver_error(err, result, "ask what is at 0x%llx", pointer);
+	return driver_error(err, result, "cannot query the memory at 0x%llx",
+			    pointer);
 }
 
 static int check_facts(const struct device *device, CUdeviceptr pointer,
@@ -87,8 +89,7 @@ static int check_facts(const struct device *device, CUdeviceptr pointer,
 {
 	if (facts->type != CU_MEMORYTYPE_DEVICE)
 		return error_set(err, -EINVAL,
-				 "0x%llx is no device memory that the driver "
-				 "knows in this process",
+				 "0x%llx is not device memory of this process",
 				 pointer);
 	if (facts->ordinal != device->ordinal)
 		return error_set(err, -EINVAL,
@@ -123,7 +124,8 @@ static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
 	if (r < 0)
 		return r;
 	result = cu.MemGetAddressRange(&like->base, &whole, pointer);
-	r = driver_error(err, result, "find the allocation of 0x%llx", pointer);
+	r = driver_error(err, result, "cannot find the allocation of 0x%llx",
+			 pointer);
 	if (r < 0)
 		return r;
 	if (!is_within(pointer, size, like->base, whole))
@@ -185,8 +187,8 @@ static int open_own(struct ipc_import *import, struct error *err)
 
 	if (!shared)
 		return error_set(err, -ESTALE,
-				 "this process shared the memory of chunk %llu "
-				 "and does so no more",
+				 "this process does not share the memory of "
+				 "chunk %llu any more",
 				 (unsigned long long)import->chunk);
 	import->own = (struct ipc_export *)shared;
 	import->base = import->own->base;
@@ -200,13 +202,13 @@ static int refuse(const struct ipc_import *import, CUresult result,
 
 	switch ((int)result) {
 	case CUDA_ERROR_INVALID_CONTEXT:
-		return error_set(err, -EINVAL,
-				 "the driver takes chunk %llu for memory of "
-				 "this very process: producer and consumer "
-				 "have the same pid in different containers; "
-				 "give them one pid namespace, or allocate "
-				 "from the broker",
-				 chunk);
+		return error_set(
+			err, -EINVAL,
+			"the driver considers chunk %llu memory of this "
+			"process: producer and consumer have the same pid in "
+			"different containers; give them one pid namespace, or "
+			"allocate from the broker",
+			chunk);
 	case CUDA_ERROR_ALREADY_MAPPED:
 		return error_set(err, -EEXIST,
 				 "the memory of chunk %llu is already open in "
@@ -216,10 +218,11 @@ static int refuse(const struct ipc_import *import, CUresult result,
 				 "NVIDIA driver",
 				 chunk);
 	default:
-		return driver_error(err, result,
-				    "open the memory of chunk %llu on %s (its "
-				    "producer must be alive)",
-				    chunk, import->device->name);
+		return driver_error(
+			err, result,
+			"cannot open the memory of chunk %llu on %s (its "
+			"producer must be alive)",
+			chunk, import->device->name);
 	}
 }
 

@@ -83,15 +83,14 @@ static int check_image(const struct driver_info *driver, struct error *err)
 
 static int refuse_image(const struct driver_info *driver, struct error *err)
 {
-	return error_set(err, -ENOSYS,
-			 "the kernels of this build (toolkit %d.%d) are not "
-			 "for this device and driver (CUDA %d.%d): they want "
-			 "compute capability 8.0 or more, and on devices that "
-			 "are newer than the toolkit a driver that is not "
-			 "older than it",
-			 MAJOR(kernels_image_toolkit),
-			 MINOR(kernels_image_toolkit), MAJOR(driver->version),
-			 MINOR(driver->version));
+	return error_set(
+		err, -ENOSYS,
+		"the kernels of this build (toolkit %d.%d) are not for this "
+		"device and driver (CUDA %d.%d): they need compute capability "
+		"8.0 or more, and on devices that are newer than the toolkit a "
+		"driver that is not older than it",
+		MAJOR(kernels_image_toolkit), MINOR(kernels_image_toolkit),
+		MAJOR(driver->version), MINOR(driver->version));
 }
 
 static int load(struct error *err)
@@ -111,13 +110,13 @@ static int load(struct error *err)
 	    result == CUDA_ERROR_UNSUPPORTED_PTX_VERSION)
 		return refuse_image(&driver, err);
 	if (result != CUDA_SUCCESS)
-		return driver_error(err, result, "load the kernels");
+		return driver_error(err, result, "cannot load the kernels");
 	for (int i = 0; i < N_FUNCTIONS; i++) {
 		result = cu.LibraryGetKernel(&loaded.kernels[i], loaded.library,
 					     names[i]);
 		if (result != CUDA_SUCCESS)
-			return driver_error(err, result, "find kernel %s",
-					    names[i]);
+			return driver_error(err, result,
+					    "cannot find kernel %s", names[i]);
 	}
 	return 0;
 }
@@ -243,7 +242,7 @@ static int make_on_device(struct kernels_table *table,
 	if (r < 0)
 		return r;
 	r = driver_error(err, upload(table, rows),
-			 "make a table of %u entries for kernel %s",
+			 "cannot make a table of %u entries for kernel %s",
 			 table->n_entries, names[table->kind]);
 	context_leave();
 	return r;
@@ -369,7 +368,7 @@ static int check(const struct kernels_launch *launch, CUstream stream,
 		return error_set(err, -EINVAL, "no stream for kernel %s",
 				 names[table->kind]);
 	if (launch->is_added && table->kind != KERNELS_GRAD_OUT)
-		return error_set(err, -EINVAL, "kernel %s does not add",
+		return error_set(err, -EINVAL, "kernel %s cannot accumulate",
 				 names[table->kind]);
 	return check_factor(launch, err);
 }
@@ -425,7 +424,7 @@ int kernels_launch(const struct kernels_launch *launch, CUstream stream,
 		return r;
 	params = make_params(launch);
 	r = driver_error(err, enqueue(&params, function, n_blocks, stream),
-			 "launch kernel %s", names[function]);
+			 "cannot launch kernel %s", names[function]);
 	context_leave();
 	return r;
 }

@@ -41,11 +41,11 @@ static int check_version(const char *missing, struct error *err)
 
 	if (!nccl.GetVersion || !nccl.GetErrorString || !nccl.GetLastError)
 		return error_set(err, -ENODEV,
-				 "%s is no NCCL: it has no %s; unset "
+				 "%s is not NCCL: it has no %s; unset "
 				 "FSDP_LIBNCCL or name another file",
 				 loaded.library.path, missing);
 	r = nccl_error(err, nccl.GetVersion(&loaded.version),
-		       "ask %s for its version", loaded.library.path);
+		       "cannot query the version of %s", loaded.library.path);
 	if (r < 0)
 		return r;
 	version = loaded.version;
@@ -73,7 +73,7 @@ static int check_fake(struct error *err)
 		return 0;
 	return error_set(err, -EINVAL,
 			 "NCCL %s is %s, but the driver %s is %s; set both "
-			 "FSDP_LIBCUDA and FSDP_LIBNCCL, or none",
+			 "FSDP_LIBCUDA and FSDP_LIBNCCL, or neither",
 			 loaded.library.path,
 			 loaded.library.is_fake ? "a test double" : "real",
 			 driver.path,

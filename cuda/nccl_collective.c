@@ -98,7 +98,8 @@ int nccl_gather(struct nccl_comm *comm, const struct nccl_gather *gather,
 	int r;
 
 	if (dtype_size(gather->dtype) == 0)
-		return error_set(err, -EINVAL, "gather elements of dtype %u",
+		return error_set(err, -EINVAL,
+				 "cannot gather elements of dtype %u",
 				 gather->dtype);
 	r = nccl_comm_wait(comm, err);
 	if (r == 0)

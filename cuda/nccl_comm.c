@@ -51,7 +51,8 @@ int nccl_id_make(uint8_t ret[NCCL_ID_SIZE], struct error *err)
 
 	if (r < 0)
 		return r;
-	r = nccl_error(err, nccl.GetUniqueId(&id), "make an id for NCCL");
+	r = nccl_error(err, nccl.GetUniqueId(&id),
+		       "cannot make an id for NCCL");
 	if (r < 0)
 		return r;
 	memcpy(ret, &id, sizeof(id));
@@ -159,7 +160,7 @@ static int ask_stream(CUstream stream, struct error *err)
 
 	if (result == CUDA_ERROR_NOT_READY)
 		return NCCL_COMM_BUSY;
-	return driver_error(err, result, "wait for a collective");
+	return driver_error(err, result, "cannot wait for a collective");
 }
 
 /* A collective that fails reports it before its stream continues, so the stream
@@ -209,12 +210,12 @@ static int check_mesh(const struct nccl_comm_options *options,
 	    options->n_replicas <= NCCL_MAX_RANKS / options->n_shards &&
 	    options->rank < world_size(options))
 		return 0;
-	return error_set(err, -EINVAL,
-			 "communicator '%s': rank %u in a mesh of %u shards "
-			 "and %u replicas; ranks count from 0, and there are 1 "
-			 "to %d",
-			 options->name, options->rank, options->n_shards,
-			 options->n_replicas, NCCL_MAX_RANKS);
+	return error_set(
+		err, -EINVAL,
+		"communicator '%s': rank %u in a mesh of %u shards and %u "
+		"replicas; ranks count from 0, and a mesh has 1 to %d",
+		options->name, options->rank, options->n_shards,
+		options->n_replicas, NCCL_MAX_RANKS);
 }
 
 static int begun(struct nccl_comm *comm, ncclResult_t result, struct error *err)
@@ -223,7 +224,7 @@ static int begun(struct nccl_comm *comm, ncclResult_t result, struct error *err)
 	if (result == ncclInProgress)
 		return 0;
 	return nccl_error(err, result,
-			  "communicator '%s': open as rank %u of %u",
+			  "communicator '%s': cannot open as rank %u of %u",
 			  comm->options.name, comm->options.rank,
 			  world_size(&comm->options));
 }
@@ -462,7 +463,7 @@ int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
 			     sizeof(*grown));
 	if (!grown)
 		return error_set(err, -ENOMEM,
-				 "register memory with NCCL: "
+				 "cannot register memory with NCCL: "
 				 "out of memory");
 	comm->registrations = grown;
 	r = context_enter(comm->options.device, err);
@@ -474,7 +475,8 @@ int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
 	if (result == ncclSuccess)
 		comm->n_registrations++;
 	return nccl_error(
-		err, result, "communicator '%s': register %llu bytes at 0x%llx",
+		err, result,
+		"communicator '%s': cannot register %llu bytes at 0x%llx",
 		comm->options.name, (unsigned long long)size, address);
 }
 
@@ -488,7 +490,8 @@ static int drop_registration(struct nccl_comm *comm,
 		deregister_parts(comm, registration, list_movers(comm, parts));
 
 	*registration = comm->registrations[--comm->n_registrations];
-	return nccl_error(err, result, "communicator '%s': deregister 0x%llx",
+	return nccl_error(err, result,
+			  "communicator '%s': cannot deregister 0x%llx",
 			  comm->options.name, address);
 }
 
@@ -547,12 +550,12 @@ static int say_stuck(const struct nccl_comm *comm, struct error *err)
 	char text[DEVICE_TEXT_SIZE];
 
 	device_format(&comm->options.device->uuid, text);
-	return error_set(err, -ETIMEDOUT,
-			 "communicator '%s': NCCL has not let go of %s within "
-			 "%u ms: a stream waits for work that does not end, or "
-			 "another rank stays; its memory stays until this "
-			 "process ends",
-			 comm->options.name, text, NCCL_END_MS);
+	return error_set(
+		err, -ETIMEDOUT,
+		"communicator '%s': NCCL has not released %s within %u ms: a "
+		"stream waits for work that has not finished, or another rank "
+		"has not left; its memory stays until this process ends",
+		comm->options.name, text, NCCL_END_MS);
 }
 
 static void run_abort(void *data)
@@ -620,7 +623,7 @@ static int close_part(const struct nccl_comm *comm, ncclComm_t *part,
 	else
 		r = nccl_error(err, result, "finalize");
 	if (r == 0)
-		r = nccl_error(err, nccl.CommDestroy(*part), "destroy");
+		r = nccl_error(err, nccl.CommDestroy(*part), "cannot destroy");
 	if (r == 0)
 		*part = NULL;
 	return r;

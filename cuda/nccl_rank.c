@@ -14,7 +14,8 @@ static int make_stream(CUstream *ret, struct error *err)
 	if (result == CUDA_SUCCESS)
 		result = cu.StreamCreateWithPriority(
 			ret, CU_STREAM_NON_BLOCKING, greatest);
-	return driver_error(err, result, "make a stream for collectives");
+	return driver_error(err, result,
+			    "cannot make a stream for collectives");
 }
 
 static int make_words(struct nccl_rank *rank, struct error *err)
@@ -22,7 +23,7 @@ static int make_words(struct nccl_rank *rank, struct error *err)
 	return driver_error(err,
 			    cu.MemAlloc(&rank->words,
 					(rank->n_world + 1) * sizeof(uint64_t)),
-			    "make memory to compare ranks");
+			    "cannot make memory to compare ranks");
 }
 
 int nccl_rank_open(const struct nccl_comm_options *options, bool is_spanning,
@@ -64,7 +65,7 @@ static int exchange(struct nccl_rank *rank, const uint64_t *value,
 	r = driver_error(err,
 			 cu.MemcpyHtoDAsync(own, value, sizeof(*value),
 					    rank->gather_stream),
-			 "copy a word to the device");
+			 "cannot copy a word to the device");
 	if (r < 0)
 		return r;
 	result = nccl.AllGather((const void *)own, (void *)rank->words, 1,
@@ -103,10 +104,10 @@ static int read_words(const struct nccl_rank *rank, uint64_t *ret,
 			 cu.MemcpyDtoHAsync(ret, rank->words,
 					    rank->n_world * sizeof(*ret),
 					    rank->gather_stream),
-			 "copy words from the device");
+			 "cannot copy words from the device");
 	if (r == 0)
 		r = driver_error(err, cu.StreamSynchronize(rank->gather_stream),
-				 "copy words from the device");
+				 "cannot copy words from the device");
 	context_leave();
 	return r;
 }

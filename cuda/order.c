@@ -36,7 +36,7 @@ static int open_pages(struct shared *shared, struct error *err)
 		return r;
 	result = cu.MemHostRegister(pages->pages, pages->size, flags);
 	context_leave();
-	return driver_error(err, result, "register timelines %s on %s",
+	return driver_error(err, result, "cannot register timelines %s on %s",
 			    pages->is_readonly ? "read-only" : "writable",
 			    pages->device->name);
 }
@@ -80,7 +80,7 @@ static int take_pages(const struct order_pages *like, struct order_pages **ret,
 	    (pages->is_readonly && !like->is_readonly)) {
 		r = error_set(err, -EBUSY,
 			      "the timelines at %p are registered already, "
-			      "%llu bytes %s; give that up first",
+			      "%llu bytes %s; unmap them first",
 			      like->pages, (unsigned long long)pages->size,
 			      pages->is_readonly ? "read-only" : "writable");
 		shared_close(&pages_list, shared);
@@ -122,7 +122,7 @@ static int find_address(struct order_map *map, struct error *err)
 	result =
 		cu.MemHostGetDevicePointer(&map->address, map->pages->pages, 0);
 	context_leave();
-	return driver_error(err, result, "find the timelines on %s",
+	return driver_error(err, result, "cannot find the timelines on %s",
 			    map->device->name);
 }
 
@@ -177,7 +177,7 @@ static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
 				 (unsigned long long)map->size);
 	if (value == 0 || value >= ORDER_POISON)
 		return error_set(err, -EINVAL,
-				 "%llu is no value of a timeline: they are "
+				 "%llu is not a value of a timeline: they are "
 				 "from 1 up to 2^63 - 2",
 				 (unsigned long long)value);
 	r = context_check_stream(map->device, stream, err);
@@ -194,8 +194,8 @@ int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
 
 	if (map->is_readonly)
 		return error_set(err, -EPERM,
-				 "the timelines are another session's: they "
-				 "can be waited for and not raised");
+				 "the timelines are another session's: this "
+				 "process can only wait for them");
 	r = begin(map, stream, offset, value, err);
 	if (r < 0)
 		return r;
@@ -204,9 +204,10 @@ int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
 	result = cu.StreamWriteValue64(stream, map->address + offset, value,
 				       CU_STREAM_WRITE_VALUE_DEFAULT);
 	context_leave();
-	return driver_error(err, result,
-			    "have a stream on %s raise a timeline to %llu",
-			    map->device->name, (unsigned long long)value);
+	return driver_error(
+		err, result,
+		"cannot make a stream on %s raise a timeline to %llu",
+		map->device->name, (unsigned long long)value);
 }
 
 int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
@@ -223,8 +224,9 @@ int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
 	result = cu.StreamWaitValue64(stream, map->address + offset, value,
 				      CU_STREAM_WAIT_VALUE_GEQ);
 	context_leave();
-	return driver_error(err, result,
-			    "have a stream on %s wait for a timeline to be "
-			    "%llu",
-			    map->device->name, (unsigned long long)value);
+	return driver_error(
+		err, result,
+		"cannot make a stream on %s wait for a timeline to be "
+		"%llu",
+		map->device->name, (unsigned long long)value);
 }

@@ -16,8 +16,9 @@ int pinned_open(const struct device *device, void *pages, uint64_t size,
 	if (result == CUDA_SUCCESS)
 		*ret = (struct pinned){device, pages};
 	return driver_error(err, result,
-			    "pin %" PRIu64 " bytes of host memory for %s", size,
-			    device->name);
+			    "cannot pin %" PRIu64
+			    " bytes of host memory for %s",
+			    size, device->name);
 }
 
 void pinned_close(struct pinned *pinned)

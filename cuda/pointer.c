@@ -27,14 +27,14 @@ static int enter_any(const struct device *devices, uint32_t n,
 
 	if (cu.CtxGetCurrent(&current) == CUDA_SUCCESS && current)
 		return driver_error(err, cu.CtxPushCurrent(current),
-				    "enter the current context");
+				    "cannot enter the current context");
 	for (uint32_t i = 0; i < n; i++)
 		if (is_active(&devices[i]))
 			return context_enter(&devices[i], err);
-	return error_set(err, -EINVAL,
-			 "0x%llx is no device memory: this process uses no "
-			 "device",
-			 address);
+	return error_set(
+		err, -EINVAL,
+		"0x%llx is not device memory: this process uses no device",
+		address);
 }
 
 /* 0 for attributes that the driver does not know. */
@@ -58,22 +58,22 @@ static int ask(CUdeviceptr address, struct facts *ret, struct error *err)
 
 	*ret = (struct facts){0};
 	result = cu.PointerGetAttributes(4, attributes, values, address);
-	return driver_error(err, result, "ask what is at 0x%llx", address);
+	return driver_error(err, result, "cannot query the memory at 0x%llx",
+			    address);
 }
 
 static int judge(CUdeviceptr address, const struct facts *facts,
 		 struct error *err)
 {
 	if (facts->is_managed)
-		return error_set(err, -EOPNOTSUPP,
-				 "0x%llx is managed memory, which no other "
-				 "process can have; allocate from the broker, "
-				 "and copy it there",
-				 address);
+		return error_set(
+			err, -EOPNOTSUPP,
+			"0x%llx is managed memory, which cannot be shared; "
+			"allocate from the broker, and copy it there",
+			address);
 	if (facts->type != CU_MEMORYTYPE_DEVICE)
 		return error_set(err, -EINVAL,
-				 "0x%llx is no device memory that the driver "
-				 "knows in this process",
+				 "0x%llx is not device memory of this process",
 				 address);
 	return 0;
 }
@@ -93,13 +93,13 @@ static int look(CUdeviceptr address, const struct device *devices, uint32_t n,
 			ret->device = &devices[i];
 	if (r == 0 && !ret->device)
 		return error_set(err, -ENODEV,
-				 "0x%llx is memory of device %d, which this "
-				 "process does not see",
+				 "0x%llx is memory of device %d, which is not "
+				 "visible to this process",
 				 address, facts.ordinal);
 	if (r == 0)
 		r = driver_error(
 			err, cu.MemGetAddressRange(&ret->base, &size, address),
-			"find the allocation of 0x%llx", address);
+			"cannot find the allocation of 0x%llx", address);
 	if (r < 0)
 		return r;
 	ret->size = size;

@@ -31,7 +31,7 @@ static int say(const struct staging *staging, CUresult result, const char *what,
 	char text[DEVICE_TEXT_SIZE];
 
 	device_format(&staging->device->uuid, text);
-	return driver_error(err, result, "%s device %s", what, text);
+	return driver_error(err, result, "cannot %s device %s", what, text);
 }
 
 /* With the context entered. */

@@ -91,7 +91,8 @@ int vmm_create(const struct device *device, uint64_t size,
 				 text, size, device->memory);
 	size = vmm_round(device, size);
 	r = driver_error(err, create_memory(device, size, options, &handle),
-			 "make %" PRIu64 " bytes on device %s", size, text);
+			 "cannot make %" PRIu64 " bytes on device %s", size,
+			 text);
 	if (r < 0)
 		return r;
 	result = cu.MemExportToShareableHandle(
@@ -99,7 +100,8 @@ int vmm_create(const struct device *device, uint64_t size,
 	(void)cu.MemRelease(handle);
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
-				    "export %" PRIu64 " bytes of device %s",
+				    "cannot export %" PRIu64
+				    " bytes of device %s",
 				    size, text);
 	/* The driver promises nothing about it. */
 	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -121,11 +123,10 @@ static int check_file(int fd, struct error *err)
 	/* Unlike fstat(), this does not call the file's server. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE,
 		  &info) < 0)
-		return error_errno(err, -errno, "look at a passed file");
+		return error_errno(err, -errno, "cannot inspect a passed file");
 	if (!S_ISCHR(info.stx_mode))
 		return error_set(err, -EINVAL,
-				 "what was passed is no device memory, but "
-				 "some other kind of file");
+				 "the passed file is not device memory");
 	return 0;
 }
 
@@ -139,14 +140,13 @@ static int check_handle(const struct device *device,
 		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
 
 	if (result != CUDA_SUCCESS)
-		return driver_error(err, result, "ask what memory was passed");
+		return driver_error(err, result,
+				    "cannot query memory that was passed");
 	device_format(&device->uuid, text);
 	if (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
 	    prop.location.id != device->ordinal)
 		return error_set(err, -EINVAL,
-				 "what was passed is memory, but not of "
-				 "device %s",
-				 text);
+				 "the passed memory is not of device %s", text);
 	return 0;
 }
 
@@ -170,9 +170,7 @@ static int import(const struct device *device, int fd,
 		&handle, (void *)(intptr_t)fd,
 		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	r = driver_error(&cause, result,
-			 "what was passed is no memory of "
-			 "device %s",
-			 text);
+			 "the passed file is not memory of device %s", text);
 	/* The driver's error for other kinds of files is undocumented; these
 	 * errors can only concern the driver itself. */
 	if (r < 0 && (driver_is_sticky(result) || r == -ENOMEM || r == -ECHILD))
@@ -212,15 +210,16 @@ static int check_exportable(CUmemGenericAllocationHandle handle,
 		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
 
 	if (result != CUDA_SUCCESS)
-		return driver_error(err, result, "ask what is at 0x%llx",
+		return driver_error(err, result,
+				    "cannot query the memory at 0x%llx",
 				    address);
 	if (!(prop.requestedHandleTypes &
 	      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		return error_set(err, -EOPNOTSUPP,
 				 "the memory at 0x%llx was made without "
 				 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, so "
-				 "no other process can have it; make it with "
-				 "that, or allocate from the broker",
+				 "it cannot be shared; make it with that, or "
+				 "allocate from the broker",
 				 address);
 	return 0;
 }
@@ -254,7 +253,7 @@ static int open_export(struct shared *shared, struct error *err)
 			cu.MemExportToShareableHandle(
 				&export->fd, export->handle,
 				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-			"export the memory at 0x%llx", export->address);
+			"cannot export the memory at 0x%llx", export->address);
 	if (r < 0) {
 		(void)cu.MemRelease(export->handle);
 		return r;
@@ -329,14 +328,15 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
-				    "map device memory as %" PRIu64 " bytes",
+				    "cannot map device memory as %" PRIu64
+				    " bytes",
 				    mapping->size);
 	result = set_access(mapping, mapping->is_writable);
 	if (result == CUDA_SUCCESS)
 		return 0;
 	(void)cu.MemUnmap(mapping->address, mapping->size);
 	return driver_error(err, result,
-			    "get access to %" PRIu64 " bytes of "
+			    "cannot get access to %" PRIu64 " bytes of "
 			    "device memory",
 			    mapping->size);
 }
@@ -352,7 +352,8 @@ static int place(struct vmm_mapping *mapping, struct error *err)
 
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
-				    "reserve %" PRIu64 " bytes of addresses",
+				    "cannot reserve %" PRIu64
+				    " bytes of addresses",
 				    mapping->size);
 	r = attach(mapping, err);
 	if (r < 0)

@@ -181,7 +181,7 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 		return FRAME_EOF;
 	if (n < 0)
 		return error_errno(err, (int)n,
-				   "send a message of %u bytes with %u "
+				   "cannot send a message of %u bytes with %u "
 				   "file descriptors",
 				   frame->body_size, frame->n_fds);
 	return FRAME_OK;
@@ -278,7 +278,7 @@ int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 	if (n == -ECONNRESET)
 		return FRAME_EOF;
 	if (n < 0)
-		return error_errno(err, (int)n, "receive a message");
+		return error_errno(err, (int)n, "cannot receive a message");
 	take_control(&msg, ret_refused, &from);
 	/* An empty message cannot be told from the end; it may bring fds. */
 	if (n == 0)

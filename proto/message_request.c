@@ -565,8 +565,7 @@ static int check_commit(void *ours, struct error *err)
 {
 	if (((const struct commit_request *)ours)->step == 0)
 		return error_set(err, -EINVAL,
-				 "step 0 cannot be committed; it stands for "
-				 "none");
+				 "cannot commit step 0: steps begin at 1");
 	return 0;
 }
 

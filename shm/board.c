@@ -60,7 +60,7 @@ static int map(struct board *board, struct error *err)
 	int r = memfd_map(board->fd, size_of(board->n_ranks), true, &at, err);
 
 	if (r < 0)
-		return error_wrap(err, r, "board");
+		return error_wrap(err, r, "cannot map the board");
 	board->page = at;
 	board->boxes = (void *)(board->page + 1);
 	return 0;
@@ -113,7 +113,8 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 	if (r == 0)
 		r = check(&board, run, err);
 	if (r == 0 && madvise(board.page, size_of(n_ranks), MADV_DONTFORK) < 0)
-		r = error_errno(err, -errno, "keep the board from children");
+		r = error_errno(err, -errno,
+				"cannot hide the board from forked processes");
 	if (r < 0) {
 		board_close(&board);
 		return r;

@@ -72,7 +72,7 @@ static int explain_populate(struct error *err, int code, uint64_t offset,
 	else
 		cause = strerror(-code);
 	return error_set(err, code,
-			 "populate bytes %llu to %llu of a chunk: "
+			 "cannot populate bytes %llu to %llu of a chunk: "
 			 "%s",
 			 (unsigned long long)offset, (unsigned long long)end,
 			 cause);
@@ -97,7 +97,7 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 
 	r = memfd_map_range(fd, start, size, true, &at, err);
 	if (r < 0)
-		return error_wrap(err, r, "populate a chunk");
+		return error_wrap(err, r, "cannot populate a chunk");
 	r = failpoint_fail("chunk.populate");
 	if (r == 0 && madvise((uint8_t *)at + (offset - start), end - offset,
 			      MADV_POPULATE_WRITE) < 0)
@@ -151,7 +151,8 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 			r = -errno;
 	if (r < 0)
 		return error_errno(
-			err, r, "give bytes %llu to %llu of a chunk back",
+			err, r,
+			"cannot give bytes %llu to %llu of a chunk back",
 			(unsigned long long)start, (unsigned long long)end);
 	return 0;
 }

@@ -43,14 +43,15 @@ static int prepare(int fd, const char *name, uint64_t size,
 	if (seals == MEMFD_SEAL_CLOSED)
 		wanted |= F_SEAL_SEAL;
 	if (ftruncate(fd, (off_t)size) < 0)
-		return error_errno(err, -errno,
-				   "give memfd %s its size of %llu bytes", name,
-				   (unsigned long long)size);
+		return error_errno(
+			err, -errno,
+			"cannot give memfd %s its size of %llu bytes", name,
+			(unsigned long long)size);
 	if (fchmod(fd, 0600) < 0)
-		return error_errno(err, -errno, "set the mode of memfd %s",
-				   name);
+		return error_errno(err, -errno,
+				   "cannot set the mode of memfd %s", name);
 	if (fcntl(fd, F_ADD_SEALS, wanted) < 0)
-		return error_errno(err, -errno, "seal memfd %s", name);
+		return error_errno(err, -errno, "cannot seal memfd %s", name);
 	return 0;
 }
 
@@ -70,7 +71,7 @@ int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
 	if (fd == -EINVAL)
 		fd = create(name, flags);
 	if (fd < 0)
-		return error_errno(err, fd, "create memfd %s", name);
+		return error_errno(err, fd, "cannot create memfd %s", name);
 	r = prepare(fd, name, size, seals, err);
 	if (r < 0) {
 		close(fd);
@@ -88,10 +89,11 @@ int memfd_open_readonly(int fd, int *ret_fd, struct error *err)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	readonly_fd = open(path, O_RDONLY | O_CLOEXEC);
 	if (readonly_fd < 0)
-		return error_errno(err, -errno,
-				   "open a memfd read-only as %s (is /proc "
-				   "mounted?)",
-				   path);
+		return error_errno(
+			err, -errno,
+			"cannot open a memfd read-only as %s (is /proc "
+			"mounted?)",
+			path);
 	*ret_fd = readonly_fd;
 	return 0;
 }
@@ -113,7 +115,7 @@ int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err)
 				 "changes of its size (seals 0x%x)",
 				 (unsigned int)seals);
 	if (fstat(fd, &status) < 0)
-		return error_errno(err, -errno, "look at a memory file");
+		return error_errno(err, -errno, "cannot inspect a memory file");
 	if (!S_ISREG(status.st_mode) || status.st_size < 0 ||
 	    (uint64_t)status.st_size != size)
 		return error_set(err, -EINVAL,
@@ -137,7 +139,7 @@ int memfd_seal_write(int fd, struct error *err)
 		return error_set(err, r,
 				 "the memory is still mapped writable "
 				 "somewhere; unmap it first");
-	return error_errno(err, r, "seal memory against writes");
+	return error_errno(err, r, "cannot seal memory against writes");
 }
 
 /*
@@ -200,7 +202,8 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 	r = map(fd, offset, size, PROT_READ | (is_writable ? PROT_WRITE : 0),
 		ret);
 	if (r < 0)
-		return error_errno(err, r, "map %llu bytes of a memory file %s",
+		return error_errno(err, r,
+				   "cannot map %llu bytes of a memory file %s",
 				   (unsigned long long)size,
 				   is_writable ? "writable" : "read-only");
 	/* This may fail: a kernel without huge pages returns EINVAL. */

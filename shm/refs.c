@@ -100,13 +100,14 @@ static int map_broker(struct refs *refs, struct error *err)
 
 	head = map_part(refs->fd, 0, HEAD_SIZE, PROT_READ | PROT_WRITE);
 	if (head == MAP_FAILED)
-		return error_errno(err, -errno, "map a ref-counter file");
+		return error_errno(err, -errno,
+				   "cannot map a ref-counter file");
 	entries = map_part(refs->fd, HEAD_SIZE, ENTRIES_SIZE, PROT_READ);
 	if (entries == MAP_FAILED) {
 		r = -errno;
 		munmap(head, HEAD_SIZE);
-		return error_errno(err, r,
-				   "map the entries of a ref-counter file");
+		return error_errno(
+			err, r, "cannot map the entries of a ref-counter file");
 	}
 	set_pointers(refs, head, entries);
 	return 0;
@@ -121,13 +122,15 @@ static int map_client(struct refs *refs, struct error *err)
 
 	head = map_part(refs->fd, 0, REFS_SIZE, PROT_READ | PROT_WRITE);
 	if (head == MAP_FAILED)
-		return error_errno(err, -errno, "map the ref-counter file");
+		return error_errno(err, -errno,
+				   "cannot map the ref-counter file");
 	if (madvise(head, REFS_SIZE, MADV_DONTFORK) < 0) {
 		r = -errno;
 		munmap(head, REFS_SIZE);
-		return error_errno(err, r,
-				   "keep the ref-counter file from forked "
-				   "processes");
+		return error_errno(
+			err, r,
+			"cannot keep the ref-counter file from forked "
+			"processes");
 	}
 	set_pointers(refs, head, (uint8_t *)head + HEAD_SIZE);
 	return 0;
@@ -166,7 +169,8 @@ static int check_header(int fd, struct error *err)
 
 	n = pread(fd, &header, sizeof(header), 0);
 	if (n < 0)
-		return error_errno(err, -errno, "read a ref-counter file");
+		return error_errno(err, -errno,
+				   "cannot read a ref-counter file");
 	if (n != sizeof(header) || header.magic != REFS_MAGIC)
 		return error_set(err, -EPROTO, "this is no ref-counter file");
 	if (header.version != REFS_VERSION || header.n_slots != TABLE_SLOTS)
@@ -186,7 +190,7 @@ static int check(int fd, uint64_t *ret_inode, struct error *err)
 
 	r = memfd_check(fd, REFS_SIZE, ret_inode, err);
 	if (r < 0)
-		return error_wrap(err, r, "ref-counter file");
+		return error_wrap(err, r, "cannot use the ref-counter file");
 	/* Our files are sealed against seals: nobody can forbid writing
 	 * later. */
 	seals = fcntl(fd, F_GET_SEALS);

@@ -40,7 +40,7 @@ static int map(struct slots *slots, struct error *err)
 	int r = memfd_map(slots->fd, SLOTS_SIZE, true, &at, err);
 
 	if (r < 0)
-		return error_wrap(err, r, "channel");
+		return error_wrap(err, r, "cannot map a channel");
 	slots->page = at;
 	return 0;
 }
@@ -92,7 +92,9 @@ static int check(const struct slots *slots, const struct slots_form *form,
 static int keep_private(struct slots *slots, struct error *err)
 {
 	if (madvise(slots->page, SLOTS_SIZE, MADV_DONTFORK) < 0)
-		return error_errno(err, -errno, "keep a channel from children");
+		return error_errno(
+			err, -errno,
+			"cannot hide a channel from forked processes");
 	(void)close(slots->fd);
 	slots->fd = -1;
 	return 0;

@@ -52,7 +52,7 @@ static int map(struct table *table, bool is_writable, struct error *err)
 
 	r = memfd_map(table->fd, TABLE_SIZE, is_writable, &at, err);
 	if (r < 0)
-		return error_wrap(err, r, "state table");
+		return error_wrap(err, r, "cannot use the state table");
 	table->header = at;
 	table->words = (_Atomic uint64_t *)((uint8_t *)at + TABLE_WORDS_OFFSET);
 	return 0;
@@ -87,10 +87,10 @@ static int check(int fd, struct error *err)
 
 	r = memfd_check(fd, TABLE_SIZE, NULL, err);
 	if (r < 0)
-		return error_wrap(err, r, "state table");
+		return error_wrap(err, r, "cannot use the state table");
 	n = pread(fd, &identity, sizeof(identity), 0);
 	if (n < 0)
-		return error_errno(err, -errno, "read the state table");
+		return error_errno(err, -errno, "cannot read the state table");
 	if (n != sizeof(identity) || identity.magic != TABLE_MAGIC)
 		return error_set(err, -EPROTO, "this is no state table");
 	if (identity.version != TABLE_VERSION ||

@@ -40,18 +40,18 @@ static int map(struct timelines *timelines, struct error *err)
 	void *at;
 
 	if (r < 0)
-		return error_errno(err, r, "map a timeline file");
+		return error_errno(err, r, "cannot map a timeline file");
 	at = mmap(NULL, TIMELINE_SIZE, protection, MAP_SHARED, timelines->fd,
 		  0);
 	if (at == MAP_FAILED)
-		return error_errno(err, -errno, "map a timeline file %s",
+		return error_errno(err, -errno, "cannot map a timeline file %s",
 				   timelines->is_writable ? "writable"
 							  : "read-only");
 	if (madvise(at, TIMELINE_SIZE, MADV_DONTFORK) < 0) {
 		r = -errno;
 		munmap(at, TIMELINE_SIZE);
 		return error_errno(err, r,
-				   "keep a timeline file from forked "
+				   "cannot keep a timeline file from forked "
 				   "processes");
 	}
 	timelines->pages = at;
@@ -85,7 +85,7 @@ static int check(int fd, struct error *err)
 
 	r = memfd_check(fd, TIMELINE_SIZE, NULL, err);
 	if (r < 0)
-		return error_wrap(err, r, "timeline file");
+		return error_wrap(err, r, "cannot use the timeline file");
 	/* Our files are sealed against seals: nobody can forbid writing
 	 * later. */
 	seals = fcntl(fd, F_GET_SEALS);
@@ -95,7 +95,7 @@ static int check(int fd, struct error *err)
 				 "is none of ours");
 	n = pread(fd, &magic, sizeof(magic), 0);
 	if (n < 0)
-		return error_errno(err, -errno, "read a timeline file");
+		return error_errno(err, -errno, "cannot read a timeline file");
 	if (n != sizeof(magic) || magic != TIMELINES_MAGIC)
 		return error_set(err, -EPROTO,
 				 "this is no timeline file, or one of another "

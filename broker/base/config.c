@@ -199,7 +199,7 @@ static int read_drop_ins(struct config *config, const char *path,
 				 path);
 	n = scandir(folder, &entries, is_drop_in, alphasort);
 	if (n < 0 && errno != ENOENT)
-		return error_errno(err, -errno, "read the directory %s",
+		return error_errno(err, -errno, "cannot read the directory %s",
 				   folder);
 	for (int i = 0; i < n; i++) {
 		if (r == 0)
@@ -222,7 +222,8 @@ static int read_settings(struct config *config,
 
 		if (!equals || equals - setting >= (long)sizeof(name))
 			return error_set(err, -EINVAL,
-					 "--set %s: not KEY=VALUE", setting);
+					 "--set %s: expected KEY=VALUE",
+					 setting);
 		snprintf(name, sizeof(name), "%.*s", (int)(equals - setting),
 			 setting);
 		r = config_assign(config, NULL, name, equals + 1, from_command,

@@ -99,7 +99,7 @@ int config_file_read(struct config *config, const char *path, struct error *err)
 				 path, strerrordesc_np(errno));
 	r = parse(&reading);
 	if (r == 0 && ferror(reading.file))
-		r = error_errno(err, -EIO, "read %s", path);
+		r = error_errno(err, -EIO, "cannot read %s", path);
 	fclose(reading.file);
 	return r;
 }

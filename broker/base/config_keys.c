@@ -102,7 +102,8 @@ static const struct {
 	[CONFIG_SIZE] = {sizes, 0, MAX_SIZE, "a size such as 512M or 16G"},
 	[CONFIG_TIME] = {times, 0, MAX_TIME, "a time such as 500, 30s or 5m"},
 	[CONFIG_COUNT] = {counts, 0, MAX_COUNT, "a whole number"},
-	[CONFIG_COUNT_1] = {counts, 1, MAX_COUNT, "a whole number from 1 up"},
+	[CONFIG_COUNT_1] = {counts, 1, MAX_COUNT,
+			    "a whole number of at least 1"},
 	[CONFIG_SESSIONS] = {counts, 0, CONFIG_MAX_SESSIONS,
 			     "a whole number below 4096"},
 };
@@ -179,7 +180,8 @@ static int find_id(const char *name, bool is_group, uint32_t *ret,
 	}
 	/* Name services say so in several ways. */
 	if (r < 0 && r != -ENOENT && r != -ESRCH)
-		return error_errno(err, r, "look up %s \"%s\"", what, name);
+		return error_errno(err, r, "cannot look up %s \"%s\"", what,
+				   name);
 	return error_set(err, -EINVAL, "there is no %s \"%s\"", what, name);
 }
 

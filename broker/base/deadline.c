@@ -166,7 +166,8 @@ int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
 	*deadlines = (struct deadlines){.meter = meter};
 	r = uv_timer_init(loop, &deadlines->timer);
 	if (r < 0)
-		return error_errno(err, r, "make the timer of deadlines");
+		return error_errno(err, r,
+				   "cannot make the timer of deadlines");
 	(void)uv_idle_init(loop, &deadlines->more); /* it cannot fail */
 	deadlines->timer.data = deadlines->more.data = deadlines;
 	return 0;

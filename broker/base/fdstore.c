@@ -102,8 +102,8 @@ static void lose_keeper(struct fdstore *store, int r)
 {
 	store->is_kept = false;
 	log_line(LOG_LEVEL_WARNING,
-		 "the process that kept our descriptors is gone (%s): going "
-		 "on, but a crash will now lose all tensors",
+		 "the process that kept our descriptors has exited (%s): fsdpd "
+		 "goes on, but a crash will now lose all tensors",
 		 strerror(-r));
 }
 
@@ -238,9 +238,10 @@ int fdstore_open(struct fdstore *ret, struct error *err)
 
 	n = sd_listen_fds_with_names(1, &names);
 	if (n < 0)
-		return error_errno(err, n,
-				   "take over the descriptors that were passed "
-				   "at start (LISTEN_FDS)");
+		return error_errno(
+			err, n,
+			"cannot take over the descriptors that were passed "
+			"at start (LISTEN_FDS)");
 	/* If it cannot be reached, the first use reports it. */
 	store.is_kept = find_keeper(&store);
 	if (store.is_kept)
@@ -344,7 +345,9 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 		return FDSTORE_OK;
 	}
 	if (r < 0)
-		return error_errno(err, r, "have descriptor \"%s\" kept", name);
+		return error_errno(
+			err, r, "cannot store descriptor \"%s\" for a restart",
+			name);
 	store->n_stored++;
 	failpoint("fdstore.put");
 	return FDSTORE_OK;

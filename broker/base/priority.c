@@ -30,7 +30,7 @@ int priority_set(struct error *err)
 	    attr.sched_nice >= 0)
 		return 0;
 	return error_set(err, -errno,
-			 "cannot keep nice %d from other threads: %s; they and "
-			 "fsdp-worker have it, too",
+			 "cannot limit nice %d to one thread: %s; other "
+			 "threads and fsdp-worker run with it, too",
 			 attr.sched_nice, strerrordesc_np(errno));
 }

@@ -43,13 +43,13 @@ int process_read_file(const char *path, char *buffer, size_t size,
 	ssize_t n;
 
 	if (fd < 0)
-		return error_errno(err, -errno, "open %s", path);
+		return error_errno(err, -errno, "cannot open %s", path);
 	n = read(fd, buffer, size - 1);
 	if (n < 0)
 		n = -errno;
 	close(fd);
 	if (n < 0)
-		return error_errno(err, (int)n, "read %s", path);
+		return error_errno(err, (int)n, "cannot read %s", path);
 	buffer[n] = '\0';
 	return 0;
 }

@@ -167,11 +167,11 @@ static int map(int fd, void **ret, struct error *err)
 	int r = failpoint_fail("catalog.mmap");
 
 	if (r < 0)
-		return error_errno(err, r, "map the catalog");
+		return error_errno(err, r, "cannot map the catalog");
 	base = mmap(NULL, CATALOG_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (base == MAP_FAILED)
-		return error_errno(err, -errno, "map the catalog");
+		return error_errno(err, -errno, "cannot map the catalog");
 	/* Where shared memory gets huge pages unasked, a sparse file would
 	 * cost 2 MiB for every record that is touched. */
 	(void)madvise(base, CATALOG_SIZE, MADV_NOHUGEPAGE);
@@ -185,7 +185,7 @@ static int format(struct catalog_header *header, struct error *err)
 {
 	if (getrandom(&header->hash_seed, sizeof(header->hash_seed), 0) !=
 	    (ssize_t)sizeof(header->hash_seed))
-		return error_errno(err, -errno, "get random bytes");
+		return error_errno(err, -errno, "cannot get random bytes");
 	header->layout_version = CATALOG_LAYOUT_VERSION;
 	header->next_session_id = 1;
 	header->next_bundle_id = 1;
@@ -214,7 +214,7 @@ int catalog_create(struct catalog *ret, struct error *err)
 	r = memfd_create_sealed("fsdpd-catalog", CATALOG_SIZE,
 				MEMFD_SEAL_CLOSED, &fd, err);
 	if (r < 0)
-		return error_wrap(err, r, "create the catalog");
+		return error_wrap(err, r, "cannot create the catalog");
 	r = map(fd, &base, err);
 	if (r < 0) {
 		close(fd);
@@ -372,14 +372,13 @@ static int adopt(struct catalog_header *header, struct error *err)
 	if (header->magic != CATALOG_MAGIC ||
 	    header->layout_version != CATALOG_LAYOUT_VERSION)
 		return error_set(err, -EPROTO,
-				 "the catalog has layout %u, this broker knows "
-				 "only %u",
+				 "the catalog has layout %u, and this broker "
+				 "reads only layout %u",
 				 header->layout_version,
 				 CATALOG_LAYOUT_VERSION);
 	if (header->adoption_attempts >= MAX_ATTEMPTS)
 		return error_set(err, -EUCLEAN,
-				 "%u earlier adoptions of the catalog did not "
-				 "end well",
+				 "%u earlier adoptions of the catalog failed",
 				 header->adoption_attempts);
 	/* Counted before anything is done: what follows may be what kills
 	 * us. */
@@ -401,7 +400,8 @@ int catalog_adopt(struct catalog *ret, int fd, struct error *err)
 
 	r = memfd_check(fd, CATALOG_SIZE, NULL, &cause);
 	if (r < 0) {
-		r = error_set(err, -EPROTO, "not a catalog of ours: %s",
+		r = error_set(err, -EPROTO,
+			      "the file is not a catalog of fsdpd: %s",
 			      cause.msg);
 		goto close_fd;
 	}

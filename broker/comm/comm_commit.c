@@ -23,8 +23,8 @@ static int check_step(const struct comm *comm, uint64_t step, struct error *err)
 {
 	if (step <= comm->step)
 		return error_set(err, -EINVAL,
-				 "step %llu is not above the last one that was "
-				 "committed, %llu",
+				 "step %llu must be greater than the last "
+				 "committed step, %llu",
 				 (unsigned long long)step,
 				 (unsigned long long)comm->step);
 	if (comm->committing && comm->committing != step)

@@ -127,7 +127,7 @@ static int check_place(const struct comm *comm, const struct session *session,
 	if (!comm_find_place(comm, rank, &place))
 		return error_set(err, -EINVAL,
 				 "the %u ranks of communicator '%s' on this "
-				 "node are others than rank %u",
+				 "node do not include rank %u",
 				 comm->n_ranks, comm->name, rank);
 	who = &comm->ranks[place];
 	if (who->session)

@@ -132,7 +132,8 @@ static int make(struct comms *comms, uint32_t uid, const char *name,
 	r = account_charge(&comms->store->base->accounts, account,
 			   ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
 	if (r < 0)
-		return error_wrap(err, r, "make communicator '%s'", name);
+		return error_wrap(err, r, "cannot make communicator '%s'",
+				  name);
 	record = alloc_record(catalog, name);
 	if (!record) {
 		r = error_set(err, -ENOSPC,
@@ -212,7 +213,7 @@ int comm_record_check_access(const struct comms *comms,
 		return 0;
 	return error_set(err, -EINVAL,
 			 "communicator '%s' has the group %u and mode %04o; "
-			 "join it so, or remove it first (fsdpctl end)",
+			 "join with the same, or remove it first (fsdpctl end)",
 			 request->name, class->gid, class->mode);
 }
 
@@ -223,18 +224,18 @@ static int check_places(const struct comm_record *comm,
 	bool is_host = device_uuid_is_host(&comm->places[0].device);
 
 	if (is_host != device_uuid_is_host(&request->device))
-		return error_set(err, -EINVAL,
-				 "communicator '%s' has groups on %s; join it "
-				 "so, or remove it first (fsdpctl end)",
-				 request->name,
-				 is_host ? "host memory" : "devices");
+		return error_set(
+			err, -EINVAL,
+			"communicator '%s' has groups on %s; join with the "
+			"same, or remove it first (fsdpctl end)",
+			request->name, is_host ? "host memory" : "devices");
 	if (comm->n_local == request->n_local)
 		return 0;
-	return error_set(err, -EINVAL,
-			 "communicator '%s' has groups of %u ranks on this "
-			 "node, not of %u; join it so, or remove it first "
-			 "(fsdpctl end)",
-			 request->name, comm->n_local, request->n_local);
+	return error_set(
+		err, -EINVAL,
+		"communicator '%s' has groups of %u ranks on this node, not of "
+		"%u; join with the same, or remove it first (fsdpctl end)",
+		request->name, comm->n_local, request->n_local);
 }
 
 int comm_record_check_mesh(const struct comms *comms, uint32_t record,
@@ -246,12 +247,13 @@ int comm_record_check_mesh(const struct comms *comms, uint32_t record,
 
 	if (comm->n_ranks != request->n_ranks ||
 	    comm->n_shards != request->n_shards)
-		return error_set(err, -EINVAL,
-				 "communicator '%s' has groups of %u ranks in "
-				 "shards of %u, not of %u in shards of %u; "
-				 "join it so, or remove it first (fsdpctl end)",
-				 request->name, comm->n_ranks, comm->n_shards,
-				 request->n_ranks, request->n_shards);
+		return error_set(
+			err, -EINVAL,
+			"communicator '%s' has groups of %u ranks in shards of "
+			"%u, not of %u in shards of %u; join with the same, or "
+			"remove it first (fsdpctl end)",
+			request->name, comm->n_ranks, comm->n_shards,
+			request->n_ranks, request->n_shards);
 	return comm->first_group ? check_places(comm, request, err) : 0;
 }
 

@@ -95,7 +95,8 @@ static int charge(struct comm *comm, const char *name, struct error *err)
 		return error_nomem(err, "uid %u", comm->uid);
 	r = account_charge(accounts, account, ACCOUNT_GROUPS, COMM_RUN_CHARGE,
 			   err);
-	return r < 0 ? error_wrap(err, r, "run communicator '%s'", name) : 0;
+	return r < 0 ? error_wrap(err, r, "cannot run communicator '%s'", name)
+		     : 0;
 }
 
 static void refund(struct comm *comm)

@@ -148,8 +148,8 @@ static int check_new(const struct group *group, uint32_t rank,
 
 	if (!group->step)
 		return error_set(err, -ENODATA,
-				 "nothing of group '%s' was committed yet: "
-				 "write the shards and commit a step first",
+				 "group '%s' has no committed step yet: write "
+				 "the shards and commit a step first",
 				 group->name);
 	comm_rank_name(comm, rank, name, sizeof(name));
 	if (comm->committing)
@@ -254,7 +254,7 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 	if (n_mesh) {
 		r = plan_check_mesh(&gather->call.group->plan, n_mesh, err);
 		if (r < 0)
-			return error_wrap(err, r, "reshard '%s'",
+			return error_wrap(err, r, "cannot reshard '%s'",
 					  gather->call.group->name);
 	}
 	if (!gather->ended || gather->n_mesh == n_mesh)

@@ -43,7 +43,8 @@ static int check_memory(const struct group *group,
 	uint32_t slot = slot_find(store, &buffer->ref, err);
 
 	if (!slot)
-		return error_wrap(err, -ESTALE, "memory to gather into");
+		return error_wrap(err, -ESTALE,
+				  "cannot gather into that memory");
 	if (catalog_slot(&store->catalog, slot)->size >=
 	    full_memory_size(group))
 		return POOL_OK;

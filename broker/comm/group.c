@@ -76,9 +76,9 @@ int group_find(struct comms *comms, const struct session *session, uint64_t id,
 
 	if (!group)
 		return error_set(err, -ECONNABORTED,
-				 "group %llu is of no communicator that runs "
-				 "(it has ended, or the broker was restarted); "
-				 "join and register again",
+				 "group %llu belongs to no running "
+				 "communicator (it has ended, or the broker "
+				 "was restarted); join and register again",
 				 (unsigned long long)id);
 	r = comm_find(comms, session, group->comm->id, &comm, ret_rank, err);
 	if (r < 0)

@@ -130,7 +130,7 @@ static void progress(struct group *group)
 		make_ready(group);
 		return;
 	}
-	error_wrap(&err, r, "register group '%s'", group->name);
+	error_wrap(&err, r, "cannot register group '%s'", group->name);
 	group_withdraw(group, &err);
 }
 

@@ -64,18 +64,19 @@ static int take_kept(struct group *group, struct error *err)
 
 	r = group_spec_read(comms, group->record, &kept, err);
 	if (r < 0)
-		return error_wrap(err, r, "the kept group");
+		return error_wrap(err, r, "cannot read the kept group");
 	r = group_spec_compare(&group->spec, &kept, "the group that is kept",
 			       err);
 	group_spec_deinit(&kept);
 	if (r == 0 && group->plan.hash != record->plan_hash)
 		r = error_set(err, -EINVAL,
-			      "this broker would lay it out in another way "
-			      "than the one that made its memory");
+			      "this broker computes another layout than the "
+			      "one that made its memory");
 	if (r < 0)
-		return error_wrap(err, r,
-				  "register it as it is kept, or remove the "
-				  "communicator first");
+		return error_wrap(
+			err, r,
+			"it is kept with another description (register the "
+			"same, or remove the communicator first)");
 	group->side = record->side;
 	group->step = record->step;
 	return 0;
@@ -168,10 +169,11 @@ static int group_new(struct comm *comm, uint32_t rank,
 		return 0;
 	comm_rank_name(comm, rank, name, sizeof(name));
 	error_set(&why, r,
-		  "register group '%s': %s asks for what cannot be: %s",
+		  "cannot register group '%s': %s gave an invalid description: "
+		  "%s",
 		  group->name, name, cause.msg);
 	group_withdraw(group, &why);
-	return error_set(err, r, "register group '%s': %s", group->name,
+	return error_set(err, r, "cannot register group '%s': %s", group->name,
 			 cause.msg);
 }
 
@@ -229,9 +231,9 @@ static int refuse_order(struct group *group, uint32_t rank, const char *name,
 static int refuse_group(struct group *group, const struct error *mine,
 			struct error *why, struct error *err)
 {
-	error_wrap(why, why->code, "register group '%s'", group->name);
+	error_wrap(why, why->code, "cannot register group '%s'", group->name);
 	group_withdraw(group, why);
-	return error_set(err, mine->code, "register group '%s': %s",
+	return error_set(err, mine->code, "cannot register group '%s': %s",
 			 group->name, mine->msg);
 }
 
@@ -248,8 +250,8 @@ static int compare(struct group *group, uint32_t rank,
 	comm_rank_name(comm, rank, mine_name, sizeof(mine_name));
 	r = group_spec_plan(spec, mesh_of(comm), &plan, &mine);
 	if (r < 0) {
-		error_set(&why, r, "%s asks for what cannot be: %s", mine_name,
-			  mine.msg);
+		error_set(&why, r, "%s gave an invalid description: %s",
+			  mine_name, mine.msg);
 		return refuse_group(group, &mine, &why, err);
 	}
 	if (plan.hash == group->plan.hash) {

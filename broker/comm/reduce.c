@@ -55,7 +55,8 @@ static int check_factors(const struct group *group,
 		seen |= UINT64_C(1) << input.dtype;
 		r = divide_make(&input, &divide, err);
 		if (r < 0)
-			return error_wrap(err, r, "reduce '%s'", group->name);
+			return error_wrap(err, r, "cannot reduce '%s'",
+					  group->name);
 	}
 	return 0;
 }
@@ -71,8 +72,8 @@ static int check_order(const struct group *group, uint32_t rank,
 				   request->timeline < TIMELINES))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "'%s' is reduced after timeline %u, which is none "
-			 "that fsdp-worker could wait for",
+			 "cannot reduce '%s' after timeline %u: fsdp-worker "
+			 "cannot wait for it",
 			 group->name, request->timeline);
 }
 

@@ -39,8 +39,8 @@ void reductions_describe_late(const struct comm *comm, struct error *ret)
 	assert(late.call);
 	if (late.is_waiting) {
 		error_set(ret, -ECONNABORTED,
-			  "group '%s' was not reduced within %d ms for want of "
-			  "memory: %s",
+			  "group '%s' was not reduced within %d ms, because "
+			  "memory was short: %s",
 			  late.call->group->name, comm->timeout_ms,
 			  late.call->shortage.msg);
 		return;

@@ -30,7 +30,7 @@ int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 	if (!comm->verdict)
 		return error_set(err, -EOPNOTSUPP,
 				 "more than %d communicators are running, and "
-				 "'%s' is none of the first",
+				 "'%s' joined after them",
 				 TABLE_RUNS - 1, comm->name);
 	if (!comm->board.page)
 		r = make(comm, err);

@@ -368,7 +368,7 @@ static void take_done(struct engine *engine, struct job_done *done)
 		job = take_job(engine, done->number);
 	if (!job) {
 		worker_lose(engine->worker,
-			    "it speaks of job %" PRIu64 ", which it was not "
+			    "it reported job %" PRIu64 ", which it was not "
 			    "given",
 			    done->number);
 		return;
@@ -404,7 +404,7 @@ static bool receive(struct engine *engine)
 	else if (n == sizeof(message.done) && message.kind == JOB_DONE)
 		take_done(engine, &message.done);
 	else
-		worker_lose(worker, "it sent what is no message");
+		worker_lose(worker, "it sent an invalid message");
 	return worker->cause.code == 0;
 }
 
@@ -452,7 +452,7 @@ static void on_watch(void *data, uint32_t index)
 		return;
 	if (++engine->n_silent >= patience(engine))
 		worker_lose(engine->worker,
-			    "it said nothing for %" PRIu32 " minutes, though "
+			    "it sent nothing for %" PRIu32 " minutes, though "
 			    "it has work",
 			    (engine->n_silent - 1) * (WATCH_MS / 60000));
 	else

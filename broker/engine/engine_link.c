@@ -124,7 +124,9 @@ int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
 		return 0;
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	if (own < 0)
-		return error_errno(err, -errno, "keep timelines to be sent");
+		return error_errno(
+			err, -errno,
+			"cannot duplicate the descriptor of timelines");
 	*at = own;
 	return 0;
 }

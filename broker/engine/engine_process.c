@@ -39,7 +39,8 @@ int engine_find_program(char ret[PATH_MAX], struct error *err)
 	} else {
 		n = readlink("/proc/self/exe", self, sizeof(self) - 1);
 		if (n < 0)
-			return error_errno(err, -errno, "find this program");
+			return error_errno(err, -errno,
+					   "cannot find this program");
 		self[n] = '\0';
 		*strrchr(self, '/') = '\0';
 		if (snprintf(ret, PATH_MAX, "%s/fsdp-worker", self) >= PATH_MAX)
@@ -131,7 +132,8 @@ static int start_process(struct engine_worker *worker, struct error *err)
 	if (r < 0)
 		return r;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) < 0)
-		return error_errno(err, -errno, "make a link to fsdp-worker");
+		return error_errno(err, -errno,
+				   "cannot make a link to fsdp-worker");
 	worker->link_fd = fds[0];
 	r = failpoint_fail("engine.spawn");
 	if (r == 0)
@@ -139,13 +141,13 @@ static int start_process(struct engine_worker *worker, struct error *err)
 	close(fds[1]);
 	if (r < 0) {
 		worker->pid = 0;
-		return error_errno(err, r, "start %s", path);
+		return error_errno(err, r, "cannot start %s", path);
 	}
 	restore_limit(worker);
 	worker->pidfd = pidfd_open(worker->pid, 0);
 	if (worker->pidfd < 0)
-		return error_errno(err, -errno, "watch %s (pid %d)", path,
-				   (int)worker->pid);
+		return error_errno(err, -errno, "cannot watch %s (pid %d)",
+				   path, (int)worker->pid);
 	return 0;
 }
 
@@ -161,7 +163,8 @@ static int watch(struct engine_worker *worker, int fd, uv_poll_t *poll,
 		r = uv_poll_start(poll, UV_READABLE, on_event);
 	}
 	if (r < 0)
-		return error_set(err, r, "watch fsdp-worker (pid %d): %s",
+		return error_set(err, r,
+				 "cannot watch fsdp-worker (pid %d): %s",
 				 (int)worker->pid, uv_strerror(r));
 	return 0;
 }
@@ -370,17 +373,18 @@ static int end_earlier(int pidfd, struct error *err)
 		if (errno == ESRCH || errno == EBADF)
 			return 0;
 		return error_errno(err, -errno,
-				   "end the fsdp-worker (pid %d) of the broker "
-				   "before",
+				   "cannot end the fsdp-worker (pid %d) of the "
+				   "earlier broker",
 				   pid);
 	}
 	if (wait_gone(pidfd, KILL_MS))
 		return 0;
-	return error_set(err, -EBUSY,
-			 "the fsdp-worker (pid %d) of the broker before does "
-			 "not end, and may write to memory that this one would "
-			 "give away; end it, then start fsdpd again",
-			 pid);
+	return error_set(
+		err, -EBUSY,
+		"the fsdp-worker (pid %d) of the earlier broker has not "
+		"exited, and may write to memory that this broker would "
+		"allocate again; end that process, then start fsdpd again",
+		pid);
 }
 
 int engine_adopt(struct engine *engine, struct error *err)

@@ -172,6 +172,6 @@ void devices_note_lost(struct devices *devices, const struct device *device,
 	if (devices->lost[i].code < 0)
 		return;
 	devices->lost[i] = *cause;
-	log_note(LOG_LEVEL_ERROR, "no more memory is made on a device: %s",
-		 cause->msg);
+	log_note(LOG_LEVEL_ERROR,
+		 "fsdpd allocates no more memory on a device: %s", cause->msg);
 }

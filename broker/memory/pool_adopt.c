@@ -18,18 +18,18 @@ static int check_adopted(const struct chunk_record *record, int fd,
 {
 	if (record->populated > record->size)
 		return error_set(err, -EUCLEAN,
-				 "more of it is populated than there is");
+				 "its populated part is larger than the whole");
 	if (record->bundle > catalog_capacity(SECTION_BUNDLE))
 		return error_set(err, -EUCLEAN, "there is no such bundle");
 	if (record->shared > SHARE_MAX ||
 	    record->sharer > CATALOG_MAX_SESSIONS ||
 	    !record->handle != (record->shared != SHARE_LEGACY))
-		return error_set(err, -EUCLEAN, "nobody can have shared it so");
+		return error_set(err, -EUCLEAN,
+				 "no process can have shared it in this way");
 	if (record->shared == SHARE_LEGACY)
 		return 0;
 	if (fd < 0)
-		return error_set(err, -EUCLEAN,
-				 "its descriptor was not kept for us");
+		return error_set(err, -EUCLEAN, "its descriptor was not kept");
 	/* Only the driver could verify a device's descriptor, and there may be
 	 * none. The keeper that returned it is trusted. */
 	if (!device_uuid_is_host(&record->device))
@@ -120,7 +120,7 @@ static int adopt_chunk(struct pools *pools, uint32_t index, struct error *err)
 		return 0;
 	if (fd >= 0)
 		close(fd);
-	return error_wrap(err, r, "adopt chunk %" PRIu32, id);
+	return error_wrap(err, r, "cannot adopt chunk %" PRIu32, id);
 }
 
 static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
@@ -140,7 +140,7 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	r = arena_reserve(pools->chunks[record->chunk].arena, record->offset,
 			  pool_block_charge(pools, record), err);
 	if (r < 0)
-		return error_wrap(err, r, "adopt block %" PRIu32, block);
+		return error_wrap(err, r, "cannot adopt block %" PRIu32, block);
 	return 0;
 }
 

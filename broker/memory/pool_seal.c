@@ -39,7 +39,7 @@ static void explain(struct pool_work *work)
 		work->result = error_set(
 			&work->err, -EBUSY,
 			"memory of the bundle can still be written: a process "
-			"that the broker cannot look at has it mapped "
+			"that the broker cannot inspect has it mapped "
 			"writable, or the kernel uses pages of it (in a pipe, "
 			"or for I/O); end that and commit again");
 }

@@ -80,13 +80,14 @@ static int return_fds(struct hello *hello, struct session *session,
 	refs_fd = r < 0 ? r : copy_fd(hello->fds[0]);
 	if (refs_fd < 0)
 		return error_errno(err, refs_fd,
-				   "copy the session's descriptors");
+				   "cannot copy the session's descriptors");
 	if (session->doorbell_fd < 0) {
 		doorbell_fd = copy_fd(hello->fds[1]);
 		if (doorbell_fd < 0) {
 			close(refs_fd);
-			return error_errno(err, doorbell_fd,
-					   "copy the session's descriptors");
+			return error_errno(
+				err, doorbell_fd,
+				"cannot copy the session's descriptors");
 		}
 	}
 	return session_reattach(session, refs_fd, doorbell_fd, err);

@@ -73,7 +73,8 @@ static int open_pidfd(struct hello *hello, bool *ret_is_proven,
 			pidfd = -errno;
 	}
 	if (pidfd < 0)
-		return error_errno(err, pidfd, "open a pidfd of process %d",
+		return error_errno(err, pidfd,
+				   "cannot open a pidfd of process %d",
 				   (int)hello->cred->pid);
 	hello->pidfd = pidfd;
 	return 0;
@@ -107,7 +108,7 @@ static int challenge(struct hello *hello, struct error *err)
 {
 	if (getrandom(&hello->nonce, sizeof(hello->nonce), 0) !=
 	    (ssize_t)sizeof(hello->nonce))
-		return error_errno(err, -errno, "get random bytes");
+		return error_errno(err, -errno, "cannot get random bytes");
 	hello->is_challenged = true;
 	return HELLO_CHALLENGED;
 }
@@ -182,7 +183,7 @@ static int check_proof(const struct hello *hello, uint64_t nonce,
 				 "the challenge was answered with a wrong "
 				 "nonce");
 	if (poll(&pollfd, 1, 0) != 0)
-		return error_set(err, -ESRCH, "process %d is gone",
+		return error_set(err, -ESRCH, "process %d has exited",
 				 (int)hello->cred->pid);
 	return 0;
 }

@@ -68,9 +68,10 @@ static int remove_stale(const struct sockaddr_un *address, struct error *err)
 	int fd, r;
 
 	if (lstat(address->sun_path, &st) < 0)
-		return errno == ENOENT ? 0
-				       : error_errno(err, -errno, "look at %s",
-						     address->sun_path);
+		return errno == ENOENT
+			       ? 0
+			       : error_errno(err, -errno, "cannot inspect %s",
+					     address->sun_path);
 	if (!S_ISSOCK(st.st_mode))
 		return error_set(err, -EEXIST,
 				 "%s is in the way and is no socket; remove "
@@ -78,7 +79,7 @@ static int remove_stale(const struct sockaddr_un *address, struct error *err)
 				 address->sun_path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return error_errno(err, -errno, "make a socket");
+		return error_errno(err, -errno, "cannot make a socket");
 	r = connect(fd, (const struct sockaddr *)address, sizeof(*address)) < 0
 		    ? -errno
 		    : 0;
@@ -89,7 +90,8 @@ static int remove_stale(const struct sockaddr_un *address, struct error *err)
 				 "choose another path",
 				 address->sun_path);
 	if (unlink(address->sun_path) < 0)
-		return error_errno(err, -errno, "remove the stale socket %s",
+		return error_errno(err, -errno,
+				   "cannot remove the stale socket %s",
 				   address->sun_path);
 	return 0;
 }
@@ -103,10 +105,10 @@ static int bind_and_listen(int fd, const struct sockaddr_un *address,
 				 "you may make with --socket or FSDP_SOCKET",
 				 address->sun_path, strerrordesc_np(errno));
 	if (chmod(address->sun_path, 0666) < 0)
-		return error_errno(err, -errno, "open %s to all users",
+		return error_errno(err, -errno, "cannot open %s to all users",
 				   address->sun_path);
 	if (listen(fd, SOMAXCONN) < 0)
-		return error_errno(err, -errno, "listen on %s",
+		return error_errno(err, -errno, "cannot listen on %s",
 				   address->sun_path);
 	return 0;
 }
@@ -125,7 +127,7 @@ int listener_bind(const char *path, int *ret_fd, struct error *err)
 		return r;
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
-		return error_errno(err, -errno, "make a socket");
+		return error_errno(err, -errno, "cannot make a socket");
 	r = bind_and_listen(fd, &address, err);
 	if (r < 0) {
 		close(fd);
@@ -150,8 +152,8 @@ static void turn_away(struct listener *listener, struct closer *closer)
 
 	if (!listener->is_full_noted)
 		log_line(LOG_LEVEL_ERROR,
-			 "no descriptors left for a connection; raise "
-			 "LimitNOFILE (this is said once)");
+			 "cannot accept a connection: no descriptors are left; "
+			 "raise LimitNOFILE (this is logged once)");
 	listener->is_full_noted = true;
 	if (listener->spare_fd >= 0)
 		close(listener->spare_fd);
@@ -213,7 +215,8 @@ static int check_inherited(int fd, struct error *err)
 
 	if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) < 0 ||
 	    getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &size) < 0)
-		return error_errno(err, -errno, "the inherited descriptor");
+		return error_errno(err, -errno,
+				   "cannot use the inherited descriptor");
 	if (type != SOCK_SEQPACKET || !is_listening)
 		return error_set(err, -EPROTOTYPE,
 				 "the inherited socket does not listen for "
@@ -243,17 +246,18 @@ static int start(struct sessions *sessions, struct error *err)
 	 * carries credentials. */
 	if (setsockopt(listener->fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
-		return error_errno(err, -errno, "ask for credentials");
+		return error_errno(err, -errno,
+				   "cannot enable credentials on a socket");
 	r = uv_poll_init(&sessions->base->loop.uv, &listener->poll,
 			 listener->fd);
 	if (r < 0)
-		return error_set(err, r, "watch the socket: %s",
+		return error_set(err, r, "cannot watch the socket: %s",
 				 uv_strerror(r));
 	listener->poll.data = sessions;
 	listener->is_open = true;
 	r = uv_poll_start(&listener->poll, UV_READABLE, on_event);
 	if (r < 0)
-		return error_set(err, r, "watch the socket: %s",
+		return error_set(err, r, "cannot watch the socket: %s",
 				 uv_strerror(r));
 	log_path(listener->fd);
 	return 0;

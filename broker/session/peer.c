@@ -216,7 +216,8 @@ static int read_credentials(struct peer *peer, struct error *err)
 
 	if (getsockopt(peer->sock_fd, SOL_SOCKET, SO_PEERCRED, &peer->cred,
 		       &size) < 0)
-		return error_errno(err, -errno, "ask who the peer is");
+		return error_errno(err, -errno,
+				   "cannot read the peer's credentials");
 	return 0;
 }
 
@@ -231,7 +232,8 @@ static int charge(struct peer *peer, struct error *err)
 		return error_nomem(err, "an account");
 	r = account_charge(accounts, account, ACCOUNT_QUEUE, PEER_COST, err);
 	if (r < 0)
-		return error_wrap(err, r, "one more connection of uid %u",
+		return error_wrap(err, r,
+				  "cannot accept one more connection of uid %u",
 				  (unsigned int)peer->cred.uid);
 	peer->replies.account = account;
 	return 0;
@@ -299,11 +301,12 @@ static int set_up(struct peer *peer, struct error *err)
 	 * this point. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
-		return error_errno(err, -errno, "ask for credentials");
+		return error_errno(err, -errno,
+				   "cannot enable credentials on a socket");
 	r = uv_poll_init(&peer->sessions->base->loop.uv, &peer->poll,
 			 peer->sock_fd);
 	if (r < 0)
-		return error_set(err, r, "watch a connection: %s",
+		return error_set(err, r, "cannot watch a connection: %s",
 				 uv_strerror(r));
 	peer->poll.data = peer;
 	return 0;

@@ -94,11 +94,11 @@ int recorded_reply_reserve(struct session *session,
 	if (!find_place(session, &room.place)) {
 		forget_read(session);
 		if (!find_place(session, &room.place))
-			return error_set(err, -EAGAIN,
-					 "%d answers of this session are not "
-					 "known to have arrived; read them "
-					 "before asking for more",
-					 RECORDED_REPLIES_MAX);
+			return error_set(
+				err, -EAGAIN,
+				"%d replies of this session are not confirmed "
+				"yet; read them before sending more requests",
+				RECORDED_REPLIES_MAX);
 	}
 	r = account_charge(&sessions->base->accounts, session->holdings.account,
 			   ACCOUNT_QUEUE, size, err);
@@ -138,8 +138,7 @@ bool recorded_reply_fits(const struct session *session,
 	if (size <= blob_header(catalog, room->blob)->size - BLOB_HEADER)
 		return true;
 	error_set(err, -EMSGSIZE,
-		  "an answer of %zu bytes is larger than its kind can be",
-		  size);
+		  "a reply of %zu bytes is larger than its kind allows", size);
 	return false;
 }
 

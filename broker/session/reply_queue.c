@@ -135,7 +135,7 @@ static int enqueue(struct reply_queue *queue, const struct frame *frame,
 	r = copy_fds(&reply->frame, frame);
 	if (r < 0) {
 		drop(queue, reply);
-		return error_errno(err, r, "queue descriptors");
+		return error_errno(err, r, "cannot queue descriptors");
 	}
 	if (queue->last)
 		queue->last->next = reply;

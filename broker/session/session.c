@@ -177,13 +177,13 @@ static int watch(struct session *session, int fd, uv_poll_t *poll,
 
 	r = uv_poll_init(&session->sessions->base->loop.uv, poll, fd);
 	if (r < 0)
-		return error_set(err, r, "watch descriptor %d: %s", fd,
+		return error_set(err, r, "cannot watch descriptor %d: %s", fd,
 				 uv_strerror(r));
 	poll->data = session;
 	session->n_handles++;
 	r = uv_poll_start(poll, UV_READABLE, on_event);
 	if (r < 0)
-		return error_set(err, r, "watch descriptor %d: %s", fd,
+		return error_set(err, r, "cannot watch descriptor %d: %s", fd,
 				 uv_strerror(r));
 	return 0;
 }
@@ -220,13 +220,13 @@ static int make_files(struct session *session, struct error *err)
 	int r = failpoint_fail("session.files");
 
 	if (r < 0)
-		return error_errno(err, r, "make a session's files");
+		return error_errno(err, r, "cannot make a session's files");
 	r = refs_create(&session->holdings.refs, err);
 	if (r < 0)
 		return r;
 	session->doorbell_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (session->doorbell_fd < 0)
-		return error_errno(err, -errno, "make a doorbell");
+		return error_errno(err, -errno, "cannot make a doorbell");
 	r = watch(session, session->pidfd, &session->pidfd_poll, on_pidfd, err);
 	if (r < 0)
 		return r;
@@ -252,7 +252,7 @@ static int describe(pid_t pid, int pidfd, struct session_record *ret,
 				  "/proc/PID/stat)",
 				  (int)pid);
 	if (getrandom(ret->token, TOKEN_SIZE, 0) != TOKEN_SIZE)
-		return error_errno(err, -errno, "get random bytes");
+		return error_errno(err, -errno, "cannot get random bytes");
 	process_command(pid, ret->command);
 	ret->pid = (uint32_t)pid;
 	ret->born_ms = now_ms();
@@ -484,10 +484,11 @@ int session_check_doorbell(int fd, struct error *err)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	n = readlink(path, text, sizeof(text) - 1);
 	if (n < 0)
-		return error_errno(err, -errno, "look at the doorbell");
+		return error_errno(err, -errno, "cannot read the doorbell");
 	text[n] = '\0';
 	if (strcmp(text, "anon_inode:[eventfd]") != 0)
-		return error_set(err, -EPROTO, "the doorbell is no eventfd");
+		return error_set(err, -EPROTO,
+				 "the doorbell is not an eventfd");
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
 	if (process_read_file(path, text, sizeof(text), NULL) == 0 &&
 	    strstr(text, "eventfd-semaphore: 1"))
@@ -502,7 +503,7 @@ static int take_refs(struct session *session, int fd, struct error *err)
 
 	r = refs_open(&refs, fd, REFS_BROKER, err);
 	if (r < 0)
-		return error_wrap(err, r, "the ref-counter file");
+		return error_wrap(err, r, "cannot open the ref-counter file");
 	if (refs.inode != session_record(session)->refs_inode) {
 		refs_close(&refs);
 		return error_set(

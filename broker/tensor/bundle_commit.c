@@ -63,8 +63,7 @@ static int check_nesting(const struct store *store, uint32_t old,
 		return 0;
 	bundle_name(store, other, other_name);
 	return error_set(err, -EEXIST,
-			 "bundle \"%s\" and the existing \"%s\" would lie in "
-			 "each other",
+			 "bundle \"%s\" and the existing \"%s\" would overlap",
 			 name, other_name);
 }
 

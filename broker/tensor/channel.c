@@ -438,7 +438,8 @@ static int make(struct holdings *holdings,
 				   &making.access, err);
 	if (r == 0)
 		r = make_whole(&making, ret, err);
-	return r < 0 ? error_wrap(err, r, "make channel '%s'", request->name)
+	return r < 0 ? error_wrap(err, r, "cannot make channel '%s'",
+				  request->name)
 		     : r;
 }
 

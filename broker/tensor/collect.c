@@ -56,9 +56,9 @@ static void note_slowness(struct store *store)
 		return;
 	limbo->is_slow = true;
 	log_line(LOG_LEVEL_WARNING,
-		 "%u tensors that nobody holds have waited %d s for work on "
-		 "devices that does not end; `fsdpctl limbo` shows them, and "
-		 "they are freed when the processes that gave the work end",
+		 "%u tensors that no process holds have waited %d s for work "
+		 "on devices that does not end; `fsdpctl limbo` shows them, "
+		 "and they are freed when the processes that gave the work end",
 		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
 }
 

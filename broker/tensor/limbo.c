@@ -23,7 +23,7 @@ static void note_size(struct store *store)
 	limbo->n_warnings++;
 	log_line(LOG_LEVEL_WARNING,
 		 "more than %d tensors are in limbo: replaced or removed, but "
-		 "still held; `fsdpctl limbo` says by whom",
+		 "still held; `fsdpctl limbo` shows the holders",
 		 LIMBO_WARN);
 }
 

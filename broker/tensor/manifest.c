@@ -49,7 +49,8 @@ static int write_all(int fd, const uint8_t *bytes, size_t size,
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return error_errno(err, -errno, "write a manifest");
+			return error_errno(err, -errno,
+					   "cannot write a manifest");
 		done += (size_t)n;
 	}
 	return 0;

@@ -87,7 +87,7 @@ static int keep(struct pools *pools, const struct share *share, int *ret_fd,
 
 	fd = fcntl(share->fd, F_DUPFD_CLOEXEC, 3);
 	if (fd < 0)
-		return error_errno(err, -errno, "keep donated memory");
+		return error_errno(err, -errno, "cannot keep donated memory");
 	pool_chunk_name(name, pools->catalog->header->next_chunk_id);
 	r = fdstore_put(&pools->base->fdstore, fd, name, err);
 	if (r != FDSTORE_OK) {
@@ -235,8 +235,9 @@ static int check_alive(const struct chunk_record *record, struct error *err)
 	if (record->shared != SHARE_LEGACY || record->sharer)
 		return 0;
 	return error_set(err, -EOWNERDEAD,
-			 "chunk %" PRIu32 " was memory of a process that has "
-			 "ended, so nobody is given it any more",
+			 "chunk %" PRIu32
+			 " was memory of a process that has ended, so it "
+			 "cannot be shared any more",
 			 record->id);
 }
 

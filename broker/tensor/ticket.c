@@ -117,7 +117,7 @@ static int make_record(struct store *store, uint64_t ttl_ms,
 
 	if (!ticket)
 		return error_set(err, -ENOSPC,
-				 "all %u tickets of this node are out; wait "
+				 "all %u tickets of this node are in use; wait "
 				 "for some to be redeemed or to expire",
 				 catalog_capacity(SECTION_TICKET));
 	record = catalog_ticket(catalog, ticket);
@@ -150,7 +150,8 @@ int ticket_make(struct store *store, uint32_t slot, struct ticket_maker maker,
 	if (!account)
 		return error_nomem(err, "uid %u", maker.uid);
 	if (getrandom(id, sizeof(id), 0) != (ssize_t)sizeof(id))
-		return error_errno(err, -errno, "draw a ticket");
+		return error_errno(err, -errno,
+				   "cannot get random bytes for a ticket");
 	r = account_charge(&store->base->accounts, account, ACCOUNT_TICKETS, 1,
 			   err);
 	if (r < 0)

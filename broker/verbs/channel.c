@@ -33,8 +33,8 @@ static int park(struct verb_call *call, int outcome, const struct error *cause,
 	if (is_late)
 		return error_set(err,
 				 request->timeout_ms ? -ETIMEDOUT : -ENOENT,
-				 "there is no channel '%s' yet; whoever opens "
-				 "it with a capacity makes it",
+				 "there is no channel '%s' yet; open it with a "
+				 "capacity to make it",
 				 request->name);
 	key = verb_scratch(call, CHANNEL_KEY_SIZE);
 	if (!key)

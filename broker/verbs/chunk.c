@@ -36,8 +36,8 @@ static int find(const struct verb_call *call, uint32_t chunk,
 
 	if (!index)
 		return error_set(err, -ESTALE,
-				 "chunk %u is gone, and so is every tensor in "
-				 "it; get the tensor again",
+				 "chunk %u was freed with every tensor in it; "
+				 "get the tensor again",
 				 chunk);
 	if (!may_map(call, index))
 		return error_set(err, -EACCES,

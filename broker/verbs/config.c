@@ -39,10 +39,10 @@ int verb_reload(struct verb_call *call, struct error *err)
 	struct reload *reload = &call->broker->reload;
 
 	if (!session_is_admin(call->session))
-		return error_set(err, -EPERM,
-				 "cannot have the configuration read again: "
-				 "only root, the broker's user and members of "
-				 "admin_group may");
+		return error_set(
+			err, -EPERM,
+			"cannot reload the configuration: only root, the "
+			"broker's user and members of admin_group may");
 	if (!call->is_rerun)
 		reload_start(call->broker);
 	if (reload->is_running) {

@@ -224,8 +224,8 @@ static int check_number(const struct session *session,
 				 (unsigned long long)frame->answered);
 	if (frame->number < answered)
 		return error_set(err, -EPROTO,
-				 "request %llu was answered, as the client "
-				 "said itself",
+				 "the reply to request %llu has arrived, as "
+				 "the client confirmed",
 				 (unsigned long long)frame->number);
 	if (waiter_has_number(session, frame->number))
 		return error_set(err, -EPROTO,
@@ -251,8 +251,8 @@ int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
 	catalog_commit(&peer->sessions->store->catalog);
 	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
 		error_set(&cause, -ENOSYS,
-			  "this broker (version %s, protocol %d.%d) knows no "
-			  "request of kind %u",
+			  "this broker (version %s, protocol %d.%d) does not "
+			  "support requests of kind %u",
 			  FSDP_VERSION, PROTOCOL_MAJOR, PROTOCOL_MINOR,
 			  frame->kind);
 		verb_refuse(peer, frame->kind, frame->number, &cause);

@@ -62,8 +62,8 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 	if (record->name_size)
 		return error_set(
 			err, -EINVAL,
-			"the tensor has or had the name \"%.*s\", and "
-			"one takes no second; make a view of it",
+			"the tensor has or had the name \"%.*s\", and a tensor "
+			"can have only one; make a view of it",
 			record->name_size,
 			(const char *)catalog_blob(&call->broker->store.catalog,
 						   record->blob));
@@ -140,9 +140,10 @@ static int check_event(struct publication *one, struct error *err)
 			      HANDLE_EVENT, &handle, err);
 
 	if (r < 0)
-		return error_wrap(err, -EINVAL, "its event");
+		return error_wrap(err, -EINVAL, "cannot use its event");
 	if (handle.generation == 0 || handle.generation >= INT64_MAX)
-		return error_set(err, -EINVAL, "%llu is no number of an event",
+		return error_set(err, -EINVAL,
+				 "%llu is not the number of an event",
 				 (unsigned long long)handle.generation);
 	one->number = handle.generation;
 	return 0;
@@ -210,7 +211,8 @@ static int check(const struct verb_call *call, struct publication *all,
 		if (r == 0)
 			r = check_duplicates(all, i, err);
 		if (r < 0)
-			return error_wrap(err, r, "publish \"%s\"", item->name);
+			return error_wrap(err, r, "cannot publish \"%s\"",
+					  item->name);
 	}
 	return 0;
 }

@@ -73,7 +73,7 @@ static int find(const struct verb_call *call, uint32_t i, struct target *all,
 		    all[j].bundle == all[i].bundle)
 			r = error_set(err, -EINVAL, "it is in the batch twice");
 	}
-	return r < 0 ? error_wrap(err, r, "remove \"%s\"", name) : 0;
+	return r < 0 ? error_wrap(err, r, "cannot remove \"%s\"", name) : 0;
 }
 
 /* Limit the number of tensors to what one transaction can hold. */

@@ -53,7 +53,7 @@ static int check_form(const struct verb_call *call, struct error *err)
 
 	if (!call->donation && !request->has_handle)
 		return error_set(err, -EINVAL,
-				 "there is no memory with it: neither a handle "
+				 "the request has no memory: neither a handle "
 				 "nor a descriptor");
 	if (call->donation && request->has_handle)
 		return error_set(err, -EINVAL,
@@ -241,8 +241,8 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 		    call->session->holdings.index)
 		return 0;
 	return error_set(err, -EPERM,
-			 "this session did not share the tensor; who holds it "
-			 "can only release it");
+			 "this session did not share the tensor; a holder can "
+			 "only release it");
 }
 
 /* Drop the sharer's hold, which is the last. */

@@ -30,7 +30,7 @@ int device_chunk_new(const struct device_uuid *device, uint64_t size, int fd,
 		int r = -errno;
 
 		free(chunk);
-		return error_errno(err, r, "keep its descriptor");
+		return error_errno(err, r, "cannot keep its descriptor");
 	}
 	pthread_mutex_init(&chunk->lock, NULL);
 	*ret = chunk;

@@ -148,7 +148,7 @@ static int check_mesh(const struct job_comm *job, struct error *err)
 	    job->n_local == 0 || job->n_local > job->n_world ||
 	    job->n_local > PLAN_MAX_RANKS)
 		return error_set(err, -EINVAL,
-				 "%u ranks of %u, in shards of %u, make no "
+				 "%u ranks of %u, in shards of %u, cannot be a "
 				 "communicator",
 				 job->n_local, job->n_world, job->n_shards);
 	if (!job->has_nccl_id && job->n_local < job->n_world)
@@ -201,7 +201,7 @@ static int start_thread(struct device_rank *rank, struct error *err)
 	int r = pthread_create(&rank->thread, NULL, device_rank_run, rank);
 
 	if (r != 0)
-		return error_errno(err, -r, "start a thread for rank %u",
+		return error_errno(err, -r, "cannot start a thread for rank %u",
 				   rank->rank);
 	rank->is_started = true;
 	snprintf(name, sizeof(name), "fsdp-rank/%u", rank->rank % 10000);
@@ -283,7 +283,7 @@ int device_comms_take_timelines(struct device_comms *comms,
 				 comm->name, message->member);
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (own < 0)
-		return error_errno(err, -errno, "keep timelines");
+		return error_errno(err, -errno, "cannot keep timelines");
 	return device_gate_take(&comm->ranks[message->member].gate, own, err);
 }
 

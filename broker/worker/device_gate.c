@@ -32,7 +32,7 @@ static int want_counter(struct device_gate *gate, const struct device *device,
 	page = mmap(NULL, TIMELINE_SIZE, PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
-		return error_errno(err, -errno, "make a counter");
+		return error_errno(err, -errno, "cannot make a counter");
 	r = order_map(device, page, TIMELINE_SIZE, false, &gate->map, err);
 	if (r < 0)
 		munmap(page, TIMELINE_SIZE);

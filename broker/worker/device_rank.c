@@ -150,7 +150,8 @@ static int ask_events(struct device_rank *rank, struct error *err)
 
 		share->is_done = result == CUDA_SUCCESS;
 		if (result != CUDA_ERROR_NOT_READY)
-			r = driver_error(err, result, "wait for a stream");
+			r = driver_error(err, result,
+					 "cannot wait for a stream");
 	}
 	return r;
 }

@@ -185,7 +185,7 @@ static int record(struct device_rank *rank, CUstream stream,
 	if (r < 0)
 		return r;
 	return driver_error(err, cu.EventRecord(share->done->handle, stream),
-			    "note how far a stream is");
+			    "cannot record an event on a stream");
 }
 
 static int gather(struct device_rank *rank, struct device_share *share,

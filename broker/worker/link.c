@@ -101,14 +101,15 @@ int link_receive(int sock_fd, bool may_wait, union link_message *ret,
 	if (size == 0 || (size < 0 && errno == ECONNRESET))
 		return LINK_CLOSED;
 	if (size < 0)
-		return error_errno(err, -errno, "receive from the broker");
+		return error_errno(err, -errno,
+				   "cannot receive from the broker");
 	n_fds = take_fds(&msg, fds);
 	if (!is_message(&msg, size, ret->kind, n_fds)) {
 		while (n_fds > 0)
 			close(fds[--n_fds]);
 		return error_set(err, -EPROTO,
 				 "a message of %zd bytes from the broker is "
-				 "none of job.h",
+				 "not one of job.h",
 				 size);
 	}
 	*ret_fd = n_fds ? fds[0] : -1;
@@ -126,7 +127,7 @@ static int send_message(int sock_fd, const void *message, size_t size,
 	if (n < 0 && (errno == EPIPE || errno == ECONNRESET))
 		return LINK_CLOSED;
 	if (n < 0)
-		return error_errno(err, -errno, "send to the broker");
+		return error_errno(err, -errno, "cannot send to the broker");
 	return LINK_OK;
 }
 

@@ -54,8 +54,8 @@ static bool parse_threads(const char *text)
 	n = strtol(text, &end, 10);
 	if (errno != 0 || end == text || *end || n < 1 || n > MAX_THREADS) {
 		fprintf(stderr,
-			"fsdp-worker: --threads \"%s\" is no number from 1 to "
-			"%d\n",
+			"fsdp-worker: --threads \"%s\" is not a number from 1 "
+			"to %d\n",
 			text, MAX_THREADS);
 		return false;
 	}

@@ -267,8 +267,8 @@ int threads_new(uint32_t n, struct threads **ret, struct error *err)
 		int r = start_thread(threads);
 
 		if (r < 0) {
-			error_errno(err, r, "start thread %u of %u", threads->n,
-				    n);
+			error_errno(err, r, "cannot start thread %u of %u",
+				    threads->n, n);
 			threads_free(threads);
 			return r;
 		}

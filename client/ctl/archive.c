@@ -193,7 +193,7 @@ static int write_text(const char *path, const char *text, struct error *err)
 
 	/* The names are nobody else's business, either. */
 	if (r == 0 && fchmod(output.fd, 0600) < 0)
-		r = error_errno(err, -errno, "set the mode of %s", path);
+		r = error_errno(err, -errno, "cannot set the mode of %s", path);
 	if (r == 0)
 		r = output_write(&output, text, strlen(text), err);
 	if (r == 0)
@@ -208,7 +208,7 @@ static int sync_directory(const char *directory, struct error *err)
 	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	int r = fd >= 0 && fsync(fd) == 0
 			? 0
-			: error_errno(err, -errno, "sync %s", directory);
+			: error_errno(err, -errno, "cannot sync %s", directory);
 
 	if (fd >= 0)
 		(void)close(fd);

@@ -54,6 +54,6 @@ int document_print(json_t *document, struct error *err)
 	r = json_dumpf(document, stdout, JSON_INDENT(2));
 	json_decref(document);
 	if (r < 0 || putchar('\n') == EOF)
-		return error_errno(err, -errno, "write standard output");
+		return error_errno(err, -errno, "cannot write standard output");
 	return 0;
 }

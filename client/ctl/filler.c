@@ -50,7 +50,7 @@ static int read_bytes(struct filling *filling, uint64_t offset, char *into,
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return error_errno(err, -errno, "read %s",
+			return error_errno(err, -errno, "cannot read %s",
 					   filling->input->path);
 		if (n == 0)
 			return error_set(err, -EIO,

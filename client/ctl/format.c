@@ -193,8 +193,8 @@ int format_read_time(const char *text, uint64_t *ret_ms, struct error *err)
 	if (read_with_unit(text, units, sizeof(units) / sizeof(*units), ret_ms))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "'%s' is not a time: say milliseconds, or a number "
-			 "with ms, s, m or h behind it",
+			 "'%s' is not a time: give milliseconds, or a number "
+			 "followed by ms, s, m or h",
 			 text);
 }
 
@@ -209,8 +209,8 @@ int format_read_size(const char *text, uint64_t *ret, struct error *err)
 	if (read_with_unit(text, units, sizeof(units) / sizeof(*units), ret))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "'%s' is not a size: say bytes, or a number with K, "
-			 "M, G or T behind it",
+			 "'%s' is not a size: give bytes, or a number followed "
+			 "by K, M, G or T",
 			 text);
 }
 
@@ -230,7 +230,8 @@ int format_read_shape(const char *text, struct tensor_type *type,
 		if (read_digits(p, &value, &p) < 0 || value > INT64_MAX ||
 		    (*p && *p != ',') || (*p == ',' && !p[1]))
 			return error_set(err, -EINVAL,
-					 "'%s' is not a shape: say 4096,128",
+					 "'%s' is not a shape: give one such "
+					 "as 4096,128",
 					 text);
 		type->shape[type->n_dims++] = (int64_t)value;
 		p += *p == ',';

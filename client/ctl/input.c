@@ -19,13 +19,13 @@ int input_open(const char *path, struct input *ret, struct error *err)
 	/* NONBLOCK: a FIFO must not hold us before it is refused */
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0)
-		return error_errno(err, -errno, "open %s", path);
+		return error_errno(err, -errno, "cannot open %s", path);
 	if (fstat(fd, &status) < 0) {
-		r = error_errno(err, -errno, "look at %s", path);
+		r = error_errno(err, -errno, "cannot inspect %s", path);
 		goto refuse;
 	}
 	if (!S_ISREG(status.st_mode)) {
-		r = error_set(err, -EINVAL, "%s is no regular file", path);
+		r = error_set(err, -EINVAL, "%s is not a regular file", path);
 		goto refuse;
 	}
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);

@@ -100,8 +100,9 @@ static int parse_verb(const struct verb *verb, struct args *args,
 		return error_set(err, -EINVAL, "%s needs %s", verb->name,
 				 verb->operands);
 	if (args->n_operands > verb->n_max)
-		return error_set(err, -EINVAL, "%s: '%.64s' is too much",
-				 verb->name, args->operands[verb->n_max]);
+		return error_set(err, -EINVAL,
+				 "%s: unexpected argument '%.64s'", verb->name,
+				 args->operands[verb->n_max]);
 	return verb->check ? verb->check(args, err) : 0;
 }
 
@@ -118,7 +119,7 @@ static int run_verb(const struct verb *verb, const struct args *args,
 	r = verb->run(client, args, err);
 	fsdp_close(client);
 	if (r == 0 && fflush(stdout) == EOF)
-		r = error_errno(err, -errno, "write standard output");
+		r = error_errno(err, -errno, "cannot write standard output");
 	return r;
 }
 

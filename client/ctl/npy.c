@@ -181,7 +181,8 @@ static int take_item(struct parser *parser, struct error *err)
 	if (r < 0)
 		return r;
 	if (!take(parser, ":"))
-		return error_set(err, -EINVAL, "the header is no dictionary");
+		return error_set(err, -EINVAL,
+				 "the header is not a dictionary");
 	for (size_t i = 0; i < sizeof(items) / sizeof(*items); i++) {
 		if (strcmp(key, items[i].key) != 0)
 			continue;
@@ -200,7 +201,8 @@ static int parse_dict(struct parser *parser, struct error *err)
 	int r;
 
 	if (!take(parser, "{"))
-		return error_set(err, -EINVAL, "the header is no dictionary");
+		return error_set(err, -EINVAL,
+				 "the header is not a dictionary");
 	while (*parser->p != '}') {
 		r = take_item(parser, err);
 		if (r < 0)
@@ -212,7 +214,7 @@ static int parse_dict(struct parser *parser, struct error *err)
 	(void)take(parser, "}");
 	if (*parser->p)
 		return error_set(err, -EINVAL,
-				 "the header goes on behind its '}'");
+				 "the header goes on after its '}'");
 	if (parser->has != HAS_ALL)
 		return error_set(err, -EINVAL,
 				 "the header lacks descr, fortran_order or "
@@ -227,7 +229,7 @@ static int find_text(const uint8_t *head, size_t head_size, size_t *ret_begin,
 	size_t begin, size;
 
 	if (head_size < MAGIC_SIZE + 6 || memcmp(head, MAGIC, MAGIC_SIZE) != 0)
-		return error_set(err, -EINVAL, "this is no .npy file");
+		return error_set(err, -EINVAL, "this is not a .npy file");
 	if (head[6] < 1 || head[6] > 3 || head[7] != 0)
 		return error_set(err, -EINVAL,
 				 "version %u.%u of the format is unknown",
@@ -309,7 +311,7 @@ int npy_read(int fd, struct npy *ret, struct error *err)
 	if (!head)
 		return error_nomem(err, "the header");
 	if (fstat(fd, &status) < 0) {
-		r = error_errno(err, -errno, "look at the file");
+		r = error_errno(err, -errno, "cannot inspect the file");
 		goto out;
 	}
 	do {
@@ -318,7 +320,7 @@ int npy_read(int fd, struct npy *ret, struct error *err)
 			size += (size_t)n;
 	} while (n > 0 || (n < 0 && errno == EINTR));
 	if (n < 0)
-		r = error_errno(err, -errno, "read the header");
+		r = error_errno(err, -errno, "cannot read the header");
 	else if ((uint64_t)status.st_size < size)
 		r = error_set(err, -EINVAL,
 			      "the file changes while it is read");

@@ -33,7 +33,7 @@ static int open_in_place(const char *path, struct output *output,
 	else
 		output->fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
 	if (output->fd < 0)
-		return error_errno(err, -errno, "open %s", output->name);
+		return error_errno(err, -errno, "cannot open %s", output->name);
 	return 0;
 }
 
@@ -63,11 +63,11 @@ static int open_beside(struct output *output, struct error *err)
 		r = -errno;
 		free(output->temp);
 		output->temp = NULL;
-		return error_errno(err, r, "create a file beside %s",
+		return error_errno(err, r, "cannot create a file beside %s",
 				   output->name);
 	}
 	if (set_mode(output->fd) < 0)
-		return error_errno(err, -errno, "set the mode of %s",
+		return error_errno(err, -errno, "cannot set the mode of %s",
 				   output->name);
 	return 0;
 }
@@ -101,7 +101,7 @@ int output_open(const char *path, struct output *ret, struct error *err)
 
 static int failed(struct output *output, int code, struct error *err)
 {
-	return error_errno(err, code, "write %s%s", output->name,
+	return error_errno(err, code, "cannot write %s%s", output->name,
 			   output->temp ? " (nothing is left behind)" : "");
 }
 
@@ -145,7 +145,8 @@ int output_commit(struct output *output, struct error *err)
 	if (!output->temp)
 		return 0;
 	if (rename(output->temp, output->path) < 0)
-		return error_errno(err, -errno, "rename to %s", output->name);
+		return error_errno(err, -errno, "cannot rename to %s",
+				   output->name);
 	free(output->temp);
 	output->temp = NULL;
 	return 0;

@@ -87,7 +87,8 @@ int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 	int r = read_own(&own);
 
 	if (r < 0)
-		return error_errno(err, r, "read the groups of this process");
+		return error_errno(err, r,
+				   "cannot read the groups of this process");
 	r = find_identity(uid, gids, &other, err);
 	if (r < 0)
 		return r;
@@ -95,7 +96,7 @@ int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 	if (r == 0)
 		r = broker_connect(args, ret, err);
 	else
-		error_errno(err, r, "connect as uid %u", uid);
+		error_errno(err, r, "cannot connect as uid %u", uid);
 	/* Whatever came after would be done with the wrong rights. */
 	if (take_on(&own) < 0)
 		abort();

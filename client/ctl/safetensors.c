@@ -239,10 +239,11 @@ static int check_cover(const struct safetensors *safetensors, struct error *err)
 		at += entry->size;
 	}
 	if (at != safetensors->data_size)
-		return error_set(err, -EINVAL,
-				 "%" PRIu64
-				 " bytes behind the last tensor belong to none",
-				 safetensors->data_size - at);
+		return error_set(
+			err, -EINVAL,
+			"%" PRIu64
+			" bytes after the last tensor belong to no tensor",
+			safetensors->data_size - at);
 	return 0;
 }
 
@@ -301,7 +302,8 @@ static int read_at(int fd, void *buffer, size_t size, uint64_t offset,
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
-			return error_errno(err, -errno, "read the header");
+			return error_errno(err, -errno,
+					   "cannot read the header");
 		if (n == 0)
 			return error_set(err, -EINVAL,
 					 "the file ends within its header");
@@ -331,7 +333,7 @@ static int read_header_size(int fd, uint64_t file_size, size_t *ret,
 	if (size > SAFETENSORS_MAX_HEADER)
 		return error_set(err, -EINVAL,
 				 "a header of %" PRIu64
-				 " bytes is more than %u: this is no "
+				 " bytes is more than %u: this is not a "
 				 "safetensors file",
 				 size, SAFETENSORS_MAX_HEADER);
 	if (size > file_size - sizeof(size))
@@ -353,7 +355,7 @@ int safetensors_read(int fd, struct safetensors *ret, struct error *err)
 	int r;
 
 	if (fstat(fd, &status) < 0)
-		return error_errno(err, -errno, "look at the file");
+		return error_errno(err, -errno, "cannot inspect the file");
 	file_size = (uint64_t)status.st_size;
 	r = read_header_size(fd, file_size, &size, err);
 	if (r < 0)

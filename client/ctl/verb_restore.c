@@ -259,7 +259,8 @@ static int restore_tensor(struct restore *restore, struct item *item,
 	int r;
 
 	if (item->file.n_entries != 1)
-		return error_set(err, -EBADMSG, "%s has not one tensor",
+		return error_set(err, -EBADMSG,
+				 "%s does not contain exactly one tensor",
 				 item->path);
 	if (json_is_true(json_object_get(item->entry, "evictable")))
 		publication.flags |= FSDP_EVICTABLE;
@@ -319,7 +320,7 @@ static int restore_entry(struct restore *restore, const char *name,
 	safetensors_deinit(&item.file);
 	input_close(&item.input);
 	free(item.path);
-	return r < 0 ? error_wrap(err, r, "restore '%s'", name) : 0;
+	return r < 0 ? error_wrap(err, r, "cannot restore '%s'", name) : 0;
 }
 
 /* --- all of them --------------------------------------------------------- */
@@ -401,7 +402,7 @@ static int check_trust(const struct restore *restore, struct error *err)
 	int r = path ? 0 : out_of_memory(err);
 
 	if (r == 0 && stat(path, &status) < 0)
-		r = error_errno(err, -errno, "look at %s", path);
+		r = error_errno(err, -errno, "cannot inspect %s", path);
 	if (r == 0 && (status.st_uid != 0 || (status.st_mode & 022)))
 		r = error_set(err, -EPERM,
 			      "cannot restore names of other users: %s could "

@@ -233,7 +233,7 @@ static int sink_write(void *data, const void *bytes, size_t size,
 			pwrite(sink->output->fd, p, size, (off_t)sink->offset);
 
 		if (n < 0 && errno != EINTR)
-			return error_errno(err, -errno, "write %s",
+			return error_errno(err, -errno, "cannot write %s",
 					   sink->output->name);
 		if (n < 0)
 			continue;
@@ -331,7 +331,7 @@ static int write_file(const struct save *save, struct item *item,
 
 	/* Memory of mode 0600 is no file for others. */
 	if (r == 0 && fchmod(output.fd, 0600) < 0)
-		r = error_errno(err, -errno, "set the mode of %s", path);
+		r = error_errno(err, -errno, "cannot set the mode of %s", path);
 	if (r == 0)
 		r = write_contents(item, &output, ret_size, err);
 	/* No thread may write any more when the file is closed. */
@@ -608,11 +608,11 @@ static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 	int fd;
 
 	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-		return error_errno(err, -errno, "make %s", directory);
+		return error_errno(err, -errno, "cannot make %s", directory);
 	files = opendir(directory);
 	fd = files ? fcntl(dirfd(files), F_DUPFD_CLOEXEC, 3) : -1;
 	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		int r = error_errno(err, -errno, "lock %s for this save",
+		int r = error_errno(err, -errno, "cannot lock %s for this save",
 				    directory);
 
 		if (fd >= 0)

@@ -30,8 +30,9 @@ static int check_top(const struct args *args, struct error *err)
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_PAGES))
 		return error_set(err, -EINVAL, "--pages is for --batch");
 	if (!args_has(args, ARG_BATCH) && !isatty(STDOUT_FILENO))
-		return error_set(err, -EINVAL,
-				 "standard output is no terminal: say --batch");
+		return error_set(
+			err, -EINVAL,
+			"standard output is not a terminal: give --batch");
 	return 0;
 }
 
@@ -47,7 +48,7 @@ static int run_batch(struct top *top, const struct args *args,
 		if (i > 0 && (putchar('\n') == EOF || fflush(stdout) == EOF ||
 			      usleep((useconds_t)args->delay_ms * 1000) < 0))
 			return error_errno(err, -errno,
-					   "write standard output");
+					   "cannot write standard output");
 		r = top_read(top, err);
 		if (r == 0)
 			r = top_print(top, 0, stdout, err);
@@ -73,10 +74,10 @@ static int print_page(struct top *top, struct screen *screen, struct error *err)
 	screen->text = NULL;
 	file = open_memstream(&screen->text, &screen->size);
 	if (!file)
-		return error_set(err, -ENOMEM, "out of memory for the screen");
+		return error_set(err, -ENOMEM, "no memory for the screen");
 	r = top_print(top, COLS, file, err);
 	if (fclose(file) == EOF && r == 0)
-		r = error_set(err, -ENOMEM, "out of memory for the screen");
+		r = error_set(err, -ENOMEM, "no memory for the screen");
 	return r;
 }
 
@@ -209,7 +210,7 @@ static int run_screen(struct top *top, const struct args *args,
 	if (!newterm(NULL, stdout, stdin))
 		return error_set(err, -ENOTTY,
 				 "the terminal '%s' is not known: set TERM, or "
-				 "say --batch",
+				 "give --batch",
 				 getenv("TERM") ? getenv("TERM") : "");
 	cbreak();
 	noecho();

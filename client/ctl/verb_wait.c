@@ -121,7 +121,7 @@ static int show(const struct fsdp_event *event, void *data)
 	/* Whoever reads a pipe wants each line at once. */
 	if (r < 0 || fflush(stdout) == EOF)
 		return error_errno(watch->err, errno ? -errno : -ENOMEM,
-				   "write standard output");
+				   "cannot write standard output");
 	return --watch->n_left == 0;
 }
 

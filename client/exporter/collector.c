@@ -226,7 +226,7 @@ int collector_start(const char *socket, struct collector **ret,
 	r = pthread_create(&collector->thread, NULL, run, collector);
 	if (r != 0) {
 		free(collector);
-		return error_errno(err, -r, "start a thread");
+		return error_errno(err, -r, "cannot start a thread");
 	}
 	*ret = collector;
 	return 0;

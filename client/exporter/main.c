@@ -30,7 +30,7 @@ static int open_port_file(const char *path, FILE **ret, struct error *err)
 {
 	*ret = path ? fopen(path, "we") : NULL;
 	if (path && !*ret)
-		return error_errno(err, -errno, "open %s", path);
+		return error_errno(err, -errno, "cannot open %s", path);
 	return 0;
 }
 
@@ -41,7 +41,7 @@ static int write_port(FILE *file, uint16_t port, struct error *err)
 		return 0;
 	fprintf(file, "%u\n", port);
 	if (fclose(file) != 0)
-		return error_errno(err, -errno, "write the file with the port");
+		return error_errno(err, -errno, "cannot write the file with the port");
 	return 0;
 }
 

@@ -106,9 +106,9 @@ int options_parse(int argc, char **argv, struct options *ret, struct error *err)
 		}
 	}
 	if (optind < argc)
-		return error_set(err, -EINVAL,
-				 "'%.64s' is too much: see fsdp-exporter "
-				 "--help",
-				 argv[optind]);
+		return error_set(
+			err, -EINVAL,
+			"unexpected argument '%.64s': see fsdp-exporter --help",
+			argv[optind]);
 	return parse_address(address, port, &ret->address, err);
 }

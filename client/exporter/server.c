@@ -281,8 +281,9 @@ int server_start(const struct sockaddr_storage *address,
 		int code = errno ? -errno : -EIO;
 
 		free(server);
-		return error_errno(err, code,
-				   "listen for HTTP; is the port in use?");
+		return error_errno(
+			err, code,
+			"cannot listen for HTTP; is the port in use?");
 	}
 	*ret = server;
 	return 0;

@@ -77,9 +77,8 @@ int box_call_compare(const struct fsdp_comm *comm, const struct box_call *own,
 	if (own->number != theirs->number)
 		return error_set(err, -EPROTO,
 				 "rank %u is in call %u, but rank %u in call "
-				 "%u; their libraries are of different "
-				 "versions, or one has written what it should "
-				 "not",
+				 "%u; their libraries have different versions, "
+				 "or one has overwritten the board",
 				 comm->rank, own->number, rank, theirs->number);
 	if (theirs->sizes[comm->rank] != size)
 		return refuse_size(comm, own, rank, theirs->sizes[comm->rank],

@@ -48,7 +48,8 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 		return 0;
 	if (r != -ECONNABORTED && connection_is_down(&comm->client->connection))
 		r = error_wrap(err, -ECONNABORTED,
-			       "fsdpd is gone, and what ran there with it");
+			       "fsdpd has exited, and the communicators that "
+			       "ran there have ended");
 	if (r != -ECONNABORTED)
 		return r;
 	comm->failure = *err;
@@ -114,8 +115,8 @@ int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 	if (plain_is_device(comm))
 		return plain_check_stream(&comm->device, stream, err);
 	return error_set(err, -EINVAL,
-			 "communicator '%s' is on host memory, which no stream "
-			 "orders; give none",
+			 "communicator '%s' is on host memory, whose ranks use "
+			 "no streams; give no stream",
 			 comm->name);
 }
 

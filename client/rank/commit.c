@@ -120,7 +120,7 @@ int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,
 
 	if (r == 0 && step == 0)
 		r = error_set(err, -EINVAL,
-			      "step 0 cannot be committed; it stands for none");
+			      "cannot commit step 0: steps begin at 1");
 	if (r == 0 && stream)
 		r = comm_check_stream(comm, stream, err);
 	if (r == 0)

@@ -75,7 +75,7 @@ static int look(struct rank_engine *engine, const struct event *event,
 		result = cu.EventQuery(event->handle);
 	context_leave();
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
-		return driver_error(err, result, "wait for a stream");
+		return driver_error(err, result, "cannot wait for a stream");
 	r = nccl_comm_poll(engine->nccl.comm, err);
 	if (r != 0)
 		return r;
@@ -97,7 +97,7 @@ int engine_await_event(struct rank_engine *engine, const struct event *event,
 			return 0;
 		if (deadline_ms >= 0 && clock_now_ms() >= deadline_ms)
 			return error_set(err, -ETIMEDOUT,
-					 "the device is not done with it yet");
+					 "the device has not finished it yet");
 		if (clock_now_ms() - asked_ms >= ASK_MS) {
 			r = ask_broker(engine->comm, err);
 			if (r < 0)

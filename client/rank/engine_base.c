@@ -26,7 +26,7 @@ int engine_record(struct rank_engine *engine, CUstream stream,
 	r = context_enter(engine->device, err);
 	if (r == 0) {
 		r = driver_error(err, cu.EventRecord(event->handle, stream),
-				 "note how far a stream is");
+				 "cannot record an event on a stream");
 		context_leave();
 	}
 	if (r < 0) {
@@ -48,7 +48,7 @@ int engine_follow(struct rank_engine *engine, CUstream stream,
 	if (r < 0)
 		return r;
 	r = driver_error(err, cu.StreamWaitEvent(stream, event->handle, 0),
-			 "have a stream wait for another");
+			 "cannot make a stream wait for another");
 	context_leave();
 	return r;
 }

@@ -156,7 +156,7 @@ static int await_streams(const struct rank_engine *engine, int64_t deadline_ms,
 			device_format(&engine->device->uuid, text);
 			return error_set(err, -ETIMEDOUT,
 					 "collectives on %s wait for work that "
-					 "does not end",
+					 "has not finished",
 					 text);
 		}
 		(void)nanosleep(&pause, NULL);

@@ -261,9 +261,8 @@ struct fsdp_tensor *job_memory(const struct job *job)
 static int refuse_board(const struct fsdp_comm *comm, struct error *err)
 {
 	return error_set(err, -EPROTO,
-			 "the board of communicator '%s' makes no sense: a "
-			 "rank has written what it should not; leave and join "
-			 "again",
+			 "the board of communicator '%s' is damaged: a rank "
+			 "has overwritten it; leave and join again",
 			 comm->name);
 }
 

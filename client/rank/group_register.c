@@ -107,8 +107,8 @@ static int make_plan(const struct fsdp_comm *comm,
 		return r;
 	plan_deinit(ret);
 	return error_set(err, -EPROTO,
-			 "this library lays the group out in another way than "
-			 "fsdpd; both must be of one version");
+			 "this library and fsdpd compute different layouts of "
+			 "the group; install both from one build");
 }
 
 /* Make the data that this rank needs to do the work. On failure the answer is

@@ -401,7 +401,7 @@ static int describe(struct fsdp_group *group,
 			    group->comm->reducer->kernels, &options, err);
 
 	if (r < 0)
-		return error_wrap(err, r, "reduce '%s'", group->name);
+		return error_wrap(err, r, "cannot reduce '%s'", group->name);
 	reduce_share(&ret->reduce);
 	n_tasks = reduce_count_tasks(&ret->reduce);
 	ret->group = group;

@@ -164,7 +164,7 @@ static int open_engine(struct fsdp_comm *comm,
 	if (r == 0)
 		return 0;
 	comm_give_up(comm, err);
-	return error_wrap(err, r, "join communicator '%s'", comm->name);
+	return error_wrap(err, r, "cannot join communicator '%s'", comm->name);
 }
 
 int fsdp_comm_join(struct fsdp_client *client, const char *name,
@@ -187,7 +187,8 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	request.comm_join = join_request(name, n_ranks, rank, &desc);
 	r = prepare(&request.comm_join, err);
 	if (r < 0)
-		return error_wrap(err, r, "join communicator '%s'", name);
+		return error_wrap(err, r, "cannot join communicator '%s'",
+				  name);
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return error_nomem(err, "a communicator");

@@ -45,9 +45,10 @@ static int want_room(struct rank_engine *engine, struct engine_room *room,
 	r = fsdp_alloc_on(engine->comm->client, &device, &spec, 1, NULL,
 			  engine->timeout_ms, &tensor);
 	if (r < 0)
-		return error_wrap(err, r,
-				  "make room for offloaded shards on the "
-				  "device");
+		return error_wrap(
+			err, r,
+			"cannot make room for offloaded shards on the "
+			"device");
 	fsdp_free(room->tensor);
 	room->tensor = tensor;
 	room->size = size;
@@ -124,7 +125,7 @@ static int want_streams(struct rank_engine *engine, struct error *err)
 				err,
 				cu.StreamCreate(streams[i],
 						CU_STREAM_NON_BLOCKING),
-				"make a stream for offloaded shards");
+				"cannot make a stream for offloaded shards");
 	}
 	context_leave();
 	return r;
@@ -219,8 +220,9 @@ static int copy(struct rank_engine *engine, bool is_in, CUdeviceptr device,
 					    engine->in_stream)
 		       : cu.MemcpyDtoHAsync(host->data, device, size,
 					    engine->out_stream);
-	r = driver_error(err, result, "copy %" PRIu64 " offloaded bytes %s",
-			 size, is_in ? "to the device" : "from the device");
+	r = driver_error(err, result,
+			 "cannot copy %" PRIu64 " offloaded bytes %s", size,
+			 is_in ? "to the device" : "from the device");
 	context_leave();
 	return r;
 }

@@ -52,7 +52,8 @@ static int await_stream(const struct fsdp_comm *comm,
 	context_leave();
 	if (result == CUDA_ERROR_NOT_READY)
 		return refuse_late(comm, err);
-	return driver_error(err, result, "wait for the stream that was given");
+	return driver_error(err, result,
+			    "cannot wait for the stream that was given");
 }
 
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
@@ -94,7 +95,7 @@ static int begin(const struct fsdp_comm *comm, CUstream *ret, struct error *err)
 	if (r < 0)
 		return r;
 	r = driver_error(err, cu.StreamCreate(ret, CU_STREAM_NON_BLOCKING),
-			 "make a stream");
+			 "cannot make a stream");
 	if (r < 0)
 		context_leave();
 	return r;
@@ -105,7 +106,7 @@ static int end(CUstream stream, int r, struct error *err)
 {
 	if (r == 0)
 		r = driver_error(err, cu.StreamSynchronize(stream),
-				 "wait for a stream");
+				 "cannot wait for a stream");
 	(void)cu.StreamDestroy(stream);
 	context_leave();
 	return r;

@@ -69,8 +69,8 @@ static int begin_by_ranks(struct fsdp_group *group, struct error *err)
 
 	if (!group->step)
 		return error_set(err, -ENODATA,
-				 "nothing of group '%s' was committed yet: "
-				 "write the shards and commit a step first",
+				 "group '%s' has no committed step yet: write "
+				 "the shards and commit a step first",
 				 group->name);
 	r = comm_check_run(group->comm, err);
 	if (r < 0)
@@ -202,7 +202,7 @@ static int reshard_by_ranks(struct fsdp_group *group, uint32_t n_mesh,
 	int r = n_mesh ? plan_check_mesh(&plan, n_mesh, err) : 0;
 
 	if (r < 0)
-		return error_wrap(err, r, "reshard '%s'", group->name);
+		return error_wrap(err, r, "cannot reshard '%s'", group->name);
 	if (!is_in_place(group))
 		return host_gather_reshard(group, n_mesh, err);
 	/* All shards are mapped here, so a smaller mesh needs no copy. */

@@ -194,7 +194,7 @@ static int check_bucket(uint32_t bucket, uint32_t *n, struct error *err)
 		++*n;
 	if (*n > 0 && bucket == *n - 1)
 		return 0;
-	return error_set(err, -EINVAL, "it is in bucket %u, behind %u others",
+	return error_set(err, -EINVAL, "it is in bucket %u, after %u others",
 			 bucket, *n);
 }
 

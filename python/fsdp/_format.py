@@ -119,7 +119,7 @@ class File:
         start = os.pread(self.fd, 8, 0)
         n = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if n > min(size - 8, _MAX_HEADER):
-            raise _refuse(self.path, "it is no safetensors file, or it is cut off")
+            raise _refuse(self.path, "it is not a safetensors file, or it is cut off")
         entries, metadata = _parse(self.path, os.pread(self.fd, n, 8), size - 8 - n)
         for entry in entries:
             entry.offset += 8 + n

@@ -167,7 +167,7 @@ def test_caps_are_a_number_or_one_for_each_bucket(document):
 def test_refusals_say_why(document):
     with pytest.raises(fsdp.Invalid, match="^cannot plan: --mode: there is no mode 'x'"):
         fsdp.plan(document, mode="x")
-    with pytest.raises(fsdp.Invalid, match="a cap of -1 MiB is none"):
+    with pytest.raises(fsdp.Invalid, match="a cap of -1 MiB is invalid"):
         fsdp.plan(document, cap_mb=-1)
     document["nodes"].append(document["nodes"][0])
     with pytest.raises(fsdp.Invalid, match="^cannot plan: two nodes are named 'p0'"):

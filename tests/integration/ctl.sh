@@ -187,7 +187,7 @@ refuse "raw must have the size of its type" 1 "need 64 bytes, the file has 96" \
 files fortran f.npy
 refuse "Fortran order is refused" 1 "Fortran" put f.npy --name t/x
 refuse "a missing file is said" 1 "No such file" put nix.npy --name t/x
-refuse "a directory is no file" 1 "no regular file" put . --name t/x
+refuse "a directory is no file" 1 "not a regular file" put . --name t/x
 head -c 3000 model.safetensors >short.safetensors
 refuse "a truncated model is refused" 1 "truncated" \
 	load short.safetensors --prefix x/

@@ -85,7 +85,7 @@ check "the second finds it there" ctl_json \
 check "and says so" \
 	grep -q "once/ version 1 is there: 3 tensors" \
 	<(ctl load m-1.safetensors --prefix once/ --once --timeout forever)
-refuse "a name in the way is said" 1 "would lie in each other" \
+refuse "a name in the way is said" 1 "would overlap" \
 	load m-1.safetensors --prefix once/below/ --once
 refuse "--once replaces nothing" 2 "give one of them" \
 	load m-1.safetensors --prefix once/ --once --replace

@@ -653,5 +653,5 @@ Test(channel, a_consumer_that_dies_gives_back_its_slots)
 	/* The producer is told while it waits, at the latest. */
 	while (fsdp_item_begin(from, -1, &item) == 0)
 		fsdp_item_cancel(item);
-	cr_expect(ne(ptr, (void *)strstr(fsdp_error(), "have gone"), NULL));
+	cr_expect(ne(ptr, (void *)strstr(fsdp_error(), "have left"), NULL));
 }

@@ -246,7 +246,8 @@ Test(comm, who_joins_with_other_options_is_told_which)
 		{{.limit = 5}, "a limit of groups of 0, not 5"},
 		{{.limit_bytes = 5}, "a limit of bytes of 0, not 5"},
 		{{.n_inputs = 5}, "a number of inputs of 1, not 5"},
-		{{.access = {.mode = 0660, .gid = 0}}, "mode 0600; join it so"},
+		{{.access = {.mode = 0660, .gid = 0}},
+		 "mode 0600; join with the same"},
 	};
 	struct fsdp_client *other = connect_client();
 	struct fsdp_comm *comm;
@@ -560,7 +561,7 @@ Test(comm, a_step_is_committed_when_all_have)
 	cr_assert(eq(u32, look(), 1));
 	cr_assert(eq(u64, seen.step, 2));
 	cr_assert(eq(int, rank_run(&ranks, 1, commit2), -EINVAL));
-	assert_says(1, "step 2 is not above the last one that was committed");
+	assert_says(1, "step 2 must be greater than the last committed step");
 }
 
 Test(comm, who_does_not_commit_in_time_is_named_to_the_others)

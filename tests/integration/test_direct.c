@@ -171,7 +171,7 @@ Test(direct, nothing_is_whole_before_a_commit)
 {
 	crew_start(1, &CREW);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
-	assert_says(0, "nothing of group 'l0' was committed yet");
+	assert_says(0, "group 'l0' has no committed step yet");
 	cr_assert(zero(int, rank_run(&ranks, 0, trainer_commit)));
 	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
 }

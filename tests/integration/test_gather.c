@@ -494,7 +494,7 @@ Test(gather, nothing_is_whole_before_something_was_committed)
 
 	crew_start(1, &crew);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
-	assert_says(0, "nothing of group 'l0' was committed yet");
+	assert_says(0, "group 'l0' has no committed step yet");
 	cr_assert(eq(int, rank_run(&ranks, 0, commit), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
 }

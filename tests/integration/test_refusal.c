@@ -461,7 +461,8 @@ Test(refusal, of_kinds_and_bodies_that_are_none)
 	static uint8_t many[FRAME_MAX_BODY];
 
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
-		check_body(kinds[i], many, 0, -ENOSYS, "knows no request");
+		check_body(kinds[i], many, 0, -ENOSYS,
+			   "does not support requests");
 	for (uint16_t kind = MESSAGE_PING; kind <= MESSAGE_MAX; kind++) {
 		check_body(kind, (const uint8_t *)"\xff\xff\xff", 3, -EBADMSG,
 			   message_kind_name(kind));

@@ -150,7 +150,7 @@ Test(refusal_collective, of_what_another_session_is_in)
 		{"an unknown one", commit_of(NONE, 1), -ECONNABORTED,
 		 "communicator 999999 is not running"},
 		{"an unknown group", unshard_of(NONE), -ECONNABORTED,
-		 "group 999999 is of no communicator that runs"},
+		 "group 999999 belongs to no running communicator"},
 		{"no communicator", commit_of(0, 1), -EINVAL,
 		 "which communicator"},
 		{"no group", unshard_of(0), -EINVAL, "which group"},
@@ -331,7 +331,7 @@ Test(refusal_collective, of_plans_that_differ_between_ranks)
 	odd[0].shard_dim = 1;
 	theirs = group_of(comm, "third", odd, 2);
 	check_mismatch("what cannot be cut", &mine, &theirs, -EINVAL,
-		       "asks for what cannot be", "cannot share evenly");
+		       "gave an invalid description", "cannot share evenly");
 	theirs = group_of(comm, "fourth", plain, 2);
 	check_mismatch("a name", &mine, &theirs, -EINVAL, "in the same order",
 		       "registers group 'fourth', but");

@@ -196,7 +196,7 @@ Test(refusal_collective, of_commits_of_the_wrong_step)
 {
 	refuse(me, "none", commit_of(comm, 0), -EINVAL, "step 0");
 	refuse(me, "the last", commit_of(comm, step), -EINVAL,
-	       "step 1 is not above the last one");
+	       "step 1 must be greater than the last");
 	refuse(me, "a wait for what was not begun",
 	       wait_of(comm, 0, WORK_COMMIT, step + 1), -EINVAL,
 	       "has not committed step 2");

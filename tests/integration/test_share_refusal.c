@@ -37,11 +37,11 @@ Test(share_refusal, what_is_no_device_memory)
 {
 	int on_stack = 0;
 
-	expect_refused(&on_stack, 1, -EINVAL, "no device memory");
-	expect_refused(NULL, 1, -EINVAL, "no device memory");
+	expect_refused(&on_stack, 1, -EINVAL, "not device memory");
+	expect_refused(NULL, 1, -EINVAL, "not device memory");
 	must(legacy_make(1));
-	expect_refused(&on_stack, 1, -EINVAL, "no device memory");
-	expect_refused(pinned_memory(4096), 1, -EINVAL, "no device memory");
+	expect_refused(&on_stack, 1, -EINVAL, "not device memory");
+	expect_refused(pinned_memory(4096), 1, -EINVAL, "not device memory");
 	cr_expect(nothing_is_left(3));
 }
 
@@ -344,9 +344,9 @@ Test(share_wire, a_descriptor_of_something_else)
 	must(pipe(pipe_fds) == 0);
 	offer_donated(&offer);
 	offer.fds = &memfd;
-	expect_no_offer(&offer, -EINVAL, "no memory of device");
+	expect_no_offer(&offer, -EINVAL, "not memory of device");
 	offer.fds = &pipe_fds[0];
-	expect_no_offer(&offer, -EINVAL, "no device memory");
+	expect_no_offer(&offer, -EINVAL, "not device memory");
 	offer_donated(&offer);
 	offer.request.share.size -= 1;
 	expect_no_offer(&offer, -EINVAL, "no chunk");

@@ -164,7 +164,7 @@ Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
 	struct fsdp_work work = reduce_with_one_who_dies();
 
 	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
-	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not let go of GPU-"),
+	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not released GPU-"),
 		     NULL),
 		  "%s", fsdp_error());
 	cr_expect(eq(int, fsdp_comm_leave(pair_comm), -ETIMEDOUT));
@@ -180,7 +180,7 @@ Test(stuck_device, closing_has_a_limit_though_nccl_cannot_end)
 {
 	(void)reduce_with_one_who_dies();
 	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
-	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not let go of GPU-"),
+	cr_expect(ne(ptr, strstr(fsdp_error(), "NCCL has not released GPU-"),
 		     NULL),
 		  "%s", fsdp_error());
 	open_gate();

@@ -289,7 +289,7 @@ static const char of_broker[] = "the broker was restarted";
 bool drill_is_told_of_broker(const struct exact_rank *it)
 {
 	return drill_is_told(it, of_broker) ||
-	       drill_is_told(it, "fsdpd is gone");
+	       drill_is_told(it, "fsdpd has exited");
 }
 
 static void expect(const struct training *training, uint32_t rank,

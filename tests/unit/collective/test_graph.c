@@ -110,7 +110,7 @@ static const struct {
 	 "nodes 'a' and 'b' are in a cycle"},
 	{OP("a", "\"a\""), "nodes 'a' and 'a' are in a cycle"},
 	{OP("a", "\"p\"") "," P, "node 'a' uses 'p' before its definition"},
-	{OP("a", "\"x\""), "op 'a': its input 'x' is no node"},
+	{OP("a", "\"x\""), "op 'a': its input 'x' is not a node"},
 	/* kinds and keys */
 	{NODE("a", "fused_mlp") F32("4"),
 	 "node 0: 'a' is of the unknown kind 'fused_mlp'"},
@@ -119,10 +119,11 @@ static const struct {
 	{NODE("", "op") "}", "node 0: its name is empty"},
 	{NODE("a", "op") IN("") F32("4"), "op 'a': it has no call"},
 	{NODE("p", "placeholder") ",\"color\":1" F32("4"),
-	 "placeholder 'p': its key 'color' is none"},
+	 "placeholder 'p': a node of this kind has no key 'color'"},
 	{NODE("p", "placeholder") OF("g", "2") F32("4"),
-	 "placeholder 'p': its key 'group' is none"},
-	{NODE("p", "placeholder") IN("") F32("4"), "its key 'inputs' is none"},
+	 "placeholder 'p': a node of this kind has no key 'group'"},
+	{NODE("p", "placeholder") IN("") F32("4"),
+	 "a node of this kind has no key 'inputs'"},
 	{NODE("p", "placeholder") ",\"name\":\"q\"" F32("4"),
 	 "duplicate object key"},
 	{P "," NODE("a", "op") ",\"call\":\"f\",\"inputs\":\"p\"" F32("4"),
@@ -138,10 +139,10 @@ static const struct {
 	{NODE("p", "placeholder") ",\"dtype\":\"f99\",\"shape\":[]}",
 	 "its dtype 'f99' is unknown"},
 	{P "," NODE("c", "convert") IN("\"p\"") F32("5"),
-	 "convert 'c': a convert has the shape"},
+	 "convert 'c': the shape of a convert must be"},
 	{NODE("p", "placeholder") F32("4") "," NODE("o", "output") IN("\"p\"")
 		 F32("4"),
-	 "its key 'dtype' is none"},
+	 "a node of this kind has no key 'dtype'"},
 	{P "," NODE("o", "output") IN("\"p\"") "}," OP("a", "\"o\""),
 	 "op 'a': it uses 'o', which is an output"},
 	/* collectives: case 23 for the users */
@@ -153,13 +154,13 @@ static const struct {
 					      "8") "," OP("a", "\"g\""),
 	 "op 'a': it uses collective 'g', which only a wait may"},
 	{P "," WAIT("w", "\"p\"", "4"),
-	 "wait 'w': it waits for 'p', which is no collective"},
+	 "wait 'w': it waits for 'p', which is not a collective"},
 	{P "," AG("g", "\"p\"", "8") "," WAIT("w", "\"g\"", "4"),
 	 "wait 'w': its dtype and shape are not those of the result of 'g'"},
 	{P "," AG("g", "\"p\"", "9"),
 	 "all_gather 'g': the first dimension is 9 with all 2 ranks"},
 	{NODE("p", "placeholder") F32("") "," AG("g", "\"p\"", "2"),
-	 "a tensor without dimensions has none to cut"},
+	 "a tensor without dimensions cannot be cut"},
 	{NODE("p", "placeholder") ",\"dtype\":\"bf16\",\"shape\":[4]}," AG(
 		 "g", "\"p\"", "8"),
 	 "all_gather 'g': it takes bf16 and gives f32"},
@@ -168,7 +169,7 @@ static const struct {
 	 "reduce_scatter 'r': the first dimension is 4 with all 3 ranks"},
 	{P "," NODE("r", "all_reduce") IN("\"p\"")
 		 OF("g", "3") ",\"reduce\":\"sum\"" F32("2"),
-	 "all_reduce 'r': an all-reduce has the dtype and shape"},
+	 "all_reduce 'r': the dtype and shape of an all-reduce must be"},
 	{P "," NODE("r", "all_reduce") IN("\"p\"")
 		 OF("g", "3") ",\"reduce\":\"xor\"" F32("4"),
 	 "all_reduce 'r': its reduce 'xor' is unknown"},
@@ -211,7 +212,7 @@ static const struct {
 		 "u", "unpack")
 		 IN("\"b\"") ",\"rows\":1,\"row_size\":4,"
 			     "\"offset\":1,\"length\":2" F32("1"),
-	 "unpack 'u': it begins at byte 2 of its buffer, which is no multiple"},
+	 "unpack 'u': it begins at byte 2 of its buffer, which is not a multiple"},
 	{NODE("b", "allocate") F32("4") "," OP("a", "\"b\""),
 	 "op 'a': it reads buffer 'b', which nothing has filled"},
 	/* values that are not one tensor */
@@ -292,7 +293,7 @@ Test(graph, files_are_read_and_others_refused_by_name)
 
 	cr_assert(ne(ptr, mkdtemp(directory), NULL));
 	cr_assert(lt(int, graph_json_read_file(directory, &graph, &err), 0));
-	cr_assert(ne(ptr, strstr(err.msg, "no regular file"), NULL));
+	cr_assert(ne(ptr, strstr(err.msg, "not a regular file"), NULL));
 	snprintf(path, sizeof(path), "%s/graph.json", directory);
 	cr_assert(eq(int, graph_json_read_file(path, &graph, &err), -ENOENT));
 	cr_assert(ne(ptr, strstr(err.msg, path), NULL));

@@ -218,5 +218,5 @@ Test(wire, on_host_memory_there_is_no_offload)
 
 	cr_expect(eq(int, plan_make(params, 1, &policy, 2, 1, &plan, &err),
 		     -EINVAL));
-	cr_expect(strstr(err.msg, "host memory anyway") != NULL, "%s", err.msg);
+	cr_expect(strstr(err.msg, "is in host memory") != NULL, "%s", err.msg);
 }

@@ -84,7 +84,7 @@ Test(driver, the_first_result_stays)
 
 Test(driver, another_library_is_no_driver)
 {
-	expect_refusal("libm.so.6", -ENODEV, "no CUDA driver");
+	expect_refusal("libm.so.6", -ENODEV, "not a CUDA driver");
 }
 
 Test(driver, the_toolkits_stub_is_called_one)
@@ -264,5 +264,5 @@ Test(driver, after_a_sticky_result_the_process_must_be_started_anew)
 	cr_expect(not(driver_is_sticky(CUDA_SUCCESS)));
 	cr_expect(eq(int, driver_error(&err, CUDA_ERROR_LAUNCH_FAILED, "wait"),
 		     -EIO));
-	cr_expect(says(&err, "start it anew"), "%s", err.msg);
+	cr_expect(says(&err, "start it again"), "%s", err.msg);
 }

@@ -419,9 +419,9 @@ Test(ipc, what_is_no_memory_of_the_device_is_refused)
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
 	int on_host = 0;
 
-	expect_refusal(gpu, 0, 1, -EINVAL, "no device memory");
+	expect_refusal(gpu, 0, 1, -EINVAL, "not device memory");
 	expect_refusal(gpu, (CUdeviceptr)(uintptr_t)&on_host, 1, -EINVAL,
-		       "no device memory");
+		       "not device memory");
 	expect_refusal(gpu, gpu_alloc(other, 16), 16, -EINVAL, "device 1");
 	expect_refusal(gpu, at, SEGMENT + 1, -EINVAL, "leave");
 	expect_refusal(gpu, at + 1, SEGMENT, -EINVAL, "leave");

@@ -638,7 +638,7 @@ Test(kernels, factors_are_only_for_what_is_calculated_with)
 	expect_no_launch(call, stream, "a factor of 2.5 for kernel");
 	call.factor = 1;
 	call.is_added = true;
-	expect_no_launch(call, stream, "fsdp_copy_in does not add");
+	expect_no_launch(call, stream, "fsdp_copy_in cannot accumulate");
 	kernels_table_free(table);
 	case_deinit(&launch);
 }

@@ -395,7 +395,7 @@ Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
 	cr_assert(zero(int, ranks_run(&ranks, gather)));
 	cr_assert(zero(int,
 		       rank_run(&ranks, 0, gather_behind_what_does_not_end)));
-	expect_late(0, rank_abort, "NCCL has not let go of GPU-");
+	expect_late(0, rank_abort, "NCCL has not released GPU-");
 	cr_expect(eq(int, rank_run(&ranks, 0, gather), -ECONNABORTED));
 	cr_assert(zero(int, rank_run(&ranks, 0, rank_let_go)));
 	cr_expect(zero(int, rank_run(&ranks, 0, rank_abort)));
@@ -414,7 +414,7 @@ Test(nccl_comm, a_close_has_a_limit_if_another_rank_stays)
 	ranks_end(&ranks);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		cr_expect(eq(int, ranks.notes[rank].code, -ETIMEDOUT));
-		expect_said(rank, "NCCL has not let go of GPU-");
+		expect_said(rank, "NCCL has not released GPU-");
 	}
 	actor_kill(&ranks.actors[1]);
 	cr_expect(zero(int, rank_run(&ranks, 0, rank_abort)));

@@ -231,8 +231,8 @@ Test(order, counters_and_values_that_cannot_be_are_refused)
 		{TIMELINE_SIZE - 4, 1, "no counter"},
 		{UINT64_MAX - 7, 1, "no counter"},
 		{TIMELINE_STRIDE + 1, 1, "no counter"},
-		{TIMELINE_STRIDE, ORDER_POISON, "no value"},
-		{TIMELINE_STRIDE, UINT64_MAX, "no value"},
+		{TIMELINE_STRIDE, ORDER_POISON, "not a value"},
+		{TIMELINE_STRIDE, UINT64_MAX, "not a value"},
 	};
 	struct error err = ERROR_NULL;
 	struct side side;

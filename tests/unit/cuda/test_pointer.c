@@ -107,7 +107,7 @@ Test(pointer, what_is_none_is_refused)
 	expect_none((uintptr_t)&on_stack, -EINVAL, "uses no device");
 	cr_expect(le(long, gpu_count(getpid(), "contexts"), 0));
 	at = make(machine_gpu(0));
-	expect_none((uintptr_t)&on_stack, -EINVAL, "no device memory");
-	expect_none(0, -EINVAL, "no device memory");
-	expect_none(at + SIZE + (2 << 20), -EINVAL, "no device memory");
+	expect_none((uintptr_t)&on_stack, -EINVAL, "not device memory");
+	expect_none(0, -EINVAL, "not device memory");
+	expect_none(at + SIZE + (2 << 20), -EINVAL, "not device memory");
 }

@@ -245,6 +245,6 @@ Test(staging, a_device_that_is_lost_meanwhile_is_an_error)
 	if (r == 0)
 		r = staging_finish(staging, &err);
 	cr_expect(eq(int, r, -EIO));
-	cr_expect(says(&err, "start it anew"), "%s", err.msg);
+	cr_expect(says(&err, "start it again"), "%s", err.msg);
 	staging_free(staging);
 }

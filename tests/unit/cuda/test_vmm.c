@@ -412,7 +412,7 @@ Test(vmm, who_writes_a_read_only_mapping_has_lost_the_device)
 
 	cr_assert(driver_is_sticky(result), "result %d", (int)result);
 	cr_expect(eq(int, driver_error(&err, result, "write"), -EIO));
-	cr_expect(says(&err, "start it anew"), "%s", err.msg);
+	cr_expect(says(&err, "start it again"), "%s", err.msg);
 }
 
 /* Make and map a chunk on a device that has room for this one only. */

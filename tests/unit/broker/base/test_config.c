@@ -189,7 +189,7 @@ static const struct {
 	{"[memory]\nchunk_max = 2M\nchunk_min = 4M\n", ":3:", "chunk_max"},
 	{"[memory]\nmemory_max = 0\n", ":2:", "memory_max"},
 	{"[memory]\nmemory_max = 1000T\n#\n", ":2:", "of this machine"},
-	{"[quota]\nquota_sessions = 0\n", ":2:", "from 1 up"},
+	{"[quota]\nquota_sessions = 0\n", ":2:", "of at least 1"},
 	{"[quota]\nsessions_reserved = 4096\n", ":2:", "below 4096"},
 	{"[memory]\nwarm_ms = 1\n\nwarm_ms = 1\n", ":4:", "second time"},
 	{"[quota]\nquota_slots = 1\n[memory]\n[quota]\nquota_slots = 2\n",
@@ -315,7 +315,7 @@ Test(config, a_setting_of_the_command_line_goes_before_all_files)
 	cr_expect(eq(int, load(&config, &files, "warm=1", &err), -EINVAL));
 	cr_expect(strstr(err.msg, "no key \"warm\"") != NULL, "%s", err.msg);
 	cr_expect(eq(int, load(&config, &files, "warm_ms", &err), -EINVAL));
-	cr_expect(strstr(err.msg, "not KEY=VALUE") != NULL, "%s", err.msg);
+	cr_expect(strstr(err.msg, "expected KEY=VALUE") != NULL, "%s", err.msg);
 	cr_expect(
 		eq(int, load(&config, &files, "chunk_max=2M", &err), -EINVAL));
 	cr_expect(strstr(err.msg, "--set: chunk_min") != NULL, "%s", err.msg);

@@ -271,7 +271,7 @@ Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
 		let_watch_pass();
 	wait_for(&seen, 1);
 	cr_expect(eq(int, seen.last.code, -EIO));
-	cr_expect(strstr(seen.last.sentence, "said nothing") != NULL, "%s",
+	cr_expect(strstr(seen.last.sentence, "sent nothing") != NULL, "%s",
 		  seen.last.sentence);
 	engine_stop(engine);
 }
@@ -385,7 +385,7 @@ Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
 	cr_assert(engine->worker->cause.code == 0);
 	let_watch_pass();
 	wait_for(&seen, 1);
-	cr_expect(strstr(seen.last.sentence, "said nothing for 7 minutes") !=
+	cr_expect(strstr(seen.last.sentence, "sent nothing for 7 minutes") !=
 			  NULL,
 		  "%s", seen.last.sentence);
 	engine_forget_comm(engine, 7);

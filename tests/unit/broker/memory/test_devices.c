@@ -198,7 +198,7 @@ Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
 	cr_expect(eq(int,
 		     client_alloc_on(&alice, &gpu, UINT64_C(64) << 20, 0, &ref),
 		     -EIO));
-	cr_expect(notes("no more memory is made"), "%s", log_notes());
+	cr_expect(notes("allocates no more memory"), "%s", log_notes());
 	/* The request is refused even if there would be room. */
 	cr_expect(eq(int, client_alloc_on(&alice, &gpu, 100, -1, &ref), -EIO));
 	cr_expect(refused_with("GPU-"), "%s", alice.sentence);

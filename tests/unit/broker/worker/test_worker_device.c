@@ -304,7 +304,7 @@ Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
 	nodes_open(nodes, TIMEOUT_MS);
 	node_begin(&nodes[0], JOB_DEVICE_GATHER, 2);
 	node_forget(&nodes[0]);
-	expect_failed(&nodes[0], 2, -ETIMEDOUT, "NCCL has not let go of GPU-");
+	expect_failed(&nodes[0], 2, -ETIMEDOUT, "NCCL has not released GPU-");
 	cr_expect(eq(int, node_end(&nodes[0]), W_EXITCODE(EXIT_FAILURE, 0)));
 	kill(nodes[1].pid, SIGKILL);
 	cr_expect(eq(int, node_end(&nodes[1]), W_EXITCODE(0, SIGKILL)));
@@ -341,10 +341,10 @@ Test(worker_device, a_communicator_that_cannot_be_is_refused)
 	expect_no_comm(&node, &job, "not on a device");
 	job = good;
 	job.n_shards = 0;
-	expect_no_comm(&node, &job, "make no communicator");
+	expect_no_comm(&node, &job, "cannot be a communicator");
 	job = good;
 	job.n_local = PLAN_MAX_RANKS + 1;
-	expect_no_comm(&node, &job, "make no communicator");
+	expect_no_comm(&node, &job, "cannot be a communicator");
 	job = good;
 	job.n_world = 4;
 	expect_no_comm(&node, &job, "no NCCL id");
@@ -526,7 +526,7 @@ Test(worker_device, a_device_that_is_lost_ends_the_worker)
 	node_start(&node, 0, 2);
 	node_open(&node);
 	node_begin(&node, JOB_DEVICE_GATHER, 2);
-	expect_failed(&node, 2, -EIO, "start it anew");
+	expect_failed(&node, 2, -EIO, "start it again");
 	cr_expect(eq(int, node_end(&node), W_EXITCODE(1, 0)));
 	world_close();
 }

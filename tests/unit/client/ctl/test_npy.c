@@ -114,7 +114,7 @@ static const struct {
 	{"{'descr': '<f4', " ORDER ", 'shape': (1,)} + 1", 4, "goes on"},
 	{"{'descr': '<f4', " ORDER ", 'shape': (1,)", 4, "does not end"},
 	{"{'descr': '<f4", 4, "does not end"},
-	{"    ", 4, "no dictionary"},
+	{"    ", 4, "not a dictionary"},
 };
 
 Test(npy, headers_that_are_no_tensor_are_refused)
