@@ -58,7 +58,7 @@ void driver_ask_for_queues(void);
 struct driver_info {
 	const char *path; /* what was opened; "": nothing */
 	int version;      /* 13000 is 13.0; 0: unknown */
-	bool is_fake;     /* a test double: it exports fsdp_is_fake */
+	bool is_fake;     /* a fake: it exports fsdp_is_fake */
 };
 /* After driver_load(), which may have failed: then what it tried. */
 void driver_describe(struct driver_info *ret);

@@ -75,9 +75,9 @@ static int check_fake(struct error *err)
 			 "NCCL %s is %s, but the driver %s is %s; set both "
 			 "FSDP_LIBCUDA and FSDP_LIBNCCL, or neither",
 			 loaded.library.path,
-			 loaded.library.is_fake ? "a test double" : "real",
+			 loaded.library.is_fake ? "a fake" : "real",
 			 driver.path,
-			 driver.is_fake ? "a test double" : "real");
+			 driver.is_fake ? "a fake" : "real");
 }
 
 static int load(struct error *err)

@@ -35,8 +35,8 @@ static void tell_driver(const struct devices *devices)
 	driver_describe(&info);
 	if (info.is_fake)
 		log_note(LOG_LEVEL_WARNING,
-			 "%s is a TEST DOUBLE of the CUDA driver: the "
-			 "devices are pretended, and nothing runs on a GPU",
+			 "%s is a FAKE of the CUDA driver for tests: "
+			 "it has no devices, and nothing runs on a GPU",
 			 info.path);
 	log_line(LOG_LEVEL_INFO,
 		 "CUDA driver %d.%d (%s) has %" PRIu32 " devices",

@@ -35,7 +35,7 @@ static const struct column columns[] = {
 	{">USED", "used_bytes", COLUMN_SIZE, AT(used)},
 	{">MAX", "max_bytes", COLUMN_SIZE, AT(max)},
 	{"SHARED", "shared", COLUMN_BOOL, AT(entry.may_be_shared)},
-	{NULL, "double", COLUMN_BOOL, AT(entry.is_fake)},
+	{NULL, "fake", COLUMN_BOOL, AT(entry.is_fake)},
 	{0}};
 
 static int add_device(const struct fsdp_device_entry *entry, void *data)

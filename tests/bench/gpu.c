@@ -252,7 +252,7 @@ void gpu(const struct bench *bench, struct result *ret)
 	gpu_find(&found, bench);
 	gpu_check(found.error, &(struct error){.code = found.error});
 	if (found.is_fake)
-		fputs("fsdp-bench: A TEST DOUBLE plays the device: THESE "
+		fputs("fsdp-bench: A FAKE plays the device: THESE "
 		      "FIGURES MEAN NOTHING\n",
 		      stderr);
 	if (!bench->is_json)

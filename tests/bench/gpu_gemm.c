@@ -285,7 +285,7 @@ void gpu_gemm(const struct gpu *gpu)
 	if (!has_cublas(gpu))
 		return;
 	if (gpu->is_fake) {
-		gpu_leave_out("gemm", "cuBLAS knows no test double");
+		gpu_leave_out("gemm", "cuBLAS cannot use a fake");
 		return;
 	}
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,

@@ -66,7 +66,7 @@ void gpu_torch(const struct gpu *gpu)
 	FILE *file;
 
 	if (gpu->is_fake) {
-		gpu_leave_out("torch", "PyTorch knows no test double");
+		gpu_leave_out("torch", "PyTorch cannot use a fake");
 		return;
 	}
 	file = start(gpu, &pid);

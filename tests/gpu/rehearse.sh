@@ -113,7 +113,7 @@ for stage in facts idle_broker unit_test_vmm unit_test_order \
 	reports "^| $stage | ended |"
 done
 reports "needs a device that registers pages read-only (attribute 113)"
-reports "needs the driver's double: calls must fail"
+reports "needs the fake driver: calls must fail"
 reports "^of 8 queues: HELD UP"
 reports "^of 32 queues: none held up"
 reports "^gpu_import"

@@ -1,12 +1,12 @@
 #!/bin/bash
-# Training on devices, on the doubles of the driver and of NCCL: in one broker,
+# Training on devices, on the fakes of the driver and of NCCL: in one broker,
 # and in two brokers that stand for two nodes; with deaths on the way.
 #
 #   train_devices.sh FSDPD FSDPCTL MLP [EXECUTOR]
 #
 # EXECUTOR: who does the work, "rank" or "worker".
 #
-# The doubles sum in the order of the ranks, as one process alone does, so that
+# The fakes sum in the order of the ranks, as one process alone does, so that
 # the weights come out the same, bit by bit. On a real driver, with
 # FSDP_TEST_GPUS devices, so do two ranks; they share a device if there is but
 # one, and are nodes of their own to NCCL then.

@@ -55,14 +55,14 @@ static inline void gpu_skip(const char *why)
 }
 
 /* Skip the test on a real driver, where it cannot pass. `why` completes "needs
- * the driver's double: ". */
+ * the fake driver: ". */
 static inline void need_fake(const char *why)
 {
 	char text[128];
 
 	if (is_fake())
 		return;
-	(void)snprintf(text, sizeof(text), "needs the driver's double: %s",
+	(void)snprintf(text, sizeof(text), "needs the fake driver: %s",
 		       why);
 	gpu_skip(text);
 }

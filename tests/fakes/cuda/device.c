@@ -232,7 +232,7 @@ CUresult cuDeviceGetName(char *name, int size, CUdevice device)
 		return r;
 	if (size <= 0)
 		return call_end(CUDA_ERROR_INVALID_VALUE);
-	snprintf(name, (size_t)size, "Test double %u", visible[device]);
+	snprintf(name, (size_t)size, "Fake %u", visible[device]);
 	return call_end(CUDA_SUCCESS);
 }
 

@@ -62,7 +62,7 @@ static inline void mesh_close(void)
 static inline void need_fakes(void)
 {
 	if (!getenv("FSDP_LIBNCCL"))
-		cr_skip_test("needs the doubles of the driver and of NCCL");
+		cr_skip_test("needs the fakes of the driver and of NCCL");
 }
 
 /* --- in a rank ----------------------------------------------------------- */

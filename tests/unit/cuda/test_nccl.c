@@ -15,7 +15,7 @@
 static void fakes_open(void)
 {
 	if (!getenv("FSDP_LIBNCCL"))
-		cr_skip_test("needs the doubles of the driver and of NCCL");
+		cr_skip_test("needs the fakes of the driver and of NCCL");
 	gpu_open();
 }
 

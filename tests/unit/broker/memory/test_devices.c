@@ -150,7 +150,7 @@ Test(devices, a_driver_that_is_too_old_is_named)
 Test(devices, a_fake_of_the_driver_is_told_loudly)
 {
 	broker_load_driver(broker);
-	cr_expect(notes("TEST DOUBLE"), "%s", log_notes());
+	cr_expect(notes("FAKE of the CUDA driver"), "%s", log_notes());
 }
 
 Test(devices, tensors_may_have_nine_tenths_of_one)

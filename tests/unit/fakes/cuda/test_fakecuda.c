@@ -154,7 +154,7 @@ Test(fakecuda, devices_describe_themselves)
 	setenv("FAKECUDA_MEM_MB", "100", 1);
 	OK(cuInit(0));
 	OK(cuDeviceGetName(name, sizeof(name), 1));
-	cr_expect(eq(str, name, "Test double 1"));
+	cr_expect(eq(str, name, "Fake 1"));
 	OK(cuDeviceTotalMem(&size, 1));
 	cr_expect(eq(sz, size, 100 * MIB));
 	EXPECT_RESULT(cuDeviceGetName(name, sizeof(name), 2),

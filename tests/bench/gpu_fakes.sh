@@ -1,8 +1,8 @@
 #!/bin/bash
-# The table of devices, on the doubles of the driver and of NCCL: every row is
+# The table of devices, on the fakes of the driver and of NCCL: every row is
 # there, says that it means nothing, and without a driver there is none.
 #
-#   gpu_doubles.sh FSDP_BENCH
+#   gpu_fakes.sh FSDP_BENCH
 set -u
 
 bench=$1
