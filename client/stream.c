@@ -396,14 +396,14 @@ int stream_await(struct fsdp_tensor *const *tensors, size_t n,
 int stream_drop(struct fsdp_tensor *tensor, void *stream, struct error *err)
 {
 	struct fsdp_client *client = tensor->client;
-	struct fence order;
+	struct fence fence;
 	const struct device *device;
 	int r = device_of(tensor, &device, err);
 
 	if (r == 0 && device && event_is_for(device))
 		return deferred_add(client, tensor->slot, device, stream, err);
 	if (r == 0 && device)
-		r = mark_by_timeline(&tensor, 1, device, stream, &order, err);
+		r = mark_by_timeline(&tensor, 1, device, stream, &fence, err);
 	if (r == 0)
 		tensor_give_back(client, tensor->slot, 1);
 	return r;

@@ -15,7 +15,7 @@ struct timeline_file {
 	struct timeline_file *next;
 	uint64_t session;
 	struct timelines timelines;
-	struct order_map map; /* device NULL: not registered */
+	struct fence_map map; /* device NULL: not registered */
 	/* The broker refused to give it writable (lock held). */
 	bool is_for_host;
 };
@@ -30,7 +30,7 @@ void timeline_book_init(struct timeline_book *book)
 
 static void file_free(struct timeline_file *file)
 {
-	order_unmap(&file->map);
+	fence_unmap(&file->map);
 	timelines_close(&file->timelines);
 	free(file);
 }
@@ -149,7 +149,7 @@ static int add(struct timeline_book *book, struct timeline_file *file,
 	int r = 0;
 
 	if (device)
-		r = order_map(device, file->timelines.pages, TIMELINE_SIZE,
+		r = fence_map(device, file->timelines.pages, TIMELINE_SIZE,
 			      !file->timelines.is_writable, &file->map, err);
 	if (r < 0) {
 		file_free(file);
@@ -265,9 +265,9 @@ static int write_next(struct counter *counter, const struct timeline_file *file,
 
 	if (!timeline_has_reached(timelines_load(&file->timelines, timeline),
 				  last))
-		r = order_wait(&file->map, stream, offset, last, err);
+		r = fence_wait(&file->map, stream, offset, last, err);
 	if (r == 0)
-		r = order_signal(&file->map, stream, offset, last + 1, err);
+		r = fence_signal(&file->map, stream, offset, last + 1, err);
 	if (r == 0)
 		counter->value = last + 1;
 	return r;
@@ -342,6 +342,6 @@ int timeline_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		return r;
 	if (!file->map.device)
 		return TIMELINE_FOR_HOST;
-	return order_wait(&file->map, stream, offset_of(fence->timeline),
+	return fence_wait(&file->map, stream, offset_of(fence->timeline),
 			  fence->value, err);
 }

@@ -7,7 +7,7 @@
  * stream to the next one, so the assignment is only a preference. Every write
  * waits for the previous write to the same counter: so a counter never
  * decreases, whichever stream writes it. This cannot deadlock, since a stream
- * only waits for work that the device got before (but see cuda/order.h for
+ * only waits for work that the device got before (but see cuda/fence.h for
  * collectives).
  *
  * Files of other sessions stay mapped until the connection is closed, because a
@@ -15,7 +15,7 @@
  */
 #pragma once
 #include "client/tensor.h"
-#include "cuda/order.h"
+#include "cuda/fence.h"
 #include "shm/timeline.h"
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /*
  * Timeline files: the counters by which streams of different processes wait for
- * each other (cuda/order.h), as host memory.
+ * each other (cuda/fence.h), as host memory.
  *
  * There is one memfd for each session that has streams. The broker makes and
  * maps it, reads the counters (is a release complete? did a dead producer

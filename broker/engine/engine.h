@@ -155,7 +155,7 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
  * forgotten, even if the job fails. */
 int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 		     engine_done_fn *done, void *data, struct error *err);
-/* The file of a member's timelines, borrowed, for the orders of its inputs.
+/* The file of a member's timelines, borrowed, for the fences of its inputs.
  * No-op if it is known. */
 int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
 			 int fd, struct error *err);

@@ -1,5 +1,5 @@
 /*
- * Orders: the records, and the end of a session.
+ * Ready fences: the records, and the end of a session.
  */
 #include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"

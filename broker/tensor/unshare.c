@@ -19,8 +19,8 @@
 
 enum obstacle_kind {
 	NOTHING,
-	ORDER, /* a device that still writes it */
-	FENCE, /* a device of a session that still reads it */
+	READY_FENCE, /* a device that still writes it */
+	FENCE,       /* a device of a session that still reads it */
 	TICKET,
 	HOLD, /* of a session */
 };
@@ -70,7 +70,7 @@ static void look_at(const struct store *store, uint32_t slot, uint32_t keeper,
 	const struct grant_record *grant;
 
 	if (record->ready_fence && ready_fence_is_pending(store, slot))
-		note(obstacle, ORDER, 0, 1);
+		note(obstacle, READY_FENCE, 0, 1);
 	for (uint32_t i = record->grants.first; i; i = grant->slot_link.next) {
 		grant = catalog_grant(catalog, i);
 		if (grant_holds(store, i) > (grant->session == keeper))
@@ -123,7 +123,7 @@ bool unshare_is_ready(struct store *store, uint32_t slot)
 	/* A device does not ring when it is done. A view without keepers is
 	 * watched already. */
 	if (!obstacle.is_view &&
-	    (obstacle.kind == ORDER || obstacle.kind == FENCE))
+	    (obstacle.kind == READY_FENCE || obstacle.kind == FENCE))
 		limbo_watch(store, slot);
 	return obstacle.kind == NOTHING &&
 	       catalog_block(catalog, block)->slots.n == 1;
@@ -174,7 +174,7 @@ int unshare_explain(const struct store *store, uint32_t slot, struct error *err)
 	const char *what = obstacle.is_view ? "a view of it" : "it";
 
 	switch (obstacle.kind) {
-	case ORDER:
+	case READY_FENCE:
 		return error_set(err, -ETIMEDOUT,
 				 "the device that writes %s is still at work",
 				 what);

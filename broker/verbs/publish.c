@@ -150,7 +150,7 @@ static int check_event(struct publication *one, struct error *err)
 }
 
 /* Check the ready fence, if the contents are not complete yet. */
-static int check_order(const struct verb_call *call, struct publication *one,
+static int check_fence(const struct verb_call *call, struct publication *one,
 		       struct error *err)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
@@ -207,7 +207,7 @@ static int check(const struct verb_call *call, struct publication *all,
 		if (r == 0)
 			r = check_name(call, item, err);
 		if (r == 0)
-			r = check_order(call, &all[i], err);
+			r = check_fence(call, &all[i], err);
 		if (r == 0)
 			r = check_duplicates(all, i, err);
 		if (r < 0)

@@ -37,7 +37,8 @@ static int check_reason(const struct verb_call *call, struct error *err)
 			    ->id == request->session)
 		return 0;
 	return error_set(err, -ESRCH,
-			 "session %" PRIu64 " orders the tensor no more: it is "
+			 "session %" PRIu64
+			 " has no ready fence of the tensor any more: it is "
 			 "written, or tainted as the state table says",
 			 request->session);
 }
@@ -64,8 +65,8 @@ static int find_other(const struct verb_call *call, struct session **ret,
 		return error_set(err, -ENOENT,
 				 "the timelines of session %" PRIu64
 				 " were lost when the broker was started "
-				 "again; what they order is released when that "
-				 "process ends",
+				 "again; tensors that wait for them are "
+				 "released when that process ends",
 				 call->request->timelines.session);
 	if (call->request->timelines.wants_writable &&
 	    session_record(other)->uid != uid)

@@ -356,7 +356,7 @@ static int take_gather(struct device_comms *comms,
 }
 
 /* When its gradients are there. */
-static int take_order(const struct device_rank *rank,
+static int take_fence(const struct device_rank *rank,
 		      const struct job_rank *from, struct device_share *share,
 		      struct error *err)
 {
@@ -394,7 +394,7 @@ static int take_reduce(struct device_comms *comms,
 			flags & partial ? plan->partial_size / plan->n_shards
 					: 0,
 			"partial sums", &share->ranges[RANGE_PARTIAL], err);
-	return r < 0 ? r : take_order(rank, from, share, err);
+	return r < 0 ? r : take_fence(rank, from, share, err);
 }
 
 static int take_share(struct device_comms *comms,

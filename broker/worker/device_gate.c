@@ -33,7 +33,7 @@ static int want_counter(struct device_gate *gate, const struct device *device,
 		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (page == MAP_FAILED)
 		return error_errno(err, -errno, "cannot make a counter");
-	r = order_map(device, page, TIMELINE_SIZE, false, &gate->map, err);
+	r = fence_map(device, page, TIMELINE_SIZE, false, &gate->map, err);
 	if (r < 0)
 		munmap(page, TIMELINE_SIZE);
 	else
@@ -51,7 +51,7 @@ int device_gate_wait(struct device_gate *gate, const struct device *device,
 		return 0;
 	r = want_counter(gate, device, err);
 	if (r == 0)
-		r = order_wait(&gate->map, stream, 0, gate->n_waits + 1, err);
+		r = fence_wait(&gate->map, stream, 0, gate->n_waits + 1, err);
 	if (r == 0)
 		share->gate = ++gate->n_waits;
 	return r;
@@ -72,12 +72,12 @@ bool device_gate_open(struct device_gate *gate,
 void device_gate_end(struct device_gate *gate)
 {
 	if (gate->counter)
-		atomic_store(gate->counter, ORDER_POISON);
+		atomic_store(gate->counter, FENCE_POISON);
 }
 
 void device_gate_close(struct device_gate *gate)
 {
-	order_unmap(&gate->map);
+	fence_unmap(&gate->map);
 	if (gate->counter)
 		munmap((void *)gate->counter, TIMELINE_SIZE);
 	timelines_close(&gate->timelines);

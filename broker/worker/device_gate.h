@@ -10,12 +10,12 @@
  */
 #pragma once
 #include "broker/worker/device_job.h"
-#include "cuda/order.h"
+#include "cuda/fence.h"
 #include "shm/timeline.h"
 
 struct device_gate {
 	struct timelines timelines; /* the rank's; pages NULL: none came */
-	struct order_map map;       /* of the counter; device NULL: none */
+	struct fence_map map;       /* of the counter; device NULL: none */
 	_Atomic uint64_t *counter;
 	uint64_t n_waits, n_open; /* opened in the order of the waits */
 };

@@ -6,7 +6,7 @@
  * for it in host memory, and a wait for the second stream.
  */
 #include "child.h"
-#include "cuda/order.h"
+#include "cuda/fence.h"
 #include "daemon.h"
 #include "gpu.h"
 #include "proto/error.h"
@@ -117,7 +117,7 @@ static double time_ours(struct side *side, int sock_fd, size_t i)
 	return (double)(end - start) / 2;
 }
 
-static double time_floor(const struct order_map *map, CUstream from,
+static double time_floor(const struct fence_map *map, CUstream from,
 			 CUstream to)
 {
 	struct error err = ERROR_NULL;
@@ -125,8 +125,8 @@ static double time_floor(const struct order_map *map, CUstream from,
 	uint64_t start = now_ns();
 
 	value++;
-	gpu_check(order_signal(map, from, 0, value, &err), &err);
-	gpu_check(order_wait(map, to, 0, value, &err), &err);
+	gpu_check(fence_signal(map, from, 0, value, &err), &err);
+	gpu_check(fence_wait(map, to, 0, value, &err), &err);
 	gpu_must(cu.StreamSynchronize(to), "wait for a stream");
 	return (double)(now_ns() - start);
 }
@@ -137,7 +137,7 @@ static void measure(struct side *side, int sock_fd, struct result *ret)
 	void *pages = mmap(NULL, size, PROT_READ | PROT_WRITE,
 			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	const struct device *device = gpu_enter(0);
-	struct order_map map = ORDER_MAP_NULL;
+	struct fence_map map = FENCE_MAP_NULL;
 	struct pairs pairs = PAIRS_NULL;
 	struct error err = ERROR_NULL;
 	CUstream from = gpu_stream();
@@ -145,7 +145,7 @@ static void measure(struct side *side, int sock_fd, struct result *ret)
 
 	if (pages == MAP_FAILED)
 		die("map a page: %m");
-	gpu_check(order_map(device, pages, size, false, &map, &err), &err);
+	gpu_check(fence_map(device, pages, size, false, &map, &err), &err);
 	for (; n < BLOCK; n++) {
 		time_ours(side, sock_fd, n);
 		time_floor(&map, from, side->stream);
@@ -158,7 +158,7 @@ static void measure(struct side *side, int sock_fd, struct result *ret)
 		}
 		pairs_close(&pairs);
 	}
-	order_unmap(&map);
+	fence_unmap(&map);
 	munmap(pages, size);
 	pairs_result(&pairs, 1000, ret);
 	pairs_deinit(&pairs);

@@ -100,7 +100,7 @@ grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages
 
 # The real stages succeed on a plain driver, and list the tests that they skip.
 FAKECUDA_PLAIN+=";QUEUES=8"
-run "$dir/report" facts idle_broker unit_test_vmm unit_test_order \
+run "$dir/report" facts idle_broker unit_test_vmm unit_test_fence \
 	integration_test_stream_death queues bench_import_and_map ||
 	fail "exit status $? of stages that are there"
 reports "^# REHEARSAL"
@@ -108,7 +108,7 @@ reports "stages: 7 of 7 run"
 reports "tests: .* passed, 0 failed"
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
 reports "^NCCL: .*/plain/libnccl.so.2"
-for stage in facts idle_broker unit_test_vmm unit_test_order \
+for stage in facts idle_broker unit_test_vmm unit_test_fence \
 	integration_test_stream_death queues bench_import_and_map; do
 	reports "^| $stage | ended |"
 done

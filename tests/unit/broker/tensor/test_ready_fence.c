@@ -108,7 +108,7 @@ Test(ready_fence, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_expect(eq(u32, session_record(alice.session)->fences.n, 1));
 }
 
-Test(ready_fence, a_name_given_later_leaves_the_order_as_it_is)
+Test(ready_fence, a_name_given_later_leaves_the_fence_as_it_is)
 {
 	struct slot_ref ref = make();
 
@@ -249,7 +249,7 @@ Test(ready_fence, the_list_and_who_show_the_taint)
 
 /* --- whose timelines ----------------------------------------------------- */
 
-Test(ready_fence, a_reader_gets_the_timelines_that_order_what_it_holds)
+Test(ready_fence, a_reader_gets_the_timelines_of_what_it_holds)
 {
 	struct slot_ref ref = make();
 

@@ -4,7 +4,7 @@
  * A timeline is a 64-bit counter in shared memory (shm/timeline.h, one file per
  * session). One stream of one process raises it by writes after its work, and
  * streams of other processes wait for it. Values grow from 1 and stay below
- * ORDER_POISON, which wakes every waiter of a dead process (the comparison is
+ * FENCE_POISON, which wakes every waiter of a dead process (the comparison is
  * signed and cyclic, so UINT64_MAX would not).
  *
  * A write is the last thing that is enqueued before the broker is told of it
@@ -26,24 +26,24 @@
 #include "cuda/context.h"
 #include <stdint.h>
 
-#define ORDER_POISON INT64_MAX
+#define FENCE_POISON INT64_MAX
 
 /*
  * Counters of a file, as one device sees them. `is_readonly`: to wait only.
  */
-struct order_map {
+struct fence_map {
 	const struct device *device; /* NULL: none */
-	struct order_pages *pages;
+	struct fence_pages *pages;
 	CUdeviceptr address;
 	uint64_t size;
 	bool is_readonly;
 };
 
-#define ORDER_MAP_NULL ((struct order_map){.device = NULL})
+#define FENCE_MAP_NULL ((struct fence_map){.device = NULL})
 
 /*
  * Let the device reach `size` bytes of host memory at `pages` (whole pages,
- * borrowed), that stay mapped until order_unmap(). The process registers the
+ * borrowed), that stay mapped until fence_unmap(). The process registers the
  * same pages once, however many devices map them.
  *
  * -EOPNOTSUPP: the device has no 64-bit stream memory operations (use
@@ -51,10 +51,10 @@ struct order_map {
  * pages (ask for a writable file); -EBUSY: the pages are registered read-only
  * or shorter; -EEXIST: somebody else registered them.
  */
-int order_map(const struct device *device, void *pages, uint64_t size,
-	      bool is_readonly, struct order_map *ret, struct error *err);
+int fence_map(const struct device *device, void *pages, uint64_t size,
+	      bool is_readonly, struct fence_map *ret, struct error *err);
 /* No stream has a write or wait pending on it. */
-void order_unmap(struct order_map *map);
+void fence_unmap(struct fence_map *map);
 
 /*
  * Have the stream (of the map's device, not NULL) write `value` to the counter
@@ -63,9 +63,9 @@ void order_unmap(struct order_map *map);
  * returns. -EINVAL: a stream of another context, or no such counter or value;
  * -EPERM: the map is for waiting only.
  */
-int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
+int fence_signal(const struct fence_map *map, CUstream stream, uint64_t offset,
 		 uint64_t value, struct error *err);
 /* Have the stream wait until the counter is at least `value`. Of 0 there is
  * nothing to wait for. -EINVAL: as above; `value` may be anybody's. */
-int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
+int fence_wait(const struct fence_map *map, CUstream stream, uint64_t offset,
 	       uint64_t value, struct error *err);

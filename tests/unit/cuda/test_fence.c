@@ -1,7 +1,7 @@
 /*
- * Tests order by timelines: streams of two processes, poison, and refusals.
+ * Tests fences by timelines: streams of two processes, poison, and refusals.
  */
-#include "cuda/order.h"
+#include "cuda/fence.h"
 #include "shm/memfd.h"
 #include "shm/timeline.h"
 #include "tests/lib/actor.h"
@@ -36,14 +36,14 @@ static void teardown(void)
 	machine_end();
 }
 
-TestSuite(order, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(fence, .init = setup, .fini = teardown, .timeout = 60);
 
 static const uint64_t at_5 = 5 * TIMELINE_STRIDE;
 
 /* The map of the counters on one side. */
 struct side {
 	struct timelines timelines;
-	struct order_map map;
+	struct fence_map map;
 	CUstream stream;
 };
 
@@ -59,13 +59,13 @@ static int side_open(struct side *side, const struct device *device,
 		fd = dup(broker.fd);
 	MUST(timelines_open(&side->timelines, fd, !is_readonly, NULL) == 0);
 	side->stream = gpu_stream(device);
-	return order_map(device, side->timelines.pages, TIMELINE_SIZE,
+	return fence_map(device, side->timelines.pages, TIMELINE_SIZE,
 			 is_readonly, &side->map, NULL);
 }
 
 static void side_close(struct side *side)
 {
-	order_unmap(&side->map);
+	fence_unmap(&side->map);
 	timelines_close(&side->timelines);
 }
 
@@ -90,15 +90,15 @@ static int produce(void)
 	MUST(side_open(&side, gpu, false) == 0);
 	gpu_run(gpu, side.stream, gate_pass, &stage->gate);
 	gpu_run(gpu, side.stream, store_42, stage);
-	return order_signal(&side.map, side.stream, at_5, 1, NULL);
+	return fence_signal(&side.map, side.stream, at_5, 1, NULL);
 }
 
-Test(order, the_poison_is_that_of_the_file)
+Test(fence, the_poison_is_that_of_the_file)
 {
-	cr_expect(eq(u64, ORDER_POISON, TIMELINE_POISON));
+	cr_expect(eq(u64, FENCE_POISON, TIMELINE_POISON));
 }
 
-Test(order, a_consumers_stream_waits_for_a_producers)
+Test(fence, a_consumers_stream_waits_for_a_producers)
 {
 	const struct device *gpu;
 	struct side side;
@@ -108,7 +108,7 @@ Test(order, a_consumers_stream_waits_for_a_producers)
 	cr_assert(zero(int, actor_run(&producer, produce)));
 	gpu = machine_gpu(0);
 	cr_assert(zero(int, side_open(&side, gpu, gpu->has_readonly_register)));
-	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5, 1, NULL)));
+	cr_assert(zero(int, fence_wait(&side.map, side.stream, at_5, 1, NULL)));
 	gpu_run(gpu, side.stream, copy_data, &seen);
 	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
 	cr_expect(zero(u64, timelines_load(&broker, 5)));
@@ -120,32 +120,32 @@ Test(order, a_consumers_stream_waits_for_a_producers)
 	side_close(&side);
 }
 
-Test(order, a_wait_for_what_is_done_holds_nobody_up)
+Test(fence, a_wait_for_what_is_done_holds_nobody_up)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
 
 	cr_assert(zero(int, side_open(&side, gpu, false)));
 	for (uint64_t value = 1; value <= 100; value++)
-		cr_assert(zero(int, order_signal(&side.map, side.stream, at_5,
+		cr_assert(zero(int, fence_signal(&side.map, side.stream, at_5,
 						 value, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	cr_expect(eq(u64, timelines_load(&broker, 5), 100));
 	for (uint64_t value = 0; value <= 100; value++)
-		cr_assert(zero(int, order_wait(&side.map, side.stream, at_5,
+		cr_assert(zero(int, fence_wait(&side.map, side.stream, at_5,
 					       value, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	side_close(&side);
 }
 
-Test(order, counters_do_not_touch_each_other)
+Test(fence, counters_do_not_touch_each_other)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
 
 	cr_assert(zero(int, side_open(&side, gpu, false)));
 	for (uint32_t i = 1; i < TIMELINES; i++)
-		cr_assert(zero(int, order_signal(&side.map, side.stream,
+		cr_assert(zero(int, fence_signal(&side.map, side.stream,
 						 (uint64_t)i * TIMELINE_STRIDE,
 						 1000 + i, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
@@ -154,7 +154,7 @@ Test(order, counters_do_not_touch_each_other)
 	side_close(&side);
 }
 
-Test(order, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
+Test(fence, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
 {
 	const struct device *gpu;
 	struct side side;
@@ -163,27 +163,27 @@ Test(order, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
 	cr_assert(zero(int, actor_run(&producer, produce)));
 	gpu = machine_gpu(0);
 	cr_assert(zero(int, side_open(&side, gpu, gpu->has_readonly_register)));
-	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5,
-				       ORDER_POISON - 1, NULL)));
+	cr_assert(zero(int, fence_wait(&side.map, side.stream, at_5,
+				       FENCE_POISON - 1, NULL)));
 	actor_kill(&producer);
 	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
 	timelines_poison(&broker);
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	/* This also holds for a stream that waits later. */
-	cr_assert(zero(int, order_wait(&side.map, side.stream, at_5, 1, NULL)));
+	cr_assert(zero(int, fence_wait(&side.map, side.stream, at_5, 1, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	side_close(&side);
 }
 
-Test(order, the_streams_that_every_context_has_can_be_used)
+Test(fence, the_streams_that_every_context_has_can_be_used)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
 
 	cr_assert(zero(int, side_open(&side, gpu, false)));
 	cr_expect(zero(
-		int, order_signal(&side.map, CU_STREAM_LEGACY, at_5, 1, NULL)));
-	cr_expect(zero(int, order_wait(&side.map, CU_STREAM_PER_THREAD, at_5, 1,
+		int, fence_signal(&side.map, CU_STREAM_LEGACY, at_5, 1, NULL)));
+	cr_expect(zero(int, fence_wait(&side.map, CU_STREAM_PER_THREAD, at_5, 1,
 				       NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, CU_STREAM_PER_THREAD)));
 	cr_expect(eq(u64, timelines_load(&broker, 5), 1));
@@ -203,7 +203,7 @@ static const struct device *readonly_gpu(void)
 
 /* --- refusals ------------------------------------------------------------ */
 
-Test(order, a_stream_of_another_context_is_refused)
+Test(fence, a_stream_of_another_context_is_refused)
 {
 	const struct device *gpu = machine_gpu(0), *other = machine_gpu(1);
 	CUstream stream = gpu_stream(other);
@@ -211,17 +211,17 @@ Test(order, a_stream_of_another_context_is_refused)
 	struct side side;
 
 	cr_assert(zero(int, side_open(&side, gpu, false)));
-	cr_expect(eq(int, order_signal(&side.map, stream, at_5, 1, &err),
+	cr_expect(eq(int, fence_signal(&side.map, stream, at_5, 1, &err),
 		     -EINVAL));
 	cr_expect(ne(ptr, strstr(err.msg, "stream"), NULL), "%s", err.msg);
 	cr_expect(
-		eq(int, order_wait(&side.map, stream, at_5, 1, NULL), -EINVAL));
+		eq(int, fence_wait(&side.map, stream, at_5, 1, NULL), -EINVAL));
 	cr_expect(zero(int, gpu_sync(other, stream)));
 	cr_expect(zero(u64, timelines_load(&broker, 5)));
 	side_close(&side);
 }
 
-Test(order, counters_and_values_that_cannot_be_are_refused)
+Test(fence, counters_and_values_that_cannot_be_are_refused)
 {
 	static const struct {
 		uint64_t offset, value;
@@ -231,7 +231,7 @@ Test(order, counters_and_values_that_cannot_be_are_refused)
 		{TIMELINE_SIZE - 4, 1, "no counter"},
 		{UINT64_MAX - 7, 1, "no counter"},
 		{TIMELINE_STRIDE + 1, 1, "no counter"},
-		{TIMELINE_STRIDE, ORDER_POISON, "not a value"},
+		{TIMELINE_STRIDE, FENCE_POISON, "not a value"},
 		{TIMELINE_STRIDE, UINT64_MAX, "not a value"},
 	};
 	struct error err = ERROR_NULL;
@@ -241,35 +241,35 @@ Test(order, counters_and_values_that_cannot_be_are_refused)
 	for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
 		err = ERROR_NULL;
 		cr_expect(eq(int,
-			     order_signal(&side.map, side.stream, bad[i].offset,
+			     fence_signal(&side.map, side.stream, bad[i].offset,
 					  bad[i].value, &err),
 			     -EINVAL));
 		cr_expect(ne(ptr, strstr(err.msg, bad[i].word), NULL), "%s",
 			  err.msg);
 		cr_expect(eq(int,
-			     order_wait(&side.map, side.stream, bad[i].offset,
+			     fence_wait(&side.map, side.stream, bad[i].offset,
 					bad[i].value, NULL),
 			     -EINVAL));
 	}
-	cr_expect(eq(int, order_signal(&side.map, side.stream, at_5, 0, NULL),
+	cr_expect(eq(int, fence_signal(&side.map, side.stream, at_5, 0, NULL),
 		     -EINVAL));
 	cr_expect(zero(int, gpu_sync(machine_gpu(0), side.stream)));
 	side_close(&side);
 }
 
-Test(order, who_may_only_wait_cannot_signal)
+Test(fence, who_may_only_wait_cannot_signal)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
 
 	cr_assert(zero(int, side_open(&side, readonly_gpu(), true)));
-	cr_expect(eq(int, order_signal(&side.map, side.stream, at_5, 1, &err),
+	cr_expect(eq(int, fence_signal(&side.map, side.stream, at_5, 1, &err),
 		     -EPERM));
 	cr_expect(ne(ptr, strstr(err.msg, "another session"), NULL));
 	side_close(&side);
 }
 
-Test(order, a_driver_that_cannot_register_read_only_says_so)
+Test(fence, a_driver_that_cannot_register_read_only_says_so)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
@@ -278,7 +278,7 @@ Test(order, a_driver_that_cannot_register_read_only_says_so)
 	unsetenv("FAKECUDA_WITH");
 	cr_expect(eq(int, side_open(&side, machine_gpu(0), true), -EOPNOTSUPP));
 	cr_expect(eq(int,
-		     order_map(machine_gpu(0), side.timelines.pages,
+		     fence_map(machine_gpu(0), side.timelines.pages,
 			       TIMELINE_SIZE, true, &side.map, &err),
 		     -EOPNOTSUPP));
 	cr_expect(ne(ptr, strstr(err.msg, "same user"), NULL), "%s", err.msg);
@@ -288,7 +288,7 @@ Test(order, a_driver_that_cannot_register_read_only_says_so)
 	side_close(&side);
 }
 
-Test(order, a_device_without_stream_memory_operations_says_so)
+Test(fence, a_device_without_stream_memory_operations_says_so)
 {
 	struct side side;
 
@@ -329,55 +329,55 @@ static void count_registrations(void)
 	cu.MemHostUnregister = count_unregister;
 }
 
-Test(order, pages_are_registered_once_for_all_devices)
+Test(fence, pages_are_registered_once_for_all_devices)
 {
 	const struct device *gpu = machine_gpu(0), *other = machine_gpu(1);
 	CUstream stream = gpu_stream(other);
-	struct order_map second = ORDER_MAP_NULL;
+	struct fence_map second = FENCE_MAP_NULL;
 	struct side side;
 
 	count_registrations();
 	cr_assert(zero(int, side_open(&side, gpu, false)));
-	cr_assert(zero(int, order_map(other, side.timelines.pages,
+	cr_assert(zero(int, fence_map(other, side.timelines.pages,
 				      TIMELINE_SIZE, false, &second, NULL)));
 	cr_expect(eq(int, n_registered, 1));
 	cr_expect(
-		zero(int, order_signal(&side.map, side.stream, at_5, 1, NULL)));
-	cr_expect(zero(int, order_wait(&second, stream, at_5, 1, NULL)));
+		zero(int, fence_signal(&side.map, side.stream, at_5, 1, NULL)));
+	cr_expect(zero(int, fence_wait(&second, stream, at_5, 1, NULL)));
 	cr_expect(zero(int, gpu_sync(other, stream)));
 
-	order_unmap(&side.map);
+	fence_unmap(&side.map);
 	cr_expect(eq(int, n_unregistered, 0));
-	cr_expect(zero(int, order_signal(&second, stream, at_5, 2, NULL)));
+	cr_expect(zero(int, fence_signal(&second, stream, at_5, 2, NULL)));
 	cr_expect(zero(int, gpu_sync(other, stream)));
 	cr_expect(eq(u64, timelines_load(&broker, 5), 2));
-	order_unmap(&second);
+	fence_unmap(&second);
 	cr_expect(eq(int, n_unregistered, 1));
-	order_unmap(&second);
+	fence_unmap(&second);
 	cr_expect(eq(int, n_unregistered, 1));
 	side_close(&side);
 }
 
-Test(order, writable_pages_serve_who_only_waits_and_not_the_other_way_round)
+Test(fence, writable_pages_serve_who_only_waits_and_not_the_other_way_round)
 {
 	const struct device *gpu = readonly_gpu();
-	struct order_map second = ORDER_MAP_NULL;
+	struct fence_map second = FENCE_MAP_NULL;
 	struct error err = ERROR_NULL;
 	struct side side;
 
 	count_registrations();
 	cr_assert(zero(int, side_open(&side, gpu, false)));
-	cr_expect(zero(int, order_map(gpu, side.timelines.pages, TIMELINE_SIZE,
+	cr_expect(zero(int, fence_map(gpu, side.timelines.pages, TIMELINE_SIZE,
 				      true, &second, NULL)));
-	cr_expect(eq(int, order_signal(&second, side.stream, at_5, 1, NULL),
+	cr_expect(eq(int, fence_signal(&second, side.stream, at_5, 1, NULL),
 		     -EPERM));
-	order_unmap(&second);
-	order_unmap(&side.map);
+	fence_unmap(&second);
+	fence_unmap(&side.map);
 
-	cr_assert(zero(int, order_map(gpu, side.timelines.pages, TIMELINE_SIZE,
+	cr_assert(zero(int, fence_map(gpu, side.timelines.pages, TIMELINE_SIZE,
 				      true, &side.map, NULL)));
 	cr_expect(eq(int,
-		     order_map(gpu, side.timelines.pages, TIMELINE_SIZE, false,
+		     fence_map(gpu, side.timelines.pages, TIMELINE_SIZE, false,
 			       &second, &err),
 		     -EBUSY));
 	cr_expect(ne(ptr, strstr(err.msg, "read-only"), NULL), "%s", err.msg);
@@ -393,7 +393,7 @@ static CUresult no_device_pointer(CUdeviceptr *address, void *pages,
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-Test(order, a_map_that_fails_leaves_nothing)
+Test(fence, a_map_that_fails_leaves_nothing)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
@@ -404,7 +404,7 @@ Test(order, a_map_that_fails_leaves_nothing)
 	register_result = CUDA_SUCCESS;
 	cu.MemHostGetDevicePointer = no_device_pointer;
 	cr_expect(eq(int,
-		     order_map(machine_gpu(0), side.timelines.pages,
+		     fence_map(machine_gpu(0), side.timelines.pages,
 			       TIMELINE_SIZE, false, &side.map, &err),
 		     -EINVAL));
 	cr_expect(ne(str, err.msg, ""));
@@ -414,27 +414,27 @@ Test(order, a_map_that_fails_leaves_nothing)
 	side_close(&side);
 }
 
-Test(order, a_forked_child_is_refused_and_gives_nothing_up)
+Test(fence, a_forked_child_is_refused_and_gives_nothing_up)
 {
 	struct side side;
-	struct order_map map = ORDER_MAP_NULL;
+	struct fence_map map = FENCE_MAP_NULL;
 	int status, r;
 	pid_t pid;
 
 	cr_assert(zero(int, side_open(&side, machine_gpu(0), false)));
 	pid = fork();
 	if (pid == 0) {
-		r = order_map(side.map.device, &map, TIMELINE_SIZE, false, &map,
+		r = fence_map(side.map.device, &map, TIMELINE_SIZE, false, &map,
 			      NULL);
-		if (order_signal(&side.map, side.stream, at_5, 1, NULL) == 0)
+		if (fence_signal(&side.map, side.stream, at_5, 1, NULL) == 0)
 			_exit(1);
-		order_unmap(&side.map);
+		fence_unmap(&side.map);
 		_exit(r == -ECHILD ? 0 : 1);
 	}
 	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
 	cr_expect(zero(int, status));
 	cr_expect(
-		zero(int, order_signal(&side.map, side.stream, at_5, 1, NULL)));
+		zero(int, fence_signal(&side.map, side.stream, at_5, 1, NULL)));
 	cr_expect(zero(int, gpu_sync(machine_gpu(0), side.stream)));
 	cr_expect(eq(u64, timelines_load(&broker, 5), 1));
 	side_close(&side);

@@ -6,14 +6,14 @@
  * registered once for all devices; each device then asks for its own address of
  * them.
  */
-#include "cuda/order.h"
+#include "cuda/fence.h"
 #include "cuda/shared.h"
 #include "proto/error.h"
 #include <errno.h>
 
 /* --- registered pages ---------------------------------------------------- */
 
-struct order_pages {
+struct fence_pages {
 	struct shared shared;
 	const struct device *device; /* the context that registered it */
 	void *pages;
@@ -23,7 +23,7 @@ struct order_pages {
 
 static int open_pages(struct shared *shared, struct error *err)
 {
-	struct order_pages *pages = (struct order_pages *)shared;
+	struct fence_pages *pages = (struct fence_pages *)shared;
 	unsigned int flags =
 		CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
 	CUresult result;
@@ -43,7 +43,7 @@ static int open_pages(struct shared *shared, struct error *err)
 
 static void close_pages(struct shared *shared)
 {
-	struct order_pages *pages = (struct order_pages *)shared;
+	struct fence_pages *pages = (struct fence_pages *)shared;
 
 	if (context_enter(pages->device, NULL) < 0)
 		return;
@@ -53,29 +53,29 @@ static void close_pages(struct shared *shared)
 
 static bool is_same_pages(const struct shared *a, const struct shared *b)
 {
-	return ((const struct order_pages *)a)->pages ==
-	       ((const struct order_pages *)b)->pages;
+	return ((const struct fence_pages *)a)->pages ==
+	       ((const struct fence_pages *)b)->pages;
 }
 
 static const struct shared_kind pages_kind = {
-	.size = sizeof(struct order_pages),
+	.size = sizeof(struct fence_pages),
 	.is_same = is_same_pages,
 	.open = open_pages,
 	.close = close_pages,
 };
 static struct shared_list pages_list = SHARED_LIST_INIT(&pages_kind);
 
-static int take_pages(const struct order_pages *like, struct order_pages **ret,
+static int take_pages(const struct fence_pages *like, struct fence_pages **ret,
 		      struct error *err)
 {
-	struct order_pages *pages;
+	struct fence_pages *pages;
 	struct shared *shared;
 	int r;
 
 	r = shared_open(&pages_list, &like->shared, &shared, err);
 	if (r < 0)
 		return r;
-	pages = (struct order_pages *)shared;
+	pages = (struct fence_pages *)shared;
 	if (pages->size < like->size ||
 	    (pages->is_readonly && !like->is_readonly)) {
 		r = error_set(err, -EBUSY,
@@ -111,7 +111,7 @@ static int check_device(const struct device *device, bool is_readonly,
 	return 0;
 }
 
-static int find_address(struct order_map *map, struct error *err)
+static int find_address(struct fence_map *map, struct error *err)
 {
 	CUresult result;
 	int r;
@@ -126,16 +126,16 @@ static int find_address(struct order_map *map, struct error *err)
 			    map->device->name);
 }
 
-int order_map(const struct device *device, void *pages, uint64_t size,
-	      bool is_readonly, struct order_map *ret, struct error *err)
+int fence_map(const struct device *device, void *pages, uint64_t size,
+	      bool is_readonly, struct fence_map *ret, struct error *err)
 {
-	const struct order_pages like = {
+	const struct fence_pages like = {
 		.device = device,
 		.pages = pages,
 		.size = size,
 		.is_readonly = is_readonly,
 	};
-	struct order_map map = {
+	struct fence_map map = {
 		.device = device, .size = size, .is_readonly = is_readonly};
 	int r;
 
@@ -146,24 +146,24 @@ int order_map(const struct device *device, void *pages, uint64_t size,
 		return r;
 	r = find_address(&map, err);
 	if (r < 0) {
-		order_unmap(&map);
+		fence_unmap(&map);
 		return r;
 	}
 	*ret = map;
 	return 0;
 }
 
-void order_unmap(struct order_map *map)
+void fence_unmap(struct fence_map *map)
 {
 	if (map->device)
 		shared_close(&pages_list, &map->pages->shared);
-	*map = ORDER_MAP_NULL;
+	*map = FENCE_MAP_NULL;
 }
 
 /* --- streams ------------------------------------------------------------- */
 
 /* Checks all input from outside, and enters the context. */
-static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
+static int begin(const struct fence_map *map, CUstream stream, uint64_t offset,
 		 uint64_t value, struct error *err)
 {
 	int r;
@@ -175,7 +175,7 @@ static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
 				 "timelines of %llu bytes",
 				 (unsigned long long)offset,
 				 (unsigned long long)map->size);
-	if (value == 0 || value >= ORDER_POISON)
+	if (value == 0 || value >= FENCE_POISON)
 		return error_set(err, -EINVAL,
 				 "%llu is not a value of a timeline: they are "
 				 "from 1 up to 2^63 - 2",
@@ -186,7 +186,7 @@ static int begin(const struct order_map *map, CUstream stream, uint64_t offset,
 	return context_enter(map->device, err);
 }
 
-int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
+int fence_signal(const struct fence_map *map, CUstream stream, uint64_t offset,
 		 uint64_t value, struct error *err)
 {
 	CUresult result;
@@ -210,7 +210,7 @@ int order_signal(const struct order_map *map, CUstream stream, uint64_t offset,
 		map->device->name, (unsigned long long)value);
 }
 
-int order_wait(const struct order_map *map, CUstream stream, uint64_t offset,
+int fence_wait(const struct fence_map *map, CUstream stream, uint64_t offset,
 	       uint64_t value, struct error *err)
 {
 	CUresult result;
