@@ -22,7 +22,7 @@
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/prefix.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/ticket.h"
 #include "broker/tensor/timeline_file.h"
 #include "broker/verbs/verbs.h"

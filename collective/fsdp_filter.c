@@ -81,7 +81,7 @@ static int find_scatters(const struct graph *graph, bool *is_fsdp,
 }
 
 /* Only nodes of the kind count, and a tag overrides the rules. */
-static void settle(const struct graph *graph, enum graph_kind kind,
+static void apply_tags(const struct graph *graph, enum graph_kind kind,
 		   bool *is_fsdp)
 {
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
@@ -109,7 +109,7 @@ int fsdp_filter(const struct graph *graph, enum graph_kind kind,
 	     i++)
 		is_fsdp[i] = graph->nodes[i].kind == kind &&
 			     is_fsdp_group[graph->nodes[i].group];
-	settle(graph, kind, is_fsdp);
+	apply_tags(graph, kind, is_fsdp);
 	for (uint32_t i = 0; kind == GRAPH_ALL_GATHER && i < graph->n_nodes;
 	     i++) {
 		if (is_fsdp[i])

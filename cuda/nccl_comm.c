@@ -113,8 +113,8 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 }
 
 /* Wait until the part has finished the call that was just made on it. */
-static int settle(const struct nccl_comm *comm, ncclComm_t part,
-		  struct error *err)
+static int await_part(const struct nccl_comm *comm, ncclComm_t part,
+		      struct error *err)
 {
 	uint64_t begin = now_ns();
 	int r;
@@ -619,7 +619,7 @@ static int close_part(const struct nccl_comm *comm, ncclComm_t *part,
 	int r;
 
 	if (result == ncclInProgress)
-		r = settle(comm, *part, err);
+		r = await_part(comm, *part, err);
 	else
 		r = nccl_error(err, result, "finalize");
 	if (r == 0)

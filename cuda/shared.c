@@ -62,7 +62,7 @@ static int open_first(struct shared_list *list, struct shared *shared,
 	shared->state = SHARED_OPEN;
 	if (r < 0)
 		remove_and_free(list, shared);
-	pthread_cond_broadcast(&list->settled);
+	pthread_cond_broadcast(&list->changed);
 	return r;
 }
 
@@ -78,7 +78,7 @@ static int open_locked(struct shared_list *list, const struct shared *like,
 			*ret = shared;
 			return 0;
 		}
-		pthread_cond_wait(&list->settled, &list->lock);
+		pthread_cond_wait(&list->changed, &list->lock);
 	}
 	shared = insert(list, like);
 	if (!shared)
@@ -135,7 +135,7 @@ void shared_close(struct shared_list *list, struct shared *shared)
 		list->kind->close(shared);
 		pthread_mutex_lock(&list->lock);
 		remove_and_free(list, shared);
-		pthread_cond_broadcast(&list->settled);
+		pthread_cond_broadcast(&list->changed);
 	}
 	pthread_mutex_unlock(&list->lock);
 }

@@ -39,14 +39,14 @@ struct shared_kind {
 struct shared_list {
 	const struct shared_kind *kind;
 	pthread_mutex_t lock;
-	pthread_cond_t settled;
+	pthread_cond_t changed;
 	struct shared *first;
 };
 
 #define SHARED_LIST_INIT(kind_)                                                \
 	{                                                                      \
 		.kind = (kind_), .lock = PTHREAD_MUTEX_INITIALIZER,            \
-		.settled = PTHREAD_COND_INITIALIZER                            \
+		.changed = PTHREAD_COND_INITIALIZER                            \
 	}
 
 /*

@@ -1,6 +1,6 @@
 #include "broker/comm/group_progress.h"
 #include "broker/comm/group.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"

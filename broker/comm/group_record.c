@@ -5,8 +5,8 @@
 #include "broker/comm/group.h"
 #include "broker/comm/group_spec.h"
 #include "broker/comm/run_board.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include <assert.h>

@@ -1,6 +1,6 @@
 #include "broker/comm/input.h"
 #include "broker/comm/group.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>

@@ -3,8 +3,8 @@
  * next call continues from there.
  */
 #include "broker/comm/rank_memory.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "shm/chunk.h"

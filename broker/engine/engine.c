@@ -5,8 +5,8 @@
  * unsent.
  */
 #include "broker/engine/engine_impl.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/failpoint.h"
 #include <assert.h>

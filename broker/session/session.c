@@ -14,7 +14,7 @@
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/ready_fence.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -521,7 +521,7 @@ static int take_refs(struct session *session, int fd, struct error *err)
 
 /* Without a ref-counter file, all grants counted as held: update the states of
  * their slots. */
-static void settle_grants(struct session *session)
+static void update_grants(struct session *session)
 {
 	struct sessions *sessions = session->sessions;
 	struct catalog *catalog = &sessions->store->catalog;
@@ -556,7 +556,7 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 	if (doorbell_fd >= 0)
 		close(doorbell_fd);
 	if (r == 0 && !was_known)
-		settle_grants(session);
+		update_grants(session);
 	return r;
 }
 

@@ -15,9 +15,9 @@
 #include "broker/tensor/lease.h"
 #include "broker/tensor/name.h"
 #include "broker/tensor/ready_fence.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/failpoint.h"
 #include <stdlib.h>

@@ -345,7 +345,7 @@ int bundle_commit(struct store *store, struct holdings *holdings,
 	flip(store, old, bundle, deadline_ms);
 	if (old)
 		bundle_hide_members(store, old);
-	bundle_settle_members(store, bundle);
+	bundle_update_members(store, bundle);
 	if (old && record->n_kept <= 1)
 		bundle_let_go(store, old);
 	bundle_trim_kept(store, name, record->n_kept ? record->n_kept - 1 : 0);

@@ -7,16 +7,16 @@
 #include "broker/tensor/events.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/manifest.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/failpoint.h"
 #include "proto/name.h"
 #include <assert.h>
 
 /* Members whose state is updated within a request, and in a step of a sweep. */
-#define SETTLED_AT_ONCE MESSAGE_MAX_ITEMS
-#define SETTLED_A_STEP  64
+#define UPDATED_AT_ONCE MESSAGE_MAX_ITEMS
+#define UPDATED_A_STEP  64
 
 /* --- members ------------------------------------------------------------- */
 
@@ -27,7 +27,7 @@ static bool sweep(void *data, uint32_t index)
 	struct bundle *bundle = &store->bundles[index];
 	uint32_t slot;
 
-	for (int i = 0; i < SETTLED_A_STEP && bundle->next_swept; i++) {
+	for (int i = 0; i < UPDATED_A_STEP && bundle->next_swept; i++) {
 		slot = bundle->next_swept;
 		bundle->next_swept =
 			catalog_slot(&store->catalog, slot)->bundle_link.next;
@@ -69,14 +69,14 @@ void bundle_hide_members(struct store *store, uint32_t bundle)
 		slot_set_word(store, slot, SLOT_LIMBO);
 }
 
-void bundle_settle_members(struct store *store, uint32_t index)
+void bundle_update_members(struct store *store, uint32_t index)
 {
 	const struct catalog *catalog = &store->catalog;
 	const struct bundle_record *record = catalog_bundle(catalog, index);
 	uint32_t slot = record->members.first;
 	uint32_t next;
 
-	if (record->members.n > SETTLED_AT_ONCE) {
+	if (record->members.n > UPDATED_AT_ONCE) {
 		begin_sweep(store, index);
 		return;
 	}
@@ -130,7 +130,7 @@ void bundle_trim_kept(struct store *store, const char *name, uint32_t n)
 void bundle_let_go(struct store *store, uint32_t bundle)
 {
 	if (catalog_bundle(&store->catalog, bundle)->members.n)
-		bundle_settle_members(store, bundle);
+		bundle_update_members(store, bundle);
 	else
 		bundle_destroy(store, bundle);
 }
@@ -157,7 +157,7 @@ void bundle_unlease(struct store *store, uint32_t bundle)
 	if (--store->bundles[bundle].n_leases > 0)
 		return;
 	if (catalog_bundle(&store->catalog, bundle)->state == BUNDLE_RETIRED)
-		bundle_settle_members(store, bundle);
+		bundle_update_members(store, bundle);
 }
 
 void bundle_abort(struct store *store, uint32_t bundle)

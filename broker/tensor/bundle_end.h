@@ -36,7 +36,7 @@ void bundle_make_kept(struct store *store, uint32_t bundle);
  */
 void bundle_make_retired(struct store *store, uint32_t bundle);
 void bundle_hide_members(struct store *store, uint32_t bundle);
-void bundle_settle_members(struct store *store, uint32_t bundle);
+void bundle_update_members(struct store *store, uint32_t bundle);
 /* Update the members of a retired version, or free a version without members.
  */
 void bundle_let_go(struct store *store, uint32_t bundle);

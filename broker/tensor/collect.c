@@ -5,7 +5,7 @@
  */
 #include "broker/tensor/collect.h"
 #include "broker/tensor/limbo.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #define SLOW_FENCE_MS 30000
 
 /* Visit a bounded number of pending bits. Returns the number of bits. */
-static uint32_t settle_pending(struct store *store, struct holdings *holdings)
+static uint32_t update_pending(struct store *store, struct holdings *holdings)
 {
 	struct catalog *catalog = &store->catalog;
 	uint32_t n_slots = catalog_n_touched(catalog, SECTION_SLOT);
@@ -43,7 +43,7 @@ static uint32_t settle_pending(struct store *store, struct holdings *holdings)
 bool collect_pending(struct store *store, struct holdings *holdings)
 {
 	store->limbo.n_rings++;
-	return settle_pending(store, holdings) == PENDING_PER_ROUND;
+	return update_pending(store, holdings) == PENDING_PER_ROUND;
 }
 
 /* --- devices ------------------------------------------------------------- */
@@ -64,7 +64,7 @@ static void note_slowness(struct store *store)
 
 /* Visit the first `n` again; those still in use go to the end. Returns the
  * number of slots freed. */
-static uint32_t settle_fenced(struct store *store, uint32_t n)
+static uint32_t update_fenced(struct store *store, uint32_t n)
 {
 	struct catalog *catalog = &store->catalog;
 	struct limbo *limbo = &store->limbo;
@@ -101,7 +101,7 @@ static uint32_t look(struct store *store)
 		limbo->has_unnoted = false;
 		n_freed = collect_all(store);
 	} else {
-		n_freed = settle_fenced(
+		n_freed = update_fenced(
 			store, n < FENCED_PER_ROUND ? n : FENCED_PER_ROUND);
 	}
 	limbo->is_looking = false;
@@ -139,7 +139,7 @@ uint32_t collect_released(struct store *store)
 		holdings = store->holdings[i];
 		n = PENDING_PER_ROUND;
 		while (holdings && n == PENDING_PER_ROUND && left >= n) {
-			n = settle_pending(store, holdings);
+			n = update_pending(store, holdings);
 			left -= n;
 		}
 	}

@@ -5,8 +5,8 @@
 #include "broker/tensor/events.h"
 #include "broker/tensor/evictable.h"
 #include "broker/tensor/name.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/failpoint.h"
 #include <string.h>

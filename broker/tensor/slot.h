@@ -1,6 +1,6 @@
 /*
  * Slots: a slot is one version of one tensor. This is its record, and its word
- * in the state table; its life is the work of settle.h.
+ * in the state table; its life is the work of slot_state.h.
  *
  *   FREE -> WRITING -> PUBLISHED <-> LIMBO -> FREE, and WRITING -> LIMBO
  *
@@ -79,7 +79,7 @@ void slot_end_writer(struct store *store, uint32_t slot);
 
 /* Pins keep a slot while the broker or its worker uses the memory. They are
  * counted and not persistent: after a restart no slot is pinned. slot_unpin()
- * (settle.h) ends one. */
+ * (slot_state.h) ends one. */
 void slot_pin(struct store *store, uint32_t slot);
 
 /* Make this group (record) a keeper of the slot; 0: no group keeps it. The

@@ -3,8 +3,8 @@
  */
 #include "broker/tensor/storage.h"
 #include "broker/tensor/room.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"

@@ -2,7 +2,7 @@
  * Tickets: records in a hash of their secret bits, each with a deadline.
  */
 #include "broker/tensor/ticket.h"
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"

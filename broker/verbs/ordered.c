@@ -6,8 +6,8 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/ready_fence.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/verbs/verbs.h"
 #include "proto/failpoint.h"
 

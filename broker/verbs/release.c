@@ -4,8 +4,8 @@
  */
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
-#include "broker/tensor/settle.h"
 #include "broker/tensor/slot.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include <errno.h>

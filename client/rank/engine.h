@@ -115,7 +115,8 @@ int engine_note(struct rank_engine *engine, void *stream, struct error *err);
 int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err);
 /* Do both at once. */
-int engine_settle(struct rank_engine *engine, void *stream, struct error *err);
+int engine_note_and_await(struct rank_engine *engine, void *stream,
+			  struct error *err);
 
 /* With several nodes: wait until all ranks have reached this point, with the
  * same step. */

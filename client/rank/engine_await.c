@@ -139,7 +139,8 @@ int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 	return r;
 }
 
-int engine_settle(struct rank_engine *engine, void *stream, struct error *err)
+int engine_note_and_await(struct rank_engine *engine, void *stream,
+			  struct error *err)
 {
 	int r = engine_note(engine, stream, err);
 

@@ -39,7 +39,7 @@ static int want_room(struct rank_engine *engine, struct engine_room *room,
 
 	if (size <= room->size)
 		return 0;
-	r = engine_settle(engine, NULL, err);
+	r = engine_note_and_await(engine, NULL, err);
 	if (r < 0)
 		return r;
 	r = fsdp_alloc_on(engine->comm->client, &device, &spec, 1, NULL,

@@ -119,9 +119,9 @@ Test(refusal, of_timelines_without_a_reason)
 		 "does not hold the tensor"},
 		{"of a session that orders nothing",
 		 timelines_of(other->session, &named.ref), -ESRCH,
-		 "orders the tensor no more"},
+		 "has no ready fence of the tensor"},
 		{"of no session", timelines_of(UINT64_MAX, &named.ref), -ESRCH,
-		 "orders the tensor no more"},
+		 "has no ready fence of the tensor"},
 	};
 
 	CHECK(all);

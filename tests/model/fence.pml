@@ -140,7 +140,7 @@ inline is_fenced()
 }
 
 /* slot_update_state() of broker/tensor/slot.c */
-inline settle()
+inline update_state()
 {
 	word = LIMBO;
 #ifdef FENCE_FIRST
@@ -169,7 +169,7 @@ inline bury()
 {
 	is_gone = true;
 	if
-	:: !is_named && word != FREE -> settle()
+	:: !is_named && word != FREE -> update_state()
 	:: else
 	fi
 }
@@ -180,14 +180,14 @@ active proctype Broker()
 	byte whose, at;
 
 	do
-	:: is_named -> is_named = false; settle()
+	:: is_named -> is_named = false; update_state()
 	:: bell ->
 		bell = false;
 		if
 		:: is_pending ->
 			is_pending = false;
 			if
-			:: word == LIMBO -> settle()
+			:: word == LIMBO -> update_state()
 			:: else
 			fi
 		:: else
@@ -195,7 +195,7 @@ active proctype Broker()
 	:: is_watched ->
 		is_watched = false;
 		if
-		:: word == LIMBO -> settle()
+		:: word == LIMBO -> update_state()
 		:: else
 		fi
 #ifdef EOF_IS_DEATH

@@ -75,7 +75,7 @@ proctype Publisher()
 }
 
 /* slot_update_state() of broker/tensor/slot.c */
-inline settle()
+inline update_state()
 {
 	if
 #ifdef UNCOUNTED
@@ -106,7 +106,7 @@ active proctype Broker()
 		:: is_pending ->
 			is_pending = false;
 			if
-			:: word != FREE -> settle()
+			:: word != FREE -> update_state()
 			:: else
 			fi
 		:: else
@@ -116,11 +116,11 @@ active proctype Broker()
 		assert(has_writer);
 		has_writer = false;
 		is_named = true;
-		settle();
+		update_state();
 		was_published = true
 	:: is_named ->
 		is_named = false;
-		settle()
+		update_state()
 	:: n_done == 2 && !bell && !wants_publish && !is_named -> break
 	od;
 	assert(word == FREE)

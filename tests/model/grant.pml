@@ -29,11 +29,11 @@
  *   FORGET_GRANT    granted starts at 0 with each life of the slot, though
  *                   delta runs on
  *   NO_GRACE        an adopted session holds nothing until it is back
- *   DEAF_TO_HELLO   nothing is settled when it is back
+ *   DEAF_TO_HELLO   no state is updated when it is back
  *   BELL0           release rings only when delta reaches 0
  *   UNKEPT_LEASE    a lease keeps nothing
  *   LOST_LEASE      a broker that finds a lease forgets it
- *   SILENT_LEASE    nothing is settled when a lease is over
+ *   SILENT_LEASE    no state is updated when a lease is over
  */
 #ifndef N_CRASHES
 #define N_CRASHES 2
@@ -310,7 +310,7 @@ inline free_it()
 }
 
 /* Bring word and memory in line with name and holds (slot_update_state()). */
-inline settle()
+inline update_state()
 {
 	if
 	:: !is_live -> set_word(FREE)
@@ -329,7 +329,7 @@ inline settle()
 	fi
 }
 
-/* The chore: two transactions, and what is settled later in a third. */
+/* The chore: two transactions, and what is updated later in a third. */
 inline grant_leased()
 {
 	set(F_GRANTED, granted, granted + 1);
@@ -342,7 +342,7 @@ inline end_lease()
 	set(F_LEASE, lease, NO_LEASE);
 	commit();
 #ifndef SILENT_LEASE
-	settle();
+	update_state();
 	commit()
 #endif
 }
@@ -381,12 +381,12 @@ inline run_it()
 	:: kind == NAME && is_live && generation == theirs ->
 		set(F_NAME, has_name, true);
 		record(generation);
-		settle();
+		update_state();
 		answer = generation
 	:: kind == RELEASE && is_live && generation == theirs ->
 		set(F_GRANTED, granted, granted - 1);
 		record(generation);
-		settle();
+		update_state();
 		answer = generation
 	:: else -> answer = 0
 	fi;
@@ -420,7 +420,7 @@ inline hello()
 {
 	is_attached = true;
 #ifndef DEAF_TO_HELLO
-	settle();
+	update_state();
 	commit()
 #endif
 }
@@ -462,7 +462,7 @@ inline adopt()
 	:: lease != NO_LEASE -> set(F_LEASE, lease, NO_LEASE); commit()
 	:: else
 	fi;
-	settle();
+	update_state();
 	commit();
 	if
 	:: is_told || connection == n_crashes
@@ -490,7 +490,7 @@ boot:	skip;
 		:: number > 0 && !is_gone -> assert(is_attached); serve()
 		:: is_gone
 		fi
-	:: has_name -> set(F_NAME, has_name, false); settle(); commit()
+	:: has_name -> set(F_NAME, has_name, false); update_state(); commit()
 	:: has_name && lease == NO_LEASE && n_evictions < 1 ->
 		n_evictions++; evict()
 	:: lease == LEASE -> grant_leased()
@@ -498,7 +498,7 @@ boot:	skip;
 	:: atomic { bell && is_attached -> bell = false; crash() }
 		if
 		:: atomic { pending -> pending = false; crash() }
-			settle();
+			update_state();
 			commit()
 		:: else
 		fi
@@ -506,7 +506,7 @@ boot:	skip;
 	:: is_dead && !is_gone ->
 		set(F_GONE, is_gone, true);
 		set(F_LEASE, lease, NO_LEASE);
-		settle();
+		update_state();
 		commit()
 	:: (n_done == 2 && is_attached && !bell || is_gone) && !has_name &&
 	   empty(request) && lease == NO_LEASE -> break

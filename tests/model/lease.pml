@@ -164,7 +164,7 @@ inline reclaim()
 	fi
 }
 
-inline settle()
+inline update_state()
 {
 	if
 	:: alive == 0 || name
@@ -175,7 +175,7 @@ inline settle()
 inline collect(i)
 {
 	if
-	:: d_step { pending[i] -> pending[i] = false } settle()
+	:: d_step { pending[i] -> pending[i] = false } update_state()
 	:: else
 	fi
 }
@@ -214,7 +214,7 @@ inline bury(i)
 {
 	gone[i] = true;
 #ifndef DEAF_TO_DEATH
-	settle()
+	update_state()
 #endif
 }
 

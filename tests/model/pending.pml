@@ -112,7 +112,7 @@ inline take()
 	w = 0
 }
 
-inline settle()
+inline update_state()
 {
 	if
 	:: holds[found] == 0 -> is_freed[found] = true
@@ -130,7 +130,7 @@ proctype Broker()
 		do
 		:: take();
 			if
-			:: found < N_SLOTS -> settle()
+			:: found < N_SLOTS -> update_state()
 			:: else -> break
 			fi
 #ifdef NOT_AGAIN

@@ -114,7 +114,7 @@ proctype Reader()
 
 /* --- the broker ------------------------------------------------------------ */
 
-inline settle()
+inline update_state()
 {
 	word = (word - STATE(word)) + LIMBO;
 	if
@@ -153,7 +153,7 @@ inline bury()
 	is_ordered = false;
 	is_buried = true;
 	if
-	:: STATE(word) == LIMBO -> settle()
+	:: STATE(word) == LIMBO -> update_state()
 	:: else
 	fi
 }
@@ -163,7 +163,7 @@ active proctype Broker()
 	bool is_named = true, is_ordered = true, is_buried, is_watched, is_late;
 
 	do
-	:: is_named -> is_named = false; settle()
+	:: is_named -> is_named = false; update_state()
 	:: wants ->
 		wants = false;
 		if
@@ -176,7 +176,7 @@ active proctype Broker()
 		:: is_pending ->
 			is_pending = false;
 			if
-			:: STATE(word) == LIMBO -> settle()
+			:: STATE(word) == LIMBO -> update_state()
 			:: else
 			fi
 		:: else
@@ -184,7 +184,7 @@ active proctype Broker()
 	:: is_watched ->
 		is_watched = false;
 		if
-		:: STATE(word) == LIMBO -> settle()
+		:: STATE(word) == LIMBO -> update_state()
 		:: else
 		fi
 	:: is_dead && !is_buried -> bury()

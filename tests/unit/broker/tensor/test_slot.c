@@ -386,7 +386,7 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 }
 
 /* A new broker must derive the same state from the catalog. */
-Test(slot, adoption_charges_and_settles_again)
+Test(slot, adoption_charges_and_updates_again)
 {
 	struct slot_ref kept = client_put(&alice, "kept", PUBLISH_EVICTABLE);
 	struct slot_ref lost = client_alloc(&alice, 64);

@@ -8,7 +8,7 @@
  * session holds: for the writer until its ready fence is reached
  * (ready_fence.h), for a reader until the fence that the release recorded.
  */
-#include "broker/tensor/settle.h"
+#include "broker/tensor/slot_state.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/events.h"
 #include "broker/tensor/evictable.h"
