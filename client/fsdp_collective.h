@@ -134,8 +134,9 @@ FSDP_API int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
  * which they were sent, each by the receive of that tag that was begun first.
  * Messages of different tags overtake each other: one that no receive has asked
  * for, while a later one of the same rank is waited for, is put aside in memory
- * of the process (up to 16 GiB each). A receive must have the dtype and size of
- * its message; else the communicator fails, with both in its message.
+ * of the process; for each other rank up to 16 GiB and 16,384 messages. A
+ * receive must have the dtype and size of its message; else the communicator
+ * fails, with both in its message.
  *
  * `data` must stay as it is until the wait has returned 0. When the
  * communicator has failed it is not touched any more. Transfers that were not

@@ -8,6 +8,8 @@
  * receiver those that it has received, each in its own box. A slot is used
  * again when the piece in it was received. Both ring the other's bell.
  *
+ * tests/model/mail.pml models this protocol.
+ *
  * The head is input: it is copied, and its size is compared or allocated.
  */
 #pragma once

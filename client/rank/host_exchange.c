@@ -4,7 +4,10 @@
 #include "client/rank/comm.h"
 #include "proto/failpoint.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
+
+#define MS_NS INT64_C(1000000)
 
 /* A rank puts so many rounds ahead of those that it takes, so that others need
  * not wait while it copies. */
@@ -26,6 +29,10 @@ struct run {
 	uint64_t block;       /* bytes for one rank in a round */
 	uint64_t n_rounds;    /* as far as known */
 	uint64_t n_put, n_taken;
+	uint64_t n_own;   /* rounds in which this rank has bytes */
+	uint32_t longest; /* the rank with the most rounds, and its bytes */
+	uint64_t longest_size;
+	int64_t idle_ns; /* since when only others have bytes; 0: not yet */
 };
 
 /* --- waiting ------------------------------------------------------------- */
@@ -160,8 +167,11 @@ static int compare(struct run *run, struct error *err)
 		r = box_call_compare(run->comm, &run->call, i, &theirs,
 				     run->exchange->take[i].size, err);
 		n = count_rounds(run, theirs.size);
-		if (n > run->n_rounds)
+		if (n > run->n_rounds) {
 			run->n_rounds = n;
+			run->longest = i;
+			run->longest_size = theirs.size;
+		}
 	}
 	return r < 0 ? comm_fail_run(run->comm, err) : 0;
 }
@@ -315,6 +325,39 @@ static int take(struct run *run, struct error *err)
 	return 0;
 }
 
+/* How many rounds follow is what another rank says, so they have a time-out,
+ * and a death is noticed in a round that waits for nothing. */
+static int check_idle(struct run *run, struct error *err)
+{
+	int64_t now_ns = bell_now_ns();
+	char name[AWAIT_TEXT];
+
+	if (!run->idle_ns)
+		run->idle_ns = now_ns;
+	if (now_ns < run->idle_ns + run->comm->timeout_ms * MS_NS)
+		return comm_check_run(run->comm, err);
+	error_set(
+		err, -ECONNABORTED,
+		"%s has not ended %s of %" PRIu64
+		" bytes within %d ms after rank %u had all of its own",
+		await_name_ranks(run->comm, UINT64_C(1) << run->longest, name),
+		box_call_name(run->call.kind), run->longest_size,
+		run->comm->timeout_ms, run->comm->rank);
+	return comm_fail_run(run->comm, err);
+}
+
+/* Returns in how many rounds this rank gives or takes bytes. */
+static uint64_t count_own_rounds(const struct run *run)
+{
+	uint64_t size = run->call.size;
+
+	for (uint32_t i = 0; i < run->board->n_ranks; i++) {
+		if (run->exchange->take[i].size > size)
+			size = run->exchange->take[i].size;
+	}
+	return count_rounds(run, size);
+}
+
 int host_exchange_run(const struct exchange *exchange, struct error *err)
 {
 	struct fsdp_comm *comm = exchange->comm;
@@ -332,11 +375,14 @@ int host_exchange_run(const struct exchange *exchange, struct error *err)
 
 	describe(&run);
 	run.n_rounds = count_rounds(&run, run.call.size);
+	run.n_own = count_own_rounds(&run);
 	while (r == 0 && run.n_taken < run.n_rounds) {
 		if (run.n_put < run.n_rounds && run.n_put < run.n_taken + AHEAD)
 			r = put(&run, err);
 		else
 			r = take(&run, err);
+		if (r == 0 && run.n_taken > run.n_own)
+			r = check_idle(&run, err);
 	}
 	return r;
 }

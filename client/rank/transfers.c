@@ -9,8 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The limit for a message that is put aside: a larger size must be an error. */
-#define MAX_ASIDE (UINT64_C(16) << 30)
+/* What a rank puts aside of each other rank at most. More is an error: no
+ * program sends so much before the other asks for any of it. */
+#define MAX_ASIDE   (UINT64_C(16) << 30)
+#define MAX_N_ASIDE 16384
 
 struct fsdp_transfer {
 	struct fsdp_comm *comm;
@@ -101,7 +103,6 @@ static struct fsdp_transfer *find_receive(const struct transfers *all,
 static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 			const struct mail_head *head, struct error *err)
 {
-
 	error_set(err, -ECONNABORTED,
 		  "rank %u sends rank %u %" PRIu64 " bytes of %s with tag "
 		  "%" PRIu64 ", but that receives %" PRIu64 " bytes of %s",
@@ -123,14 +124,30 @@ static int give(struct fsdp_transfer *transfer, uint32_t from,
 	return 0;
 }
 
+static int fail_aside(struct fsdp_comm *comm, uint32_t from,
+		      const struct mail_head *head, struct error *err)
+{
+	error_set(err, -ECONNABORTED,
+		  "rank %u sends rank %u more than that receives: a message of "
+		  "%" PRIu64 " bytes with tag %" PRIu64
+		  " after %u others of %" PRIu64
+		  " bytes that wait; at most %d of %" PRIu64 " bytes may wait",
+		  from, comm->rank, head->size, head->tag,
+		  comm->transfers->waiting[from].n,
+		  comm->transfers->waiting[from].size, MAX_N_ASIDE, MAX_ASIDE);
+	return comm_fail_run(comm, err);
+}
+
 static int put_aside(struct fsdp_comm *comm, uint32_t from,
 		     const struct mail_head *head, struct fsdp_transfer **ret,
 		     struct error *err)
 {
-	struct fsdp_transfer *transfer = NULL;
+	struct waiting *waiting = &comm->transfers->waiting[from];
+	struct fsdp_transfer *transfer;
 
-	if (head->size <= MAX_ASIDE)
-		transfer = calloc(1, sizeof(*transfer));
+	if (waiting->n == MAX_N_ASIDE || head->size > MAX_ASIDE - waiting->size)
+		return fail_aside(comm, from, head, err);
+	transfer = calloc(1, sizeof(*transfer));
 	if (transfer)
 		*transfer = (struct fsdp_transfer){
 			.comm = comm,
@@ -141,6 +158,8 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 			.data = malloc(head->size ? head->size : 1),
 		};
 	if (transfer && transfer->data) {
+		waiting->n++;
+		waiting->size += head->size;
 		*ret = transfer;
 		return 0;
 	}
@@ -170,6 +189,8 @@ static int look_aside(struct transfers *all, struct fsdp_transfer *transfer,
 	if (it->head.size)
 		memcpy(transfer->data, it->data, it->head.size);
 	transfer->is_done = true;
+	all->waiting[it->rank].n--;
+	all->waiting[it->rank].size -= it->head.size;
 	unlink_from(&all->aside, it);
 	free_transfer(it);
 	return 0;

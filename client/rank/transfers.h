@@ -16,6 +16,12 @@
 struct fsdp_comm;
 struct fsdp_transfer;
 
+/* messages that were put aside */
+struct waiting {
+	uint32_t n;
+	uint64_t size;
+};
+
 /* the transfers of one communicator */
 struct transfers {
 	struct mail_counts counts;
@@ -25,7 +31,8 @@ struct transfers {
 	/* From each rank: the message that is coming. A message that is put
 	 * aside is owned. */
 	struct fsdp_transfer *coming[FSDP_MAX_RANKS];
-	int64_t moved_ns; /* when a transfer last moved */
+	struct waiting waiting[FSDP_MAX_RANKS]; /* of each rank */
+	int64_t moved_ns;                       /* when a transfer last moved */
 };
 
 /* Free all transfers, after the communicator was left. */

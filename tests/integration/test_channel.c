@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CAPACITY 4096
 #define NAME     "data/batches"
@@ -384,10 +385,32 @@ Test(channel, a_producer_polls_for_buffers)
 	cr_expect(zero(int, fsdp_channel_close(from)));
 }
 
+static _Atomic pid_t receiver;
+
+/* Return when that thread of this process sleeps in the kernel. */
+static void await_sleep(void)
+{
+	char path[64], line[256], *state = NULL;
+
+	do {
+		FILE *file;
+
+		nap_ms(1);
+		snprintf(path, sizeof(path), "/proc/self/task/%d/stat",
+			 receiver);
+		file = fopen(path, "re");
+		if (file && fgets(line, sizeof(line), file))
+			state = strrchr(line, ')');
+		if (file)
+			(void)fclose(file);
+	} while (!state || state[2] != 'S');
+}
+
 static void *receive_one(void *to)
 {
 	static uint64_t number;
 
+	receiver = gettid();
 	number = receive_number(to);
 	return &number;
 }
@@ -404,10 +427,12 @@ Test(channel, who_polls_takes_no_wake_up_from_others)
 		polls[i] = consumer();
 		fds[i] = fsdp_channel_fd(polls[i]);
 	}
-	for (uint64_t round = 1; round <= 20; round++) {
+	for (uint64_t round = 1; round <= 100; round++) {
 		void *number = NULL;
 
+		receiver = 0;
 		must(pthread_create(&thread, NULL, receive_one, to) == 0);
+		await_sleep();
 		send_number(from, round);
 		must(pthread_join(thread, &number) == 0);
 		cr_expect(eq(u64, *(uint64_t *)number, round));

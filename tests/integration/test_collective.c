@@ -3,6 +3,7 @@
  * waits for ever when another one dies, leaves, is late or calls something
  * else. test_collective_values.c checks the results of those that end well.
  */
+#include "shm/board.h"
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
@@ -353,4 +354,35 @@ Test(collective, who_scribbles_on_the_board_harms_its_own_run_only)
 	ranks_stop(&ranks);
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
+}
+
+/* Say, for the next call of rank 1, that it has a petabyte of bytes for others,
+ * all of which are there already. */
+static int pretend_a_petabyte(void)
+{
+	const uint32_t ahead = 1 << 30;
+	size_t size;
+	struct board_page *page = crew_board(&size);
+	struct box *boxes = (void *)(page + 1);
+	uint32_t round = atomic_load(&boxes[0].put) + 1;
+	struct box_cell *cell = &boxes[0].cells[round % BOX_SLOTS];
+
+	while (atomic_load(&boxes[1].put) != round)
+		(void)sched_yield();
+	memcpy(cell, &boxes[1].cells[round % BOX_SLOTS], sizeof(*cell));
+	atomic_store(&cell->size, UINT64_C(1) << 50);
+	atomic_store(&boxes[0].taken, round + ahead);
+	atomic_store(&boxes[0].put, round + ahead);
+	return 0;
+}
+
+Test(collective, a_rank_that_makes_too_many_rounds_is_named)
+{
+	crew_start(2, &SHORT_TIMEOUT);
+	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
+	actor_begin(&ranks.actors[1], reduce_64);
+	cr_assert(zero(int, rank_run(&ranks, 0, pretend_a_petabyte)));
+	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECONNABORTED));
+	assert_says(1, "rank 0 (pid ");
+	assert_says(1, "has not ended an all-reduce of 1125899906842624 bytes");
 }

@@ -401,3 +401,37 @@ Test(transfer, a_bad_argument_is_refused)
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 0, refuse_badly)));
 }
+
+/* --- a hostile rank ------------------------------------------------------ */
+
+static int flood(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = 0;
+
+	for (uint64_t tag = 100; r == 0; tag++) {
+		r = fsdp_send(comm(), FSDP_U8, large, 1, 1, tag, &transfer);
+		if (r == 0)
+			r = fsdp_transfer_wait(transfer, -1, NULL);
+	}
+	return rank_note(r);
+}
+
+static int receive_what_never_comes(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = fsdp_receive(comm(), FSDP_U8, large, 1, 0, 1, &transfer);
+
+	if (r == 0)
+		r = fsdp_transfer_wait(transfer, -1, NULL);
+	return rank_note(r);
+}
+
+Test(transfer, a_rank_that_sends_what_nobody_receives_is_named)
+{
+	crew_start(2, &DEFAULTS);
+	actor_begin(&ranks.actors[1], receive_what_never_comes);
+	cr_assert(eq(int, rank_run(&ranks, 0, flood), -ECONNABORTED));
+	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECONNABORTED));
+	assert_says(1, "rank 0 sends rank 1 more than that receives");
+}
