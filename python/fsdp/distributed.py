@@ -102,8 +102,9 @@ class _Job:
 
     def back(self):
         """The call is complete."""
-        for tensor, copy in self._copies:
-            tensor.copy_(copy)
+        with torch.no_grad():
+            for tensor, copy in self._copies:
+                tensor.copy_(copy)
 
 
 def _cut(tensor, n):

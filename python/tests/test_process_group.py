@@ -142,6 +142,14 @@ def any_dtype_can_be_moved():
     assert torch.equal(tensor, torch.complex(torch.full((2,), 2.0), torch.full((2,), 2.0)))
 
 
+def a_parameter_can_be_received():
+    """Also one that is not contiguous, without a trace in its graph."""
+    weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t() + dist.get_rank())
+    dist.broadcast(weight, 1)
+    assert torch.equal(weight, torch.arange(6.0).view(2, 3).t() + 1)
+    assert weight.is_leaf and weight.grad_fn is None
+
+
 def functional_collectives_work():
     from torch.distributed import _functional_collectives as functional
 
@@ -169,6 +177,7 @@ CASES = {
         what_is_wrong_in_itself_is_refused_and_changes_nothing,
         groups_of_groups,
         any_dtype_can_be_moved,
+        a_parameter_can_be_received,
         functional_collectives_work,
     )
 }
