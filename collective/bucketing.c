@@ -54,10 +54,48 @@ static int no_memory(struct error *err)
 	return error_nomem(err, "the buckets");
 }
 
+/* --- what is FSDP's ------------------------------------------------------ */
+
+static const enum graph_kind kinds[] = {GRAPH_ALL_GATHER, GRAPH_REDUCE_SCATTER,
+					GRAPH_ALL_REDUCE};
+
+/* The collectives of FSDP in the graph as it was given. */
+struct given {
+	struct graph_index index;
+	bool *is_fsdp; /* of each node */
+};
+
+static void given_deinit(struct given *given)
+{
+	graph_index_deinit(&given->index);
+	free(given->is_fsdp);
+}
+
+static int given_init(struct given *given, const struct graph *graph,
+		      bool *is_fsdp_group, struct error *err)
+{
+	size_t n = graph->n_nodes;
+	bool *is_fsdp = calloc(n + 1, sizeof(*is_fsdp));
+	int r;
+
+	given->is_fsdp = calloc(n + 1, sizeof(*given->is_fsdp));
+	r = is_fsdp && given->is_fsdp
+		    ? graph_index_init(&given->index, graph, err)
+		    : no_memory(err);
+	for (size_t k = 0; r == 0 && k < sizeof(kinds) / sizeof(*kinds); k++) {
+		r = fsdp_filter(graph, kinds[k], is_fsdp_group, is_fsdp, err);
+		for (size_t i = 0; r == 0 && i < n; i++)
+			given->is_fsdp[i] |= is_fsdp[i];
+	}
+	free(is_fsdp);
+	return r;
+}
+
 /* --- one pass ------------------------------------------------------------ */
 
 struct pass {
 	const struct graph *graph;
+	const struct given *given; /* NULL: filter what the last pass left */
 	const struct bucketing_rule *rule;
 	bool is_faithful;
 	enum graph_kind kind;
@@ -107,6 +145,29 @@ static void add_candidate(struct pass *pass, uint32_t wait, bool is_fsdp)
 	pass->n++;
 }
 
+/* A collective that no pass has merged yet still has its name. */
+static int filter(const struct pass *pass, bool *is_fsdp_group, bool *is_fsdp,
+		  struct error *err)
+{
+	const struct graph *graph = pass->graph;
+	const struct given *given = pass->given;
+
+	if (!given)
+		return fsdp_filter(graph, pass->kind, is_fsdp_group, is_fsdp,
+				   err);
+	for (uint32_t i = 0; i < graph->n_nodes; i++) {
+		const struct graph_node *node = &graph->nodes[i];
+		uint32_t at;
+
+		if (node->kind != pass->kind)
+			continue;
+		at = graph_index_find(&given->index, node->name);
+		assert(at != GRAPH_NONE);
+		is_fsdp[i] = given->is_fsdp[at];
+	}
+	return 0;
+}
+
 static int find_candidates(struct pass *pass, bool *is_fsdp_group,
 			   struct error *err)
 {
@@ -121,7 +182,7 @@ static int find_candidates(struct pass *pass, bool *is_fsdp_group,
 		r = no_memory(err);
 		goto out;
 	}
-	r = fsdp_filter(graph, pass->kind, is_fsdp_group, is_fsdp, err);
+	r = filter(pass, is_fsdp_group, is_fsdp, err);
 	if (r < 0)
 		goto out;
 	for (uint32_t i = 0; i < n; i++) {
@@ -452,27 +513,30 @@ static int check_caps(const struct bucketing_rule *rule, struct error *err)
 	return r;
 }
 
-static int run_passes(const struct bucketing_options *options,
+static int run_passes(const struct graph *graph,
+		      const struct bucketing_options *options,
 		      struct bucketing *result, struct error *err)
 {
-	static const enum graph_kind kinds[] = {
-		GRAPH_ALL_GATHER, GRAPH_REDUCE_SCATTER, GRAPH_ALL_REDUCE};
-	bool *is_fsdp_group =
-		calloc((size_t)result->graph.n_groups + 1, sizeof(bool));
+	struct given given = {.index = GRAPH_INDEX_NULL};
+	bool *is_fsdp_group = calloc((size_t)graph->n_groups + 1, sizeof(bool));
 	int r = is_fsdp_group ? 0 : no_memory(err);
 
+	if (r == 0 && !options->is_faithful)
+		r = given_init(&given, graph, is_fsdp_group, err);
 	for (size_t i = 0; r == 0 && i < sizeof(kinds) / sizeof(*kinds); i++) {
-		struct pass pass = {.graph = &result->graph,
-				    .rule = kinds[i] == GRAPH_ALL_GATHER
-						    ? &options->gather
-						    : &options->reduce,
-				    .is_faithful = options->is_faithful,
-				    .kind = kinds[i],
-				    .result = result};
+		struct pass pass = {
+			.graph = &result->graph,
+			.given = options->is_faithful ? NULL : &given,
+			.rule = kinds[i] == GRAPH_ALL_GATHER ? &options->gather
+							     : &options->reduce,
+			.is_faithful = options->is_faithful,
+			.kind = kinds[i],
+			.result = result};
 
 		r = run_pass(&pass, is_fsdp_group, err);
 		deinit_pass(&pass);
 	}
+	given_deinit(&given);
 	free(is_fsdp_group);
 	return r;
 }
@@ -492,7 +556,7 @@ int bucketing_run(const struct graph *graph,
 	if (r == 0)
 		r = merge_buckets(graph, NULL, 0, &result.graph, err);
 	if (r == 0)
-		r = run_passes(options, &result, err);
+		r = run_passes(graph, options, &result, err);
 	if (r == 0) {
 		r = graph_check(&result.graph, err);
 		if (r < 0)

@@ -13,8 +13,9 @@
  *   reduce-scatter  nothing but unary operations up to the output
  *   all-reduce      its group is one of an FSDP all-gather
  *
- * With `is_faithful` the quirks that bucket.h names hold, and mixed dtypes are
- * not padded: buckets are then those of PyTorch 2.13
+ * The filters look at the graph as it was given. With `is_faithful` each looks
+ * at what the last pass left, the quirks that bucket.h names hold, and mixed
+ * dtypes are not padded: buckets are then those of PyTorch 2.13
  * (docs/graph.md says what differs; python/tests/test_inductor.py compares the
  * two).
  *

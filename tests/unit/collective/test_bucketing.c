@@ -103,6 +103,58 @@ Test(bucketing, replicas_are_reduced_in_two_buckets)
 	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, true, plan);
 }
 
+/* One reduction is gathered again, in a bucket that also has another gather. */
+Test(bucketing, a_bucket_of_gathers_leaves_reductions_to_fsdp)
+{
+#define F32   "\"dtype\": \"f32\", \"shape\": "
+#define GROUP ", \"group\": \"g\", \"group_size\": 2"
+	static const char text[] =
+		"{\"nodes\": ["
+		"{\"name\": \"p\", \"kind\": \"placeholder\", " F32 "[4]},"
+		"{\"name\": \"q\", \"kind\": \"placeholder\", " F32 "[4]},"
+		"{\"name\": \"rp\", \"kind\": \"reduce_scatter\", \"inputs\": "
+		"[\"p\"], \"reduce\": \"sum\", " F32 "[2]" GROUP "},"
+		"{\"name\": \"wp\", \"kind\": \"wait\", \"inputs\": "
+		"[\"rp\"], " F32 "[2]},"
+		"{\"name\": \"rq\", \"kind\": \"reduce_scatter\", \"inputs\": "
+		"[\"q\"], \"reduce\": \"sum\", " F32 "[2]" GROUP "},"
+		"{\"name\": \"wq\", \"kind\": \"wait\", \"inputs\": "
+		"[\"rq\"], " F32 "[2]},"
+		"{\"name\": \"g\", \"kind\": \"all_gather\", \"inputs\": "
+		"[\"wp\"]"
+		", " F32 "[4]" GROUP "},"
+		"{\"name\": \"v\", \"kind\": \"wait\", \"inputs\": "
+		"[\"g\"], " F32 "[4]},"
+		"{\"name\": \"h\", \"kind\": \"all_gather\", \"inputs\": "
+		"[\"q\"], " F32 "[8]" GROUP "},"
+		"{\"name\": \"w\", \"kind\": \"wait\", \"inputs\": "
+		"[\"h\"], " F32 "[8]},"
+		"{\"name\": \"out\", \"kind\": \"output\", \"inputs\": "
+		"[\"v\", \"w\", \"wq\"]}]}";
+	struct bucketing_options options =
+		options_of((struct bucketing_rule){0}, false);
+	struct error err = ERROR_NULL;
+	struct bucketing result;
+	struct graph graph;
+
+	cr_assert(zero(int,
+		       graph_json_read(text, sizeof(text) - 1, &graph, &err)),
+		  "%s", err.msg);
+	cr_assert(zero(int, bucketing_run(&graph, &options, &result, &err)));
+	cr_expect(eq(str, (char *)show(&result),
+		     (char *)"all_gather f32: g@0 h@8; "
+			     "reduce_scatter f32: rp@0 rq@8"));
+	bucketing_deinit(&result);
+	options.is_faithful = true;
+	cr_assert(zero(int, bucketing_run(&graph, &options, &result, &err)));
+	cr_expect(eq(str, (char *)show(&result),
+		     (char *)"all_gather f32: g@0 h@8"));
+	bucketing_deinit(&result);
+	graph_deinit(&graph);
+#undef F32
+#undef GROUP
+}
+
 Test(bucketing, gathers_and_reductions_have_a_rule_each)
 {
 	static const double none = 0;
