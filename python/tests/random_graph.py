@@ -25,11 +25,15 @@ class Group(NamedTuple):
 class Builder:
     def __init__(self, seed, groups, dtypes=DTYPES):
         self.random = random.Random(seed)
-        self.groups = groups
-        self.dtypes = dtypes
+        # The fewer there are, the more collectives are neighbours.
+        self.groups = self.few(groups)
+        self.dtypes = self.few(dtypes)
         self.graph = torch.fx.Graph()
         self.mode = FakeTensorMode()
         self.nodes = []
+
+    def few(self, items):
+        return self.random.sample(items, self.random.choice([1, 1, 2, len(items)]))
 
     def keep(self, node, value):
         node.meta["val"] = value
@@ -139,7 +143,7 @@ def fan_out(build):
 
 def layers(build):
     """A forward and a backward as FSDP has them."""
-    group, others = build.groups[0], build.groups[1:]
+    group, others = build.groups[0], build.groups[1:] or build.groups
     shards, norms = [], []
     for _ in range(build.random.randrange(2, 6)):
         shards += [build.placeholder() for _ in range(2)]
@@ -156,7 +160,18 @@ def layers(build):
         build.reduce(build.operation(norm), group, "avg")
 
 
-FAMILIES = (anything, chain, fan_out, layers)
+def dependents(build):
+    """Neighbours of which some need others."""
+    group = build.groups[0]
+    shards = [build.placeholder(rows=4, columns=1) for _ in range(4)]
+    for _ in range(14):
+        whole = build.gather(build.random.choice(shards), group)
+        if build.random.randrange(3) == 0:
+            negative = build.call(torch.ops.aten.neg.default, whole)
+            shards.append(build.scatter(negative, group))
+
+
+FAMILIES = (anything, chain, fan_out, layers, dependents)
 
 
 def random_module(seed, groups, **options):

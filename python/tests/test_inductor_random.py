@@ -39,17 +39,17 @@ def groups(world):  # noqa: F811
 
 
 def mode_of(seed):
-    return ("default", "custom_ops", "coalesced")[seed // 4 % 3]
+    return ("default", "custom_ops", "coalesced")[seed // 5 % 3]
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(30))
 def test_random_graphs_have_the_buckets_of_torch(groups, seed):
     module = random_module(seed, groups)
     compare(module, mode_of(seed))
     compare(module, mode_of(seed), cap_mb=SMALL_MB)
 
 
-@pytest.mark.parametrize("seed", range(24, 28))
+@pytest.mark.parametrize("seed", range(30, 35))
 def test_dtypes_share_a_bucket_as_in_torch(groups, seed):
     """Or in no plan, where a bucket has a view that torch cannot make."""
     dtypes = (torch.float32, torch.bfloat16, torch.float64)
@@ -87,7 +87,7 @@ def planned_alone(document, kind, cap_mb):
     return [names for _, names in buckets_of(plan)]
 
 
-@pytest.mark.parametrize("seed", range(28, 36))
+@pytest.mark.parametrize("seed", range(35, 45))
 def test_collectives_that_are_tagged_have_the_buckets_of_torch(groups, seed):
     module = random_module(seed, groups)
     document = fsdp.graph.from_fx(module)
@@ -128,7 +128,7 @@ def as_bits(outputs):
     return [[lockstep.bits(value) for value in rank] for rank in zip(*outputs)]
 
 
-@pytest.mark.parametrize("seed", range(36, 48))
+@pytest.mark.parametrize("seed", range(45, 60))
 def test_what_is_sent_and_computed_is_torchs_bit_for_bit(groups, seed):
     module, mode = random_module(seed, groups), mode_of(seed)
     modules = merged_for_all_ranks(module, groups, mode, CAP_MB)
@@ -141,10 +141,10 @@ def test_what_is_sent_and_computed_is_torchs_bit_for_bit(groups, seed):
     assert mine.wire == theirs.wire
 
 
-@pytest.mark.parametrize("seed", range(48, 60))
+@pytest.mark.parametrize("seed", range(60, 80))
 def test_every_plan_computes_what_its_graph_does(groups, seed):
     """Also with padding, caps of their own and dependents in a bucket."""
-    module, mode = random_module(seed, groups), MODES[seed // 4 % 4]
+    module, mode = random_module(seed, groups), MODES[seed // 5 % 4]
     ranks = lockstep.Ranks(WORLD, groups)
     inputs = ranks.inputs(module)
     expected = as_bits(lockstep.run_modules([module] * WORLD, ranks, inputs))
@@ -157,7 +157,7 @@ def test_every_plan_computes_what_its_graph_does(groups, seed):
 # --- the default, and why it differs ------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(60, 68))
+@pytest.mark.parametrize("seed", range(80, 90))
 def test_by_default_no_collective_is_left_that_torch_merges(groups, seed):
     module = random_module(seed, groups)
     merged, after = bucketed_by_torch(module, "default", CAP_MB)
@@ -183,27 +183,29 @@ def key_of(bucket):
     return tuple(bucket[field] for field in ("kind", "group", "reduce", "dtype"))
 
 
-@pytest.mark.parametrize("seed", range(68, 80))
+def name_of(bucket):
+    return bucket["merged"] or bucket["members"][0]["node"]
+
+
+@pytest.mark.parametrize("seed", range(90, 105))
 @pytest.mark.parametrize("cap_mb", [CAP_MB, SMALL_MB])
 def test_by_default_a_bucket_ends_for_a_reason(groups, seed, cap_mb):
-    """Two neighbours with one key: the second's first member would be too much,
-    or needs one of the first. Without such a need the buckets are torch's."""
+    """Two neighbours with one key: the second's first member would be too much, or
+    the second needs the first. Without such a need the buckets are torch's."""
     module = random_module(seed, groups)
-    document = fsdp.graph.from_fx(module)
-    needs = ancestors(document)
-    buckets = fsdp.plan(document, cap_mb=cap_mb)["buckets"]
+    plan = fsdp.plan(fsdp.graph.from_fx(module), cap_mb=cap_mb)
+    needs, buckets = ancestors(plan["graph"]), plan["buckets"]
     has_needs = False
     for one, other in zip(buckets, buckets[1:]):
         if key_of(one) != key_of(other):
             continue
-        first = other["members"][0]
-        is_needed = any(m["node"] in needs[first["node"]] for m in one["members"])
+        is_needed = name_of(one) in needs[name_of(other)]
         has_needs |= is_needed
-        assert is_needed or one["bytes"] + first["bytes"] > cap_mb * 2**20
+        size = one["bytes"] + other["members"][0]["bytes"]
+        assert is_needed or size > cap_mb * 2**20
     if not has_needs:
-        merged = [(b["kind"], [m["node"] for m in b["members"]]) for b in buckets]
         expected, _ = bucketed_by_torch(module, "default", cap_mb)
-        assert [bucket for bucket in merged if len(bucket[1]) > 1] == expected
+        assert [bucket for bucket in buckets_of(plan) if len(bucket[1]) > 1] == expected
 
 
 # --- what differs from torch, also with faithful=True --------------------------
