@@ -1,54 +1,15 @@
 #!/bin/bash
 # Training with sharded parameters ends with the weights of one process that
 # trains alone, bit by bit: undisturbed, twice, and when a rank, the worker or
-# the broker is killed on the way.
+# the broker is killed during the run.
 #
 #   train.sh FSDPD FSDPCTL MLP
-#
-# Every check prints a line; the first one that does not hold ends it all.
-set -u
-
 fsdpd=$1 fsdpctl=$2 mlp=$3
-dir=$(mktemp -d)
+# shellcheck source=tests/integration/train_lib.sh
+. "${0%/*}/train_lib.sh"
 export FSDP_SOCKET=$dir/sock
-unset XDG_RUNTIME_DIR
-daemon=
-declare -A ranks=()
 
-finish()
-{
-	local rc=$? pid
-
-	for pid in "${ranks[@]}"; do
-		kill -9 "$pid" 2>/dev/null
-	done
-	[[ -n $daemon ]] && kill "$daemon" 2>/dev/null && wait "$daemon"
-	((rc)) && cat "$dir"/log "$dir"/rank* 2>/dev/null
-	rm -rf "$dir"
-	exit $rc
-}
-trap finish EXIT
-cd "$dir" || exit 1
-
-check()
-{
-	local what=$1
-	shift
-	if ! "$@"; then
-		echo "FAILED: $what"
-		exit 1
-	fi
-	echo "ok: $what"
-}
-
-# A counter of fsdpctl status.
-counter()
-{
-	"$fsdpctl" status --json | tr ',{' '\n\n' |
-		sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" | head -n 1
-}
-
-# rank RUN WORLD STEPS RANK ARGS...: start one.
+# rank RUN WORLD STEPS RANK ARGS...: start a rank.
 rank()
 {
 	local run=$1 world=$2 steps=$3 rank=$4
@@ -58,46 +19,7 @@ rank()
 	ranks[$rank]=$!
 }
 
-# All ranks that were started end well.
-all_end()
-{
-	local rank rc=0
-
-	for rank in "${!ranks[@]}"; do
-		wait "${ranks[$rank]}" || rc=1
-		unset "ranks[$rank]"
-	done
-	return $rc
-}
-
-same_as_alone()
-{
-	local run=$1 world=$2 steps=$3
-
-	"$mlp" --alone --world "$world" --steps "$steps" --out alone.bin &&
-		cmp "$run.bin" alone.bin
-}
-
-# Until a rank has said that a step was committed, by what the broker shows.
-await_step()
-{
-	local run=$1 step=$2 seen
-
-	for _ in {1..6000}; do
-		seen=$("$fsdpctl" comms --json 2>/dev/null | tr ',{' '\n\n' |
-			sed -n 's/.*"step": *\([0-9]*\).*/\1/p' | tail -n 1)
-		((${seen:-0} >= step)) && return 0
-		sleep 0.01
-	done
-	return 1
-}
-
-"$fsdpd" --supervised --socket "$FSDP_SOCKET" 2>"$dir/log" &
-daemon=$!
-for _ in {1..1000}; do
-	"$fsdpctl" ping >/dev/null 2>&1 && break
-	sleep 0.01
-done
+start_broker "$FSDP_SOCKET" "$dir/log"
 
 for world in 1 2 4; do
 	for ((r = 0; r < world; r++)); do
@@ -114,18 +36,18 @@ done
 check "4 ranks train once more" all_end
 check "two runs give the same bits" cmp plain4.bin again.bin
 
-# What the broker shows of a run that is over.
+# kept VERB: print what the broker shows of a run that has ended.
 kept()
 {
 	"$fsdpctl" "$@" | awk -v run=plain4 '$1 == run'
 }
 check "mlp says which step comms shows" \
 	grep -q "committed as step $(kept comms | awk '{ print $7 }') " rank0
-# Of unshards in place, which all of these are, the broker is not told.
+# All unshards here are in place, so the broker is not told of them.
 check "groups counts the reductions of runs that are over" \
 	test -z "$(kept groups | awk '$(NF - 1) == 0')"
 
-# The tables, and not only what --json says: those have columns enough?
+# Check the tables, too, and not only --json.
 for verb in comms groups; do
 	"$fsdpctl" $verb >tables || exit 1
 	check "$verb shows what is kept" grep -q plain4 tables
@@ -154,9 +76,9 @@ for r in 0 1; do
 done
 check "the run is under way" await_step worker 20
 worker=$(counter worker_pid)
-# 0 would be everybody.
+# kill -9 0 would kill all processes of the group.
 check "a worker is there" test "$worker" -gt 0
-((worker > 0)) && kill -9 "$worker"
+kill -9 "$worker"
 check "the ranks went on after the worker's death" all_end
 check "the worker's death changes no bit" same_as_alone worker 2 400
 
@@ -164,6 +86,6 @@ for r in 0 1; do
 	rank broker 2 400 "$r"
 done
 check "the next run is under way" await_step broker 20
-kill -9 "$(pgrep -P "$daemon" | head -n 1)"
+kill -9 "$(pgrep -P "${daemons[0]}" | head -n 1)"
 check "the ranks went on after the broker's death" all_end
 check "the broker's death changes no bit" same_as_alone broker 2 400

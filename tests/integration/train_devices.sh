@@ -1,69 +1,28 @@
 #!/bin/bash
-# Training on devices, on the fakes of the driver and of NCCL: in one broker,
-# and in two brokers that stand for two nodes; with deaths on the way.
+# Training on devices, with the fakes of the driver and of NCCL: in one broker,
+# in two brokers that stand for two nodes, and with deaths during the run.
 #
 #   train_devices.sh FSDPD FSDPCTL MLP [EXECUTOR]
 #
-# EXECUTOR: who does the work, "rank" or "worker".
+# EXECUTOR is "rank" or "worker".
 #
-# The fakes sum in the order of the ranks, as one process alone does, so that
-# the weights come out the same, bit by bit. On a real driver, with
-# FSDP_TEST_GPUS devices, so do two ranks; they share a device if there is but
-# one, and are nodes of their own to NCCL then.
-set -u
-
+# The fakes sum in the order of the ranks, as one process does alone, so the
+# weights are the same, bit by bit. On a real driver, with FSDP_TEST_GPUS
+# devices, two ranks do so, too. If there is only one device, they share it, and
+# NCCL sees each of them as a node.
 fsdpd=$1 fsdpctl=$2 mlp=$3 executor=${4:-rank}
-dir=$(mktemp -d)
+# shellcheck source=tests/integration/train_lib.sh
+. "${0%/*}/train_lib.sh"
 FAKECUDA_DIR=$(mktemp -d -p /dev/shm)
-export FAKECUDA_DIR FAKECUDA_DEVICES=4
-unset XDG_RUNTIME_DIR FSDP_SOCKET
+scratch+=("$FAKECUDA_DIR")
+export FAKECUDA_DIR FAKECUDA_DEVICES=4 FSDP_SOCKET=$dir/node1
 n_gpus=${FSDP_TEST_GPUS:-4}
 most=4
 ((n_gpus < 4)) && most=2
 [[ -v FSDP_TEST_GPUS ]] && export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
-daemons=()
-declare -A ranks=()
 
-finish()
-{
-	local rc=$? pid
-
-	for pid in "${ranks[@]}"; do
-		kill -9 "$pid" 2>/dev/null
-	done
-	for pid in "${daemons[@]}"; do
-		kill "$pid" 2>/dev/null && wait "$pid"
-	done
-	((rc)) && cat "$dir"/log* "$dir"/rank* 2>/dev/null
-	rm -rf "$dir" "$FAKECUDA_DIR"
-	exit $rc
-}
-trap finish EXIT
-cd "$dir" || exit 1
-
-check()
-{
-	local what=$1
-	shift
-	if ! "$@"; then
-		echo "FAILED: $what"
-		exit 1
-	fi
-	echo "ok: $what"
-}
-
-# node N: start the broker of a node.
-node()
-{
-	"$fsdpd" --supervised --socket "$dir/node$1" 2>"$dir/log$1" &
-	daemons+=($!)
-	for _ in {1..1000}; do
-		FSDP_SOCKET=$dir/node$1 "$fsdpctl" ping >/dev/null 2>&1 && break
-		sleep 0.01
-	done
-}
-
-# rank NODE RUN WORLD STEPS RANK ARGS...: start one, on the device of its number.
+# rank NODE RUN WORLD STEPS RANK ARGS...: start a rank on the device of
+# its number.
 rank()
 {
 	local node=$1 run=$2 world=$3 steps=$4 rank=$5
@@ -76,42 +35,8 @@ rank()
 	ranks[$rank]=$!
 }
 
-all_end()
-{
-	local rank rc=0
-
-	for rank in "${!ranks[@]}"; do
-		wait "${ranks[$rank]}" || rc=1
-		unset "ranks[$rank]"
-	done
-	return $rc
-}
-
-same_as_alone()
-{
-	local run=$1 world=$2 steps=$3
-
-	"$mlp" --alone --world "$world" --steps "$steps" --out alone.bin &&
-		cmp "$run.bin" alone.bin
-}
-
-# Until the run, on the first node, has come to a step.
-await_step()
-{
-	local run=$1 step=$2 seen
-
-	for _ in {1..3000}; do
-		seen=$(FSDP_SOCKET=$dir/node1 "$fsdpctl" comms --json 2>/dev/null |
-			tr -d '\n' | tr '{' '\n' | grep "\"name\": *\"$run\"" |
-			sed -n 's/.*"step": *\([0-9]*\).*/\1/p')
-		((${seen:-0} >= step)) && return 0
-		sleep 0.01
-	done
-	return 1
-}
-
-node 1
-node 2
+start_broker "$dir/node1" "$dir/log1"
+start_broker "$dir/node2" "$dir/log2"
 
 for ((world = 1; world <= most; world *= 2)); do
 	for ((r = 0; r < world; r++)); do
@@ -171,7 +96,9 @@ for r in 0 1; do
 	rank 1 worker 2 200 "$r"
 done
 check "the next run is under way" await_step worker 10
-kill -9 "$(FSDP_SOCKET=$dir/node1 "$fsdpctl" status --json | tr ',{' '\n\n' |
-	sed -n 's/.*"worker_pid": *\([0-9]*\).*/\1/p')"
+worker=$(counter worker_pid)
+# kill -9 0 would kill all processes of the group.
+check "a worker is there" test "$worker" -gt 0
+kill -9 "$worker"
 check "the ranks went on after the worker's death" all_end
 check "the worker's death changes no bit" same_as_alone worker 2 200

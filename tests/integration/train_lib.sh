@@ -1,0 +1,95 @@
+# Sourced by the tests of training; $fsdpctl and $mlp name the programs. The
+# test begins in a new folder $dir, and adds what it makes to $scratch, $daemons
+# and $ranks, which are removed or killed in the end.
+#
+# Every check prints a line, and the first one that fails ends the test.
+set -u
+
+dir=$(mktemp -d)
+scratch=("$dir")
+daemons=()
+declare -A ranks=()
+unset XDG_RUNTIME_DIR
+
+finish()
+{
+	local rc=$? pid
+
+	for pid in "${ranks[@]}"; do
+		kill -9 "$pid" 2>/dev/null
+	done
+	for pid in "${daemons[@]}"; do
+		kill "$pid" 2>/dev/null && wait "$pid"
+	done
+	((rc)) && cat "$dir"/log* "$dir"/rank* 2>/dev/null
+	rm -rf "${scratch[@]}"
+	exit $rc
+}
+trap finish EXIT
+cd "$dir" || exit 1
+
+# start_broker SOCKET LOG: start a broker, and wait until it serves.
+start_broker()
+{
+	"$fsdpd" --supervised --socket "$1" 2>"$2" &
+	daemons+=($!)
+	for _ in {1..1000}; do
+		FSDP_SOCKET=$1 "$fsdpctl" ping >/dev/null 2>&1 && break
+		sleep 0.01
+	done
+}
+
+# check WHAT COMMAND...: the command must succeed.
+check()
+{
+	local what=$1
+	shift
+	if ! "$@"; then
+		echo "FAILED: $what"
+		exit 1
+	fi
+	echo "ok: $what"
+}
+
+# counter NAME: print a counter of fsdpctl status.
+counter()
+{
+	"$fsdpctl" status --json | tr ',{' '\n\n' |
+		sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" | head -n 1
+}
+
+# Wait for all ranks that were started. All must succeed.
+all_end()
+{
+	local rank rc=0
+
+	for rank in "${!ranks[@]}"; do
+		wait "${ranks[$rank]}" || rc=1
+		unset "ranks[$rank]"
+	done
+	return $rc
+}
+
+# same_as_alone RUN WORLD STEPS: has the run the weights of one process?
+same_as_alone()
+{
+	local run=$1 world=$2 steps=$3
+
+	"$mlp" --alone --world "$world" --steps "$steps" --out alone.bin &&
+		cmp "$run.bin" alone.bin
+}
+
+# await_step RUN STEP: wait until the broker shows the step as committed.
+await_step()
+{
+	local run=$1 step=$2 seen
+
+	for _ in {1..6000}; do
+		seen=$("$fsdpctl" comms --json 2>/dev/null | tr -d '\n' |
+			tr '{' '\n' | grep "\"name\": *\"$run\"" |
+			sed -n 's/.*"step": *\([0-9]*\).*/\1/p')
+		((${seen:-0} >= step)) && return 0
+		sleep 0.01
+	done
+	return 1
+}
