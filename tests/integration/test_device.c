@@ -83,30 +83,6 @@ static struct fsdp_tensor *get(const char *name)
 	return tensor;
 }
 
-/* Do all bytes of the tensor have this value? */
-static bool has(struct fsdp_tensor *tensor, uint8_t value)
-{
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-	uint8_t *bytes;
-	bool is_right;
-
-	fsdp_tensor_info(tensor, &info);
-	bytes = malloc(info.size);
-	must(fsdp_copy_out(bytes, tensor, 0, info.size) == 0);
-	is_right = is_filled(bytes, info.size, value);
-	free(bytes);
-	return is_right;
-}
-
-/* Has this process called a function of the driver so often? A real driver does
- * not count its calls. */
-static bool is_count(const char *function, long n)
-{
-	long now = gpu_count(getpid(), function);
-
-	return now < 0 || now == n;
-}
-
 /* --- in the other process ------------------------------------------------ */
 
 static int other_opens(void)
@@ -124,7 +100,7 @@ static int other_reads(void)
 	shared->first = first;
 	shared->address = (uint64_t)(uintptr_t)fsdp_data(tensor);
 	must(!fsdp_data_mut(tensor));
-	must(has(tensor, first));
+	must(holds_value(tensor, first));
 	fsdp_free(tensor);
 	return 0;
 }
@@ -137,7 +113,7 @@ static int other_redeems(void)
 	if (r < 0)
 		return r;
 	r = fsdp_tensor_wait(tensor, NULL, 0);
-	must(r < 0 || has(tensor, 5));
+	must(r < 0 || holds_value(tensor, 5));
 	fsdp_free(tensor);
 	return r;
 }
@@ -178,8 +154,8 @@ static int other_attaches(void)
 	shared->n = n_requests() - before - 1;
 	must(n == MEMBERS);
 	for (size_t i = 0; i < n; i++)
-		must(has(tensors[i], (uint8_t)(i % 251)));
-	must(is_count("MemMap", 1));
+		must(holds_value(tensors[i], (uint8_t)(i % 251)));
+	must(gpu_is_count(getpid(), "MemMap", 1));
 	/* The members are contiguous, in one mapping. */
 	must((uintptr_t)fsdp_data(tensors[MEMBERS - 1]) -
 		     (uintptr_t)fsdp_data(tensors[0]) ==
@@ -333,11 +309,11 @@ Test(device, a_view_shows_part_of_it)
 	cr_assert(zero(int, fsdp_copy_in(base, 2048, bytes, sizeof(bytes))));
 	cr_assert(zero(int, fsdp_view(base, &half, NULL, 2048, &view)), "%s",
 		  fsdp_error());
-	cr_expect(has(view, 9));
+	cr_expect(holds_value(view, 9));
 	cr_expect(eq(u64, (uint64_t)(uintptr_t)fsdp_data(view),
 		     (uint64_t)(uintptr_t)fsdp_data(base) + 2048));
 	fsdp_free(base);
-	cr_expect(has(view, 9), "it keeps the memory by itself");
+	cr_expect(holds_value(view, 9), "it keeps the memory by itself");
 	fsdp_free(view);
 }
 
@@ -353,7 +329,7 @@ Test(device, a_known_tensor_is_held_again_without_asking)
 	cr_assert(zero(int, fsdp_acquire(tensor)));
 	fsdp_free(get("t/a"));
 	cr_expect(eq(u64, n_requests() - before, 1), "only the question");
-	cr_expect(has(tensor, 3));
+	cr_expect(holds_value(tensor, 3));
 	fsdp_free(tensor);
 }
 
@@ -402,7 +378,7 @@ Test(device, memory_that_is_let_go_is_unmapped_and_given_back)
 	none.slots = none.chunks = 0;
 	cr_expect(figures_await(client, &none));
 	cr_assert(zero(int, fsdp_ping(client)));
-	cr_expect(is_count("MemUnmap", before + 1));
+	cr_expect(gpu_is_count(getpid(), "MemUnmap", before + 1));
 }
 
 /* --- bundles ------------------------------------------------------------- */
@@ -471,7 +447,7 @@ Test(device, a_model_of_a_thousand_is_attached_in_one_request)
 		  fsdp_error());
 	cr_expect(
 		eq(ptr, (void *)fsdp_data(model->tensors[7]), (void *)before));
-	cr_expect(has(model->tensors[7], 7));
+	cr_expect(holds_value(model->tensors[7], 7));
 	cr_assert(zero(int, actor_run(&other, other_attaches)));
 	cr_expect(eq(u64, shared->n, 1));
 	free_model(model);
@@ -486,7 +462,7 @@ Test(device, a_committed_model_faults_who_writes_it)
 		  fsdp_error());
 	cr_assert(eq(int, actor_run(&other, other_tries_to_write_a_member),
 		     -EFAULT));
-	cr_expect(has(model->tensors[7], 7));
+	cr_expect(holds_value(model->tensors[7], 7));
 	cr_expect(eq(ptr, fsdp_data_mut(model->tensors[7]), NULL));
 	free_model(model);
 }
@@ -567,7 +543,7 @@ Test(device, a_reader_that_fails_ends_the_copy)
 	cr_expect(eq(int, fsdp_fill(tensors, 2, read_counting, &source), -EIO));
 	cr_expect(ne(ptr, strstr(fsdp_error(), "tensors[1]"), NULL), "%s",
 		  fsdp_error());
-	cr_expect(has(tensors[1], 1));
+	cr_expect(holds_value(tensors[1], 1));
 	fsdp_free(tensors[0]);
 	fsdp_free(tensors[1]);
 }
@@ -596,7 +572,7 @@ Test(device, tensors_outlive_the_broker)
 	put("t/a", 42);
 	tensor = get("t/a");
 	daemon_kill_broker(&daemon_);
-	cr_expect(has(tensor, 42));
+	cr_expect(holds_value(tensor, 42));
 	fsdp_free(tensor);
 	strcpy(shared->name, "t/a");
 	cr_assert(zero(int, actor_run(&other, other_reads)));
@@ -651,6 +627,6 @@ Test(device, a_forked_child_has_host_memory_only)
 	/* The child has unmapped nothing of the parent. */
 	fsdp_free(host);
 	host = get("t/a");
-	cr_expect(has(host, 42));
+	cr_expect(holds_value(host, 42));
 	fsdp_free(host);
 }

@@ -267,13 +267,7 @@ static int use0(void)
 /* Start two ranks that have gathered, and keep the buffer. */
 static void start_with_little_memory(void)
 {
-	static const char config[] = "[memory]\nmemory_max = 16M\n"
-				     "chunk_min = 16M\nchunk_max = 16M\n";
-
-	fsdp_close(client);
-	daemon_stop(&daemon_);
-	daemon_start_with(&daemon_, &(struct daemon_options){.config = config});
-	client = connect_to(&daemon_, 0);
+	crew_use_little_memory();
 	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, ranks_run(&ranks, use0)));

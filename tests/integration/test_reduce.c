@@ -625,22 +625,10 @@ static int take0_patiently(void)
 static struct fsdp_tensor *start_without_room(void)
 {
 	struct fsdp_spec spec = {FSDP_U8, 1, {9 << 20}};
-	struct fsdp_connect_options options = {0};
-	struct crew crew = {
-		.layers = LARGE_LAYERS,
-		.n_layers = 1,
-	};
 	struct fsdp_tensor *hog;
 
-	crew_teardown();
-	daemon_start_with(
-		&daemon_,
-		&(struct daemon_options){
-			.config = "[memory]\nmemory_max = 16M\n"
-				  "chunk_min = 16M\nchunk_max = 16M\n"});
-	options.path = daemon_socket(&daemon_);
-	must(fsdp_connect(&options, &client) == 0);
-	crew_start(2, &crew);
+	crew_use_little_memory();
+	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
 	must(fsdp_alloc(client, &spec, 1, NULL, 0, &hog) == 0);
 	return hog;
 }

@@ -15,15 +15,6 @@
 
 TestSuite(share, .init = sharing_open, .fini = sharing_close, .timeout = 120);
 
-/* Has the process called the driver's function so often? A real driver does not
- * count. */
-static bool is_count(pid_t pid, const char *function, long n)
-{
-	long now = gpu_count(pid, function);
-
-	return now < 0 || now == n;
-}
-
 static int have(struct actor *actor, actor_fn *fn, const char *name)
 {
 	strcpy(sharing.page->name, name);
@@ -92,7 +83,7 @@ Test(share, a_second_receive_opens_nothing)
 	cr_expect(eq(u64, sharing.page->address, address));
 	cr_assert(zero(int, have(&sharing.one, actor_gets, "t/b")));
 	cr_expect(eq(u64, sharing.page->address, address));
-	cr_expect(is_count(sharing.one.pid, "IpcOpenMemHandle", 1));
+	cr_expect(gpu_is_count(sharing.one.pid, "IpcOpenMemHandle", 1));
 	must(actor_run(&sharing.one, actor_lets_go) == 0);
 	must(actor_run(&sharing.one, actor_lets_go) == 0);
 	cr_expect(eq(i64, count_slot_holds(sharing.client, tensor), 2),
@@ -108,7 +99,7 @@ Test(share, its_maker_gets_its_own_address)
 
 	cr_assert(zero(int, try_get("t/a", &again)));
 	cr_expect(eq(ptr, (void *)fsdp_data(again), memory));
-	cr_expect(is_count(getpid(), "IpcOpenMemHandle", 0));
+	cr_expect(gpu_is_count(getpid(), "IpcOpenMemHandle", 0));
 	fsdp_free(again);
 	fsdp_free(tensor);
 }
@@ -271,7 +262,7 @@ Test(share, an_allocator_reuses_what_nobody_uses)
 	tensors[reused] = share_as("t/new", blocks[reused]);
 	cr_expect(zero(int, have(&sharing.two, actor_gets, "t/new")), "%s",
 		  sharing.page->sentence);
-	cr_expect(is_count(getpid(), "MemAlloc", n_made));
+	cr_expect(gpu_is_count(getpid(), "MemAlloc", n_made));
 	for (size_t i = 0; i < 3; i++)
 		fsdp_free(tensors[i]);
 }
@@ -430,7 +421,7 @@ Test(share, without_elements_there_is_nothing_to_share)
 	cr_assert(zero(int, fsdp_share(sharing.client, specs, pointers, 1, NULL,
 				       tensors)),
 		  "%s", fsdp_error());
-	cr_expect(is_count(getpid(), "IpcGetMemHandle", 0));
+	cr_expect(gpu_is_count(getpid(), "IpcGetMemHandle", 0));
 	cr_expect(eq(ptr, (void *)fsdp_data(tensors[0]), NULL));
 	cr_expect(zero(int, fsdp_unshare(tensors[0], 0)));
 	fsdp_free(tensors[0]);
@@ -634,7 +625,7 @@ Test(share, tensors_in_donated_memory_are_one_chunk_and_one_charge)
 	end_share(part);
 	again = share(at + 64, 128);
 	expect_chunks(1, memory.size);
-	cr_expect(is_count(getpid(), "MemExportToShareableHandle", 1));
+	cr_expect(gpu_is_count(getpid(), "MemExportToShareableHandle", 1));
 	must(publish_as(again, "t/a") == 0);
 	cr_assert(zero(int, have(&sharing.one, actor_gets, "t/a")), "%s",
 		  sharing.page->sentence);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
+#define LITTLE "[memory]\nmemory_max = 16M\nchunk_min = 16M\nchunk_max = 16M\n"
 
 struct ranks ranks;
 static uint64_t live_before; /* bytes, before any rank joined */
@@ -41,6 +42,12 @@ void crew_teardown(void)
 	ranks_stop(&ranks);
 	(void)unlink(plan);
 	client_teardown();
+}
+
+void crew_use_little_memory(void)
+{
+	crew_teardown();
+	start_broker(&(struct daemon_options){.config = LITTLE});
 }
 
 /* --- starting ranks ------------------------------------------------------ */

@@ -160,6 +160,20 @@ bool is_filled(const void *from, size_t n, uint8_t value)
 	return true;
 }
 
+bool holds_value(struct fsdp_tensor *tensor, uint8_t value)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	uint8_t *bytes;
+	bool is_right;
+
+	fsdp_tensor_info(tensor, &info);
+	bytes = malloc(info.size);
+	MUST(fsdp_copy_out(bytes, tensor, 0, info.size) == 0);
+	is_right = is_filled(bytes, info.size, value);
+	free(bytes);
+	return is_right;
+}
+
 bool gpu_is_loaded(void)
 {
 	FILE *file = fopen("/proc/self/maps", "re");

@@ -47,6 +47,8 @@ void gpu_put(const struct device *device, void *to, const void *from,
 
 /* Do all `n` bytes at `from` have this value? */
 bool is_filled(const void *from, size_t n, uint8_t value);
+/* Do all bytes of a held tensor? */
+bool holds_value(struct fsdp_tensor *tensor, uint8_t value);
 
 /* Has this process loaded the driver? */
 bool gpu_is_loaded(void);

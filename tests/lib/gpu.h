@@ -62,8 +62,7 @@ static inline void need_fake(const char *why)
 
 	if (is_fake())
 		return;
-	(void)snprintf(text, sizeof(text), "needs the fake driver: %s",
-		       why);
+	(void)snprintf(text, sizeof(text), "needs the fake driver: %s", why);
 	gpu_skip(text);
 }
 
@@ -98,4 +97,13 @@ static inline long gpu_count(pid_t pid, const char *what)
 	if (file)
 		(void)fclose(file);
 	return found;
+}
+
+/* Has the process called the function so often? This is true for a real driver,
+ * which does not count. */
+static inline bool gpu_is_count(pid_t pid, const char *function, long n)
+{
+	long now = gpu_count(pid, function);
+
+	return now < 0 || now == n;
 }

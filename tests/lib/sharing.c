@@ -149,20 +149,6 @@ int try_get(const char *name, struct fsdp_tensor **ret)
 	return fsdp_get(sharing.client, &name, 1, NULL, ret);
 }
 
-bool holds_value(struct fsdp_tensor *tensor, uint8_t value)
-{
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-	uint8_t *bytes;
-	bool is_right;
-
-	fsdp_tensor_info(tensor, &info);
-	bytes = malloc(info.size);
-	must(fsdp_copy_out(bytes, tensor, 0, info.size) == 0);
-	is_right = is_filled(bytes, info.size, value);
-	free(bytes);
-	return is_right;
-}
-
 bool says(const char *part)
 {
 	return strstr(fsdp_error(), part) != NULL;

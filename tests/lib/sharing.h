@@ -69,8 +69,6 @@ int publish_as(struct fsdp_tensor *tensor, const char *name);
 /* Share a whole allocation, and publish it. */
 struct fsdp_tensor *share_as(const char *name, const void *memory);
 int try_get(const char *name, struct fsdp_tensor **ret);
-/* Do all its bytes have this value? */
-bool holds_value(struct fsdp_tensor *tensor, uint8_t value);
 bool says(const char *part);
 
 /* Wait until the broker has only the sessions of the three processes, or

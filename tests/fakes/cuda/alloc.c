@@ -158,10 +158,11 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t size)
 	return call_end(r);
 }
 
-CUresult cuMemFree(CUdeviceptr address)
+CUresult alloc_begin_free(enum call call, uint64_t address,
+			  enum mapping_kind kind, struct mapping **ret)
 {
 	struct context *context;
-	CUresult r = call_begin_context(CALL_MemFree, &context);
+	CUresult r = call_begin_context(call, &context);
 	struct mapping *mapping;
 
 	if (r)
@@ -170,9 +171,20 @@ CUresult cuMemFree(CUdeviceptr address)
 	if (r)
 		return call_end(r);
 	mapping = mapping_find(address);
-	if (!mapping || mapping->kind != MAPPING_ALLOC ||
-	    mapping->address != address)
+	if (!mapping || mapping->kind != kind || mapping->address != address)
 		return call_end(CUDA_ERROR_INVALID_VALUE);
+	*ret = mapping;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree(CUdeviceptr address)
+{
+	struct mapping *mapping;
+	CUresult r = alloc_begin_free(CALL_MemFree, address, MAPPING_ALLOC,
+				      &mapping);
+
+	if (r)
+		return r;
 	alloc_unmap(mapping);
 	return call_end(CUDA_SUCCESS);
 }

@@ -1,10 +1,10 @@
 /* cuMemAlloc()'s memory, and memory that was opened by other processes'
  * handles. */
 #pragma once
-#include "tests/fakes/cuda/api.h"
+#include "tests/fakes/cuda/call.h"
+#include "tests/fakes/cuda/mapping.h"
 
 struct context;
-struct mapping;
 struct memory;
 
 /* The caller of each function holds the process's lock. */
@@ -14,6 +14,11 @@ struct memory;
 CUresult alloc_map(struct context *context, struct memory *memory,
 		   uint64_t address, struct mapping **ret);
 void alloc_unmap(struct mapping *mapping);
+
+/* Begin a call that frees the mapping of this kind that begins at the address.
+ * Drivers may wait for streams in it. If this fails, the call has ended. */
+CUresult alloc_begin_free(enum call call, uint64_t address,
+			  enum mapping_kind kind, struct mapping **ret);
 
 /* Free all memory of a context that ends. */
 void alloc_free_all(struct context *context);

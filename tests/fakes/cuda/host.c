@@ -8,6 +8,7 @@
  */
 #include "tests/fakes/cuda/host.h"
 #include "tests/fakes/cuda/address.h"
+#include "tests/fakes/cuda/alloc.h"
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/device.h"
@@ -116,19 +117,12 @@ CUresult cuMemHostAlloc(void **pages, size_t size, unsigned int flags)
 
 CUresult cuMemFreeHost(void *pages)
 {
-	struct context *context;
-	CUresult r = call_begin_context(CALL_MemFreeHost, &context);
 	struct mapping *mapping;
+	CUresult r = alloc_begin_free(CALL_MemFreeHost, (uintptr_t)pages,
+				      MAPPING_HOST, &mapping);
 
 	if (r)
 		return r;
-	r = stream_synchronize_maybe(context);
-	if (r)
-		return call_end(r);
-	mapping = mapping_find((uintptr_t)pages);
-	if (!mapping || mapping->kind != MAPPING_HOST ||
-	    mapping->address != (uintptr_t)pages)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
 	free_pages(mapping);
 	return call_end(CUDA_SUCCESS);
 }

@@ -178,19 +178,12 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle bytes,
 
 CUresult cuIpcCloseMemHandle(CUdeviceptr address)
 {
-	struct context *context;
-	CUresult r = call_begin_context(CALL_IpcCloseMemHandle, &context);
 	struct mapping *mapping;
+	CUresult r = alloc_begin_free(CALL_IpcCloseMemHandle, address,
+				      MAPPING_IPC, &mapping);
 
 	if (r)
 		return r;
-	r = stream_synchronize_maybe(context);
-	if (r)
-		return call_end(r);
-	mapping = mapping_find(address);
-	if (!mapping || mapping->kind != MAPPING_IPC ||
-	    mapping->address != address)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
 	if (--mapping->n_opens == 0)
 		alloc_unmap(mapping);
 	return call_end(CUDA_SUCCESS);

@@ -113,3 +113,29 @@ static inline void client_release_at(struct client *client,
 		(void)collect_pending(&client->broker->store,
 				      &client->session->holdings);
 }
+
+static inline uint64_t client_session_id(const struct client *client)
+{
+	return session_record(client->session)->id;
+}
+
+/* Get a tensor by name, with a hold, and return its ready fence. */
+static inline struct tensor_place client_get_place(struct client *client,
+						   const char *name)
+{
+	struct request request = {
+		.kind = MESSAGE_GET,
+		.get = {.n_names = 1,
+			.names = &name,
+			.is_trust_set = true,
+			.trusted_uid = 1000},
+	};
+	struct tensor_place place;
+	struct reply reply;
+
+	cr_assert(zero(int, client_call(client, &request, &reply)), "%s",
+		  client->sentence);
+	place = reply.places.places[0];
+	reply_deinit(&reply);
+	return place;
+}

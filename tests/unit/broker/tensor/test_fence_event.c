@@ -73,38 +73,14 @@ static int say_done(struct client *client, const struct slot_ref *ref,
 						    .ordered = {1, &item}});
 }
 
-static uint64_t session_id(const struct client *client)
-{
-	return session_record(client->session)->id;
-}
-
-/* Get a tensor by name, with a hold, and return its ready fence. */
-static struct tensor_place get(struct client *client, const char *name)
-{
-	struct request request = {
-		.kind = MESSAGE_GET,
-		.get = {.n_names = 1,
-			.names = &name,
-			.is_trust_set = true,
-			.trusted_uid = 1000},
-	};
-	struct tensor_place place;
-	struct reply reply;
-
-	cr_assert(zero(int, client_call(client, &request, &reply)), "%s",
-		  client->sentence);
-	place = reply.places.places[0];
-	reply_deinit(&reply);
-	return place;
-}
-
 /* Returns the code, and the number of the event. */
 static int ask(struct client *client, const struct slot_ref *ref,
 	       uint64_t *ret_number)
 {
 	const struct request request = {
 		.kind = MESSAGE_TIMELINES,
-		.timelines = {.session = session_id(&alice), .ref = *ref},
+		.timelines = {.session = client_session_id(&alice),
+			      .ref = *ref},
 	};
 	struct handle handle;
 	struct reply reply;
@@ -146,8 +122,8 @@ Test(fence_event, who_holds_it_is_told_which_event_to_wait_for)
 		  alice.sentence);
 	cr_expect(eq(int, ask(&bob, &ref, &number), -EINVAL),
 		  "not before it holds it");
-	place = get(&bob, "a");
-	cr_expect(eq(u64, place.fence.session, session_id(&alice)));
+	place = client_get_place(&bob, "a");
+	cr_expect(eq(u64, place.fence.session, client_session_id(&alice)));
 	cr_expect(zero(u32, place.fence.timeline));
 	cr_expect(eq(u64, place.fence.value, 7));
 	cr_assert(zero(int, ask(&bob, &ref, &number)), "%s", bob.sentence);
@@ -160,9 +136,9 @@ Test(fence_event, an_event_reported_complete_ends_the_fence)
 	uint64_t number;
 
 	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	cr_assert(zero(int, say_done(&alice, &ref, 7)), "%s", alice.sentence);
-	cr_expect(zero(u64, get(&bob, "a").fence.session));
+	cr_expect(zero(u64, client_get_place(&bob, "a").fence.session));
 	cr_expect(eq(int, ask(&bob, &ref, &number), -ESRCH));
 	cr_expect(zero(u32, n_fences()));
 	cr_expect(zero(int, say_done(&alice, &ref, 7)), "once more");
@@ -203,7 +179,7 @@ Test(fence_event, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
 	cr_expect(eq(u32, n_fences(), 1));
 	cr_expect(eq(u32, session_record(alice.session)->fences.n, 1));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
 	cr_expect(eq(u64, number, 8));
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
@@ -236,7 +212,7 @@ Test(fence_event, views_are_written_when_what_they_view_is)
 	uint64_t number = 0;
 
 	cr_assert(zero(int, publish(&alice, &ref, "a", 7)));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	first = view(&bob, &ref);
 	second = view(&bob, &first);
 	cr_expect(eq(u32, n_fences(), 3));
@@ -257,7 +233,7 @@ Test(fence_event, views_follow_a_later_event)
 	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
 	early = view(&alice, &ref);
 	cr_assert(zero(int, publish(&alice, &ref, "a", 8)));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	cr_expect(zero(int, say_done(&alice, &ref, 7)));
 	cr_expect(ready_fence_is_pending(&broker->store, early.slot));
 	cr_assert(zero(int, ask(&bob, &ref, &number)));
@@ -289,15 +265,15 @@ Test(fence_event, a_writer_that_dies_taints_what_it_did_not_say)
 
 	cr_assert(zero(int, publish(&alice, &done, "done", 1)));
 	cr_assert(zero(int, publish(&alice, &late, "late", 2)));
-	(void)get(&bob, "late");
+	(void)client_get_place(&bob, "late");
 	of_late = view(&bob, &late);
 	cr_assert(zero(int, say_done(&alice, &done, 1)));
 	client_close(&alice);
-	cr_expect(get(&bob, "late").is_tainted);
-	cr_expect(not(get(&bob, "done").is_tainted));
+	cr_expect(client_get_place(&bob, "late").is_tainted);
+	cr_expect(not(client_get_place(&bob, "done").is_tainted));
 	cr_expect(table_word_is_tainted(
 		table_load(&broker->store.table, of_late.slot)));
-	cr_expect(zero(u64, get(&bob, "late").fence.session));
+	cr_expect(zero(u64, client_get_place(&bob, "late").fence.session));
 	cr_expect(zero(u32, n_fences()));
 }
 

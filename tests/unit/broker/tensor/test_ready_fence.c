@@ -30,31 +30,6 @@ static struct slot_ref make(void)
 	return ref;
 }
 
-static uint64_t session_id(const struct client *client)
-{
-	return session_record(client->session)->id;
-}
-
-/* Get a tensor by name, with a hold, and return its ready fence. */
-static struct tensor_place get(struct client *client, const char *name)
-{
-	struct request request = {
-		.kind = MESSAGE_GET,
-		.get = {.n_names = 1,
-			.names = &name,
-			.is_trust_set = true,
-			.trusted_uid = 1000},
-	};
-	struct tensor_place place;
-	struct reply reply;
-
-	cr_assert(zero(int, client_call(client, &request, &reply)), "%s",
-		  client->sentence);
-	place = reply.places.places[0];
-	reply_deinit(&reply);
-	return place;
-}
-
 static bool word_is_tainted(const struct slot_ref *ref)
 {
 	return table_word_is_tainted(
@@ -68,13 +43,13 @@ Test(ready_fence, readers_are_told_what_to_wait_for_until_it_is_there)
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 3, 7)), "%s",
 		  alice.sentence);
-	place = get(&bob, "a");
-	cr_expect(eq(u64, place.fence.session, session_id(&alice)));
+	place = client_get_place(&bob, "a");
+	cr_expect(eq(u64, place.fence.session, client_session_id(&alice)));
 	cr_expect(eq(u32, place.fence.timeline, 3));
 	cr_expect(eq(u64, place.fence.value, 7));
 	cr_expect(not(place.is_tainted));
 	client_reach(&alice, 3, 7);
-	place = get(&bob, "a");
+	place = client_get_place(&bob, "a");
 	cr_expect(zero(u64, place.fence.session));
 	cr_expect(zero(u64, place.fence.value));
 }
@@ -100,7 +75,7 @@ Test(ready_fence, a_later_one_takes_the_place_of_an_earlier_one)
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 3)));
-	cr_expect(eq(u64, get(&bob, "a").fence.value, 3));
+	cr_expect(eq(u64, client_get_place(&bob, "a").fence.value, 3));
 	cr_expect(
 		eq(u32,
 		   catalog_n_live(&broker->store.catalog, SECTION_READY_FENCE),
@@ -114,7 +89,7 @@ Test(ready_fence, a_name_given_later_leaves_the_fence_as_it_is)
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "", 1, 2)));
 	cr_assert(client_publish(&alice, &ref, "a", 0, 0) > 0);
-	cr_expect(eq(u64, get(&bob, "a").fence.value, 2));
+	cr_expect(eq(u64, client_get_place(&bob, "a").fence.value, 2));
 }
 
 Test(ready_fence, host_memory_takes_none)
@@ -147,12 +122,12 @@ Test(ready_fence, a_writer_that_dies_taints_what_it_did_not_finish)
 	cr_assert(zero(int, client_publish_at(&alice, &late, "late", 1, 2)));
 	client_reach(&alice, 1, 1);
 	client_close(&alice);
-	place = get(&bob, "late");
+	place = client_get_place(&bob, "late");
 	cr_expect(place.is_tainted);
 	cr_expect(zero(u64, place.fence.session), "nobody waits for the dead");
 	cr_expect(word_is_tainted(&late));
 	cr_expect(eq(int, word_state(broker, &late), SLOT_PUBLISHED));
-	place = get(&bob, "done");
+	place = client_get_place(&bob, "done");
 	cr_expect(not(place.is_tainted));
 	cr_expect(not(word_is_tainted(&done)));
 	cr_expect(eq(u64, broker->store.n_tainted, 1));
@@ -165,7 +140,7 @@ Test(ready_fence, what_is_tainted_is_not_acquired_without_asking)
 	struct slot_ref ref = make();
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	client_close(&alice);
 	cr_expect(eq(int,
 		     refs_acquire(&bob.refs, &broker->store.table, ref.slot,
@@ -214,7 +189,7 @@ Test(ready_fence, a_view_has_the_fence_and_taint_of_its_original)
 	struct slot_ref ref = make(), early, late;
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	(void)get(&carol, "a");
+	(void)client_get_place(&carol, "a");
 	item.is_view = true;
 	item.base = ref;
 	cr_assert(zero(int, client_alloc_item(&carol, &item, 0, 0, 0, &early)),
@@ -255,15 +230,17 @@ Test(ready_fence, a_reader_gets_the_timelines_of_what_it_holds)
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
 	cr_expect(eq(int,
-		     client_timelines(&bob, session_id(&alice), &ref, false),
+		     client_timelines(&bob, client_session_id(&alice), &ref,
+				      false),
 		     -EINVAL),
 		  "not before it holds it");
-	(void)get(&bob, "a");
-	cr_expect(zero(int,
-		       client_timelines(&bob, session_id(&alice), &ref, false)),
+	(void)client_get_place(&bob, "a");
+	cr_expect(zero(int, client_timelines(&bob, client_session_id(&alice),
+					     &ref, false)),
 		  "%s", bob.sentence);
 	cr_expect(eq(int,
-		     client_timelines(&bob, session_id(&carol), &ref, false),
+		     client_timelines(&bob, client_session_id(&carol), &ref,
+				      false),
 		     -ESRCH),
 		  "it is not hers");
 }
@@ -273,22 +250,23 @@ Test(ready_fence, only_its_user_gets_them_writable)
 	struct slot_ref ref = make();
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	(void)get(&bob, "a");
-	(void)get(&carol, "a");
-	cr_expect(eq(int,
-		     client_timelines(&bob, session_id(&alice), &ref, true),
-		     -EACCES));
-	cr_expect(zero(
-		int, client_timelines(&carol, session_id(&alice), &ref, true)));
+	(void)client_get_place(&bob, "a");
+	(void)client_get_place(&carol, "a");
+	cr_expect(eq(
+		int,
+		client_timelines(&bob, client_session_id(&alice), &ref, true),
+		-EACCES));
+	cr_expect(zero(int, client_timelines(&carol, client_session_id(&alice),
+					     &ref, true)));
 }
 
 Test(ready_fence, those_of_a_session_that_has_ended_are_gone)
 {
 	struct slot_ref ref = make();
-	uint64_t id = session_id(&alice);
+	uint64_t id = client_session_id(&alice);
 
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "a", 1, 2)));
-	(void)get(&bob, "a");
+	(void)client_get_place(&bob, "a");
 	client_close(&alice);
 	cr_expect(eq(int, client_timelines(&bob, id, &ref, false), -ESRCH));
 	cr_expect(ne(ptr, strstr(bob.sentence, "tainted"), NULL), "%s",
