@@ -1,14 +1,15 @@
-# Sourced by tests that boot systemd: a container whose root is an overlay of
-# this machine's own, into which the build is installed; nothing is left.
-# Skipped (exit 77) where that is not possible: not root, or no overlay or
-# container may be made. A missing package fails: scripts/setup installs what is
-# needed.
+# Tests that boot systemd source this file. It boots a container whose root is
+# an overlay of this machine's root, with the build installed, and removes
+# everything in the end. The test is skipped (exit 77) without root, or if no
+# overlay or container can be made. It fails if a package is missing, since
+# scripts/setup installs the packages.
 #
-# The test sets `build`, the directory of the build, and calls boot. It may
-# change $root before, by a function before_boot().
+# The test sets `build`, the directory of the build, and calls boot. A function
+# before_boot() may change $root first.
 set -u
 
-# A hang ends here, with what the container said; nothing else is timed.
+# A test that hangs ends after this time, with the container's output. Nothing
+# else has a time limit.
 HANG_SECONDS=300
 
 skip()
@@ -24,8 +25,8 @@ for program in systemd-nspawn /lib/systemd/systemd; do
 		exit 1
 	fi
 done
-# systemd-nspawn leaves control groups, which finish() removes: those of another
-# container that boots now must not be among them.
+# systemd-nspawn leaves control groups, which finish() removes. The lock keeps
+# it from those of another container that boots now.
 exec {lock}</run
 flock "$lock"
 SECONDS=0
@@ -52,8 +53,8 @@ finish()
 	mountpoint -q "$root" && umount "$root"
 	mountpoint -q "$dir/tmpfs" && umount "$dir/tmpfs"
 	rm -rf "$dir"
-	# Left by systemd-nspawn; in one hierarchy only they would break the
-	# next boot, so they go in all.
+	# systemd-nspawn leaves these. They are removed in all hierarchies, since
+	# a rest in one of them would break the next boot.
 	find /sys/fs/cgroup -depth -type d \
 		\( -path '*/payload*' -o -path '*/supervisor*' \) \
 		-exec rmdir {} + 2>/dev/null
@@ -81,7 +82,7 @@ check()
 	echo "ok: $what"
 }
 
-# until WHAT COMMAND...: wait for a state that must come.
+# until WHAT COMMAND...: wait until the command succeeds, which it must.
 until_true()
 {
 	local what=$1
@@ -135,8 +136,8 @@ install_build()
 	DESTDIR=$root cmake --install "$build" --prefix /usr/local
 }
 
-# The init of the container, which alone is process 1 in a namespace of its own.
-# nspawn has helpers, too, and they come and go while it boots.
+# Print the pid of the container's init, which alone is process 1 in a namespace
+# of its own. nspawn also has helpers, which start and end while it boots.
 find_pid1()
 {
 	local pid
@@ -165,7 +166,7 @@ start_container()
 	nspawn=$!
 }
 
-# May a container be made at all? It says nothing of ours.
+# Can a container be made at all? A failure is not a failure of fsdpd.
 can_start_container()
 {
 	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
@@ -218,7 +219,8 @@ stop_reader()
 	echo "ok: the reader was not disturbed"
 }
 
-# goes_on WHAT COMMAND...: after the command another broker has what was there.
+# goes_on WHAT COMMAND...: after the command another broker has the same
+# tensors.
 goes_on()
 {
 	local what=$1 before
@@ -235,7 +237,7 @@ journal_has()
 	inside journalctl -u fsdpd --no-pager | grep -qF -- "$1"
 }
 
-# boot: have a container with the build installed, and come back when it is up.
+# boot: start a container with the build installed, and return when it is up.
 boot()
 {
 	make_root >"$dir/mount.log" 2>&1 || skip "no overlay of / can be mounted"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# fsdpctl against a real broker: the story of its man page, its refusals, and
-# the pair of examples.
+# Tests fsdpctl with a real broker: the session of its man page, its refusals,
+# and the two examples.
 #
 #   ctl.sh FSDPD FSDPCTL LOADER TRAINER
 #
-# What is about devices is left out where there are none; $FSDP_LIBCUDA names
-# the fake driver.
+# The checks of devices are left out if there are none. $FSDP_LIBCUDA names the
+# fake driver.
 fsdpd=$1 fsdpctl=$2 loader=$3 trainer=$4
 . "$(dirname "$0")/ctl_lib.sh"
 
@@ -110,7 +110,8 @@ start_broker
 ctl load model.safetensors --prefix llama/ >load.out
 check "load says what it made" grep -q "llama/ version 1: 607 tensors" load.out
 ctl ls llama/ >ls.out
-# titles, 607 tensors and their metadata, an empty line, the total
+# The lines are titles, 607 tensors and their metadata, an empty line, and the
+# total.
 check "ls has a row for each" test "$(wc -l <ls.out)" = 611
 check "ls is sorted" bash -c "sed -n 2,609p ls.out | LC_ALL=C sort -c -k1,1"
 check "ls says what it comes to" grep -q "^total: 608 tensors, " ls.out
@@ -193,7 +194,7 @@ refuse "a truncated model is refused" 1 "truncated" \
 	load short.safetensors --prefix x/
 check "nothing of it is there" ctl_json 'd == []' ls x/
 
-# A get into a FIFO that nobody reads holds its tensor for as long.
+# A get into a FIFO that nobody reads holds its tensor until it is read.
 head -c 1000000 /dev/urandom >big.raw
 ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null
 mkfifo held.raw

@@ -1,6 +1,6 @@
 #!/bin/bash
-# fsdpctl waits for names, watches them, and does what administrators want:
-# collect, trim, evict, drain, log-level.
+# Tests that fsdpctl waits for names, watches them, and works for
+# administrators: collect, trim, evict, drain, log-level.
 #
 #   ctl_admin.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3
@@ -71,7 +71,7 @@ assert all(row["uid"] == int(sys.argv[1]) for row in rows), rows
 assert {row["event"] for row in rows} == {"published", "removed", "expired"}
 ' "$(id -u)"
 
-# A watcher that is stopped sees of a flood only that some is lost.
+# A watcher that is stopped during a flood is only told that events were lost.
 "$fsdpctl" watch flood >flood.out 2>flood.err &
 watcher=$!
 eventually "watch begins again" grep -q watching flood.err

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The completion of shells: fsdpctl says what can follow, and bash takes it.
+# Tests shell completion: fsdpctl prints what can follow, and bash uses it.
 #
 #   ctl_complete.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2
 . "$(dirname "$0")/ctl_lib.sh"
 scripts=$(dirname "$0")/../../client/ctl
 
-# offers WORDS...: the candidates for the last word, one line of them.
+# offers WORDS...: print the candidates for the last word in one line.
 offers()
 {
 	"$fsdpctl" complete -- "$@" | cut -f 1 | tr '\n' ' '
@@ -19,7 +19,7 @@ offer()
 	check "$what" test "$(offers "$@")" = "$want"
 }
 
-# Without a broker.
+# This works without a broker.
 offer "verbs complete" "save " sa
 offer "after a global option, too" "save " --json sa
 offer "options are those of the verb" "--long " ls --lo
@@ -42,7 +42,7 @@ offer "of the socket that is named" "run/a run/b " \
 	--socket "$FSDP_SOCKET" rm x r
 offer "the second operand has its own kind" "run/a run/b " save dir r
 
-# In bash, as a person types.
+# Complete in bash, as if a person typed.
 COMP_WORDS=("$fsdpctl" stat run/) COMP_CWORD=2
 compopt() { :; }
 . "$scripts/fsdpctl.bash"

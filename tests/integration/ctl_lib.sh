@@ -1,9 +1,9 @@
-# What the tests of fsdpctl share; $fsdpd and $fsdpctl name the programs.
+# The tests of fsdpctl source this file. $fsdpd and $fsdpctl name the programs.
 #
-# Every check prints a line; the first one that does not hold ends it all.
-# Files are made and compared by Python (with numpy), which shares no code
-# with ours: $PYTHON, or the first python3 that has numpy. Without one the test
-# is skipped (exit 77).
+# Every check prints a line, and the first one that fails ends the test. Python
+# with numpy makes and compares files, since it shares no code with ours:
+# $PYTHON, or the first python3 that has numpy. Without it the test is skipped
+# (exit 77).
 set -u
 
 python=
@@ -53,7 +53,7 @@ check()
 	echo "ok: $what"
 }
 
-# refuse WHAT CODE TEXT ARGS...: fsdpctl must exit with CODE and say TEXT.
+# refuse WHAT CODE TEXT ARGS...: fsdpctl must exit with CODE and print TEXT.
 refuse()
 {
 	local what=$1 code=$2 text=$3 got
@@ -83,7 +83,7 @@ eventually()
 	exit 1
 }
 
-# json CONDITION: is it true of the document d on standard input?
+# json CONDITION: is the condition true for the document d on standard input?
 json()
 {
 	"$python" -c '

@@ -1,6 +1,6 @@
 #!/bin/bash
-# fsdpctl shows all memory, whatever keeps it: du, tickets, stat, clients,
-# status; and its tables fit a terminal.
+# Tests that fsdpctl shows all memory, whatever keeps it (du, tickets, stat,
+# clients, status), and that its tables fit a terminal.
 #
 #   ctl_memory.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3
@@ -26,7 +26,7 @@ eventually "there is a ticket" ctl_json 'len(d) == 1' tickets
 eventually "which is printed" test -s ticket
 eventually "and a staged bundle" ctl_json "d['bytes'] == 106 << 20" du
 
-# What the manual calls it: every title, and every key in parentheses.
+# Check that the manual has every title, and every key in parentheses.
 cat >manual.py <<'PY'
 import json, re, subprocess, sys
 text = re.sub(r"\n\.[A-Z]+ |[\n\"]|\\\\-", lambda m: "-" if m[0] == "\\-" else " ", open(sys.argv[1]).read())
@@ -110,7 +110,8 @@ check "ls --long has more columns" grep -q "MODE .* BLOCK .* TICKETS" \
 	<(ctl ls --long)
 check "ls without it has not" test -z "$(ctl ls | grep MODE)"
 
-# in_terminal COLUMNS ARGS...: what fsdpctl prints on a terminal that wide.
+# in_terminal COLUMNS ARGS...: print what fsdpctl prints on a terminal of that
+# width.
 in_terminal()
 {
 	"$python" - "$fsdpctl" "$@" <<'PY'

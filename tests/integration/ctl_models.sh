@@ -1,6 +1,6 @@
 #!/bin/bash
-# fsdpctl with models of one file and several: load and get, their metadata,
-# and bundles by name in stat, who, ls and rm.
+# Tests fsdpctl with models of one file and of several: load and get, their
+# metadata, and bundles by name in stat, who, ls and rm.
 #
 #   ctl_models.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3
@@ -135,7 +135,7 @@ check "of which only those below a prefix" ctl_json \
 	ls --bundles two/
 check "none begins within its names" ctl_json 'd == []' ls --bundles two/a
 
-# A get into a FIFO that nobody reads holds all of the bundle for as long.
+# A get into a FIFO that nobody reads holds the whole bundle until it is read.
 model write big.safetensors w=1000000 v=1000000
 ctl load big.safetensors --prefix big/ >/dev/null
 mkfifo held.safetensors

@@ -1,5 +1,6 @@
 #!/bin/bash
-# fsdpctl saves what is published, restores it, and verifies it by digests.
+# Tests that fsdpctl saves published tensors, restores them, and verifies them
+# by digests.
 #
 #   ctl_save.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2

@@ -1,5 +1,5 @@
 #!/bin/bash
-# fsdpctl top, in a pseudo terminal and as plain text.
+# Tests fsdpctl top in a pseudo terminal and as plain text.
 #
 #   ctl_top.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3

@@ -1,6 +1,6 @@
-"""fsdp-exporter with a real broker: what it serves, how it speaks HTTP, and
-what it does when the broker dies, stops answering, and comes back. The page is
-looked at by headless Chromium where there is one. Argument: the build."""
+"""Tests fsdp-exporter with a real broker: what it serves, its HTTP, and what it
+does when the broker dies, stops answering, and is restarted. If there is a
+headless Chromium, it opens the page. The argument is the build folder."""
 import http.client
 import json
 import os
@@ -204,7 +204,7 @@ def count_requests(kind):
 
 
 def check_scrapers():
-    """Many at once cost the broker hardly more than one."""
+    """Many scrapers at once cost the broker hardly more than one."""
     before = count_requests("memory")
     began = time.monotonic()
     replies = []
@@ -223,7 +223,7 @@ def check_scrapers():
 
 
 def load_many(n):
-    """A bundle of `n` tensors of 64 bytes."""
+    """Load a bundle of `n` tensors of 64 bytes."""
     entries = {f"t{i:04}": {"dtype": "U8", "shape": [64],
                             "data_offsets": [64 * i, 64 * (i + 1)]}
                for i in range(n)}
@@ -284,7 +284,7 @@ def is_down():
 
 
 def filter_mode(pid):
-    """2: a filter of system calls is on."""
+    """Return "2" if a filter of system calls is on."""
     return re.search(r"Seccomp:\t(\d)", Path(f"/proc/{pid}/status").read_text())[1]
 
 

@@ -1,8 +1,8 @@
 #!/bin/bash
-# What `cmake --install` makes works where it is put: programs start and find
-# their library, and README's two C programs are built against it by pkg-config
-# and by CMake's find_package(), without a warning, and hand a tensor over. The
-# target `uninstall` removes all of it.
+# Tests the result of `cmake --install` in any prefix. The programs start and
+# find their library. README's two C programs are built against it by pkg-config
+# and by CMake's find_package(), without a warning, and pass a tensor. The
+# target `uninstall` removes all files.
 #
 #   install.sh BUILD_DIRECTORY CC [FLAG]...
 set -u
@@ -25,7 +25,7 @@ finish()
 }
 trap finish EXIT
 
-# Everything says its own in the log, which is shown when something fails.
+# All output is in the log, which is shown if something fails.
 check()
 {
 	local what=$1
@@ -37,7 +37,7 @@ check()
 	echo "ok: $what"
 }
 
-# c_block N: the Nth C program in README.
+# c_block N: print the Nth C program in README.
 c_block()
 {
 	awk -v n="$1" '/^```c$/ { i++; inside = 1; next } /^```/ { inside = 0 }
@@ -75,14 +75,14 @@ for n in 1 2; do
 		-Wall -Wextra -Werror "${flags[@]}" -o "$dir/program$n" \
 		"$dir/program$n.c" "${package[@]}" -Wl,-rpath,"$libdir"
 done
-# The second waits for what the first publishes.
+# The second program waits for what the first one publishes.
 "$dir/program2" >"$dir/out" 2>>"$dir/log" &
 consumer=$!
 check "the first runs" "$dir/program1"
 check "the second ends well" wait $consumer
 check "and has read what the first wrote" test "$(<"$dir/out")" = 1023
 
-# The same by find_package().
+# Do the same by find_package().
 mkdir "$dir/cmake"
 cat >"$dir/cmake/CMakeLists.txt" <<'EOF'
 cmake_minimum_required(VERSION 3.25)

@@ -1,5 +1,5 @@
-"""fsdpctl metrics: the format, the numbers, and what docs/metrics.md and the
-dashboard say of them. Arguments: the build and the source folder."""
+"""Tests fsdpctl metrics: the format, the numbers, and that docs/metrics.md and
+the dashboard describe them. The arguments are the build and source folders."""
 import json
 import os
 import re

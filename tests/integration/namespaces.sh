@@ -1,7 +1,7 @@
 #!/bin/bash
-# Containers: a client in any namespaces of its own reaches the broker by
-# nothing but the socket, and two such clients hand a tensor over. A broker that
-# cannot see its clients' processes or users refuses them, and says why.
+# Tests containers. A client in namespaces of its own reaches the broker by the
+# socket alone, and two such clients pass a tensor. A broker that cannot see its
+# clients' processes or users refuses them, with the reason.
 #
 #   namespaces.sh FSDPD FSDPCTL
 set -u
@@ -49,7 +49,7 @@ is_answering()
 	done
 }
 
-# start COMMAND...: a broker, by way of that command.
+# start COMMAND...: start a broker by that command.
 start()
 {
 	stop
@@ -65,8 +65,8 @@ put()
 	"$fsdpctl" put "$dir/in.raw" --name "$1" --dtype u8 --shape 8
 }
 
-# shares WHAT COMMAND...: a client by way of that command publishes what we get,
-# and gets what we publish.
+# shares WHAT COMMAND...: a client that is started by that command publishes
+# what we get, and gets what we publish.
 shares()
 {
 	local what=$1
@@ -82,7 +82,8 @@ shares()
 	echo "ok: $what"
 }
 
-# refuses WHAT SENTENCE COMMAND...
+# refuses WHAT SENTENCE COMMAND...: the broker refuses such a client with that
+# sentence.
 refuses()
 {
 	local what=$1 sentence=$2
@@ -93,7 +94,7 @@ refuses()
 	echo "ok: $what"
 }
 
-# A root directory with programs and the socket, as a container has.
+# Make a root directory with programs and the socket, as a container has.
 in_container()
 {
 	# shellcheck disable=SC2016 # for the shell inside

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The Debian packages: two builds have the same bytes, their programs are
-# hardened and carry no path of the build, and lintian finds no error. What is
-# built stays in PACKAGES for package_service.sh.
+# Tests the Debian packages. Two builds have the same bytes, the programs are
+# hardened and contain no path of the build, and lintian finds no error. The
+# packages stay in PACKAGES for package_service.sh.
 #
 #   package.sh SOURCES PACKAGES
 set -u
@@ -16,7 +16,8 @@ fail()
 	exit 1
 }
 
-# check WHAT COMMAND...: what it says is shown if it fails.
+# check WHAT COMMAND...: the command must succeed. Its output is shown if it
+# fails.
 check()
 {
 	local what=$1
@@ -28,8 +29,8 @@ check()
 	echo "ok: $what"
 }
 
-# build FOLDER: as docs/deploy.md has it. The folder goes away later, so only
-# a subshell enters it.
+# build FOLDER: build as docs/deploy.md describes. The folder is removed later,
+# so only a subshell enters it.
 build()
 (
 	mkdir -p "$1" &&
@@ -40,7 +41,7 @@ build()
 		cpack --config build/package/CPackConfig.cmake
 )
 
-# Have all packages unpacked, each in a folder of its own.
+# Unpack all packages, each into a folder of its own.
 unpack()
 {
 	local package
@@ -58,8 +59,8 @@ elf_files()
 		'head -c 4 "$1" | grep -q ELF' sh {} \; -print
 }
 
-# Debian 12's start files have no landing pads for indirect jumps, so that
-# hardening-check cannot find them in a program: ours has them.
+# Debian 12's start files have no landing pads for indirect jumps, so
+# hardening-check does not find them in a program. Ours has them.
 is_hardened()
 {
 	hardening-check --nocfprotection "$1" || return
@@ -67,7 +68,7 @@ is_hardened()
 	readelf -n "$1" | grep -q SHSTK && objdump -d "$1" | grep -q endbr64
 }
 
-# As another person would build them.
+# Build as another user would.
 build_again()
 (
 	umask 077

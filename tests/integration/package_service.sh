@@ -1,7 +1,8 @@
 #!/bin/bash
-# The Debian packages under a booted systemd, as an administrator uses them:
-# installed, the broker runs; upgraded, it has its tensors and a reader notices
-# nothing; what was disabled stays so; purged, nothing is left.
+# Tests the Debian packages under a booted systemd, as an administrator uses
+# them. After installation the broker runs. After an upgrade it has its tensors,
+# and readers are not disturbed. What was disabled stays disabled, and after a
+# purge nothing remains.
 #
 #   package_service.sh BUILD_DIRECTORY PACKAGES
 build=$(realpath "$1")
@@ -22,7 +23,8 @@ install_build()
 		newer_packages "$root/srv/newer"
 }
 
-# newer_packages FOLDER: the same with a higher version and another program.
+# newer_packages FOLDER: make the same packages with a higher version and
+# another program.
 newer_packages()
 {
 	local package tree=$dir/tree version
@@ -39,7 +41,7 @@ newer_packages()
 	done
 }
 
-# Files with our name where packages and their scripts may put some.
+# List files with our name in folders of packages and their scripts.
 ours()
 {
 	inside find /etc /opt /usr /var /run -xdev -name '*fsdp*' \
@@ -84,7 +86,7 @@ installs()
 	check "the broker can read it" quietly fsdpd --check-config
 }
 
-# README's first program, by the compiler of this machine.
+# Compile README's first program with the compiler of this machine.
 program_builds()
 {
 	awk '/^```c$/ { inside = 1; next } /^```/ { if (inside) exit }
@@ -93,7 +95,7 @@ program_builds()
 		$(pkg-config --cflags --libs fsdp)'
 }
 
-# By the system's Python, in a folder from which it imports nothing.
+# Use the system's Python, in a folder from which it imports nothing.
 python_publishes()
 {
 	as_user sh -c 'cd /opt && exec /usr/bin/python3 -c "

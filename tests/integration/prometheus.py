@@ -1,5 +1,5 @@
-"""A reader of the text format of Prometheus that refuses whatever the format
-does not allow, for tests."""
+"""Reads the text format of Prometheus for tests, and refuses everything that the
+format does not allow."""
 import re
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def family_of(name, types):
 
 
 def check_histogram(name, samples):
-    """Buckets of one set of labels grow, and end with the count."""
+    """Check that the buckets of one set of labels increase to the count."""
     series = {}
     for sample, labels, value in samples:
         le = labels.get("le")
@@ -54,7 +54,7 @@ def check_name(name, kind):
 
 
 def read(text):
-    """{metric: (type, [(sample, labels, value)])}"""
+    """Return {metric: (type, [(sample, labels, value)])}."""
     assert text.endswith("\n")
     types, helps, found, seen, last = {}, {}, {}, set(), None
     for line in text.splitlines():
@@ -84,7 +84,7 @@ def read(text):
 
 
 def lint(text):
-    """What promtool finds, where there is one."""
+    """Return what promtool finds, if it is installed."""
     if not shutil.which("promtool"):
         return
     done = subprocess.run(["promtool", "check", "metrics"], input=text,

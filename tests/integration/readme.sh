@@ -1,13 +1,13 @@
 #!/bin/bash
-# README's commands, typed one after another by somebody who has just built
-# fsdpd: by root, and by an ordinary user who has no XDG_RUNTIME_DIR.
+# Runs README's commands one after another, as a reader who has just built
+# fsdpd: as root, and as an ordinary user without XDG_RUNTIME_DIR.
 #
 #   readme.sh BUILD_DIRECTORY
 #
-# Typed is every line of README's blocks that begins with "$ ", but for those
-# with "...", which stands for what the reader has to fill in. They run in
-# namespaces, since they use the socket and the directories that everybody has.
-# Skipped (exit 77) where none can be made.
+# It runs every line of README's blocks that begins with "$ ", except those with
+# "...", which the reader must complete. The commands run in namespaces, since
+# they use the socket and directories of the system. The test is skipped (exit
+# 77) if no namespace can be made.
 set -eu -o pipefail
 
 here=$(dirname "$(realpath "$0")")
@@ -25,7 +25,7 @@ if [[ ${2:-} != inside ]]; then
 	exec unshare "${own[@]}" "$0" "$build" inside
 fi
 
-# Source and build may be where the reader's own /tmp will be.
+# Source and build may be in the folder that the reader's own /tmp hides.
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/source /mnt/build
 mount --bind "$source" /mnt/source
@@ -33,8 +33,8 @@ mount --bind "$build" /mnt/build
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs tmpfs /run
 
-# The reader's shell ends with the first command that fails. Who has started a
-# broker goes on when it answers.
+# The reader's shell ends with the first command that fails. After a command
+# that starts a broker it waits until the broker answers.
 write_script()
 {
 	echo "trap 'kill \"\$broker\" && wait' EXIT"
@@ -47,7 +47,7 @@ write_script()
 	}' /mnt/source/README.md
 }
 
-# type_as UID: in a checkout of their own, with a build.
+# type_as UID: run the commands in a checkout of that user, with a build.
 type_as()
 {
 	local dir=/tmp/reader$1 become=()
@@ -62,7 +62,7 @@ type_as()
 	cd "$dir"
 	"${become[@]}" env -u XDG_RUNTIME_DIR -u FSDP_SOCKET HOME="$dir" \
 		PATH=/usr/local/bin:/usr/bin:/bin bash -ev script
-	# What numpy is said to read.
+	# This is what README says that numpy reads.
 	"${PYTHON:-/usr/bin/python3}" -c '
 import numpy
 assert numpy.load("w.npy").dtype == "float32"'

@@ -1,8 +1,8 @@
 #!/bin/bash
-# The installed system units under a booted systemd: the socket unit starts a
-# broker that runs as a user of its own. Its memory in the fd store survives
-# kill -9, a hang, `systemctl restart` and an upgrade, and a reader is not
-# disturbed by any of them.
+# Tests the installed system units under a booted systemd. The socket unit
+# starts a broker that runs as a user of its own. Its memory in the fd store
+# survives kill -9, a hang, `systemctl restart` and an upgrade, and readers are
+# not disturbed.
 #
 #   systemd.sh BUILD_DIRECTORY
 build=$(realpath "$1")
@@ -13,18 +13,18 @@ before_boot()
 {
 	local folder=$root/etc/systemd/system/fsdpd.service.d
 
-	# The unit's 30 seconds would be spent in waiting.
+	# The unit's 30 seconds would only be waited for.
 	mkdir -p "$folder"
 	printf '[Service]\nWatchdogSec=3\n' >"$folder/watchdog.conf"
-	# LeakSanitizer looks by ptrace(), which the unit forbids; in a build
-	# without sanitizers nothing reads this.
+	# LeakSanitizer uses ptrace(), which the unit forbids. A build without
+	# sanitizers ignores this.
 	printf '[Service]\nEnvironment=ASAN_OPTIONS=detect_leaks=0\n' \
 		>"$folder/sanitizer.conf"
-	# A journal that can be read when the container has gone.
+	# This journal can be read when the container has ended.
 	mkdir -p "$root/var/log/journal"
 }
 
-# The nice values of all tasks of a process, its own first.
+# Print the nice values of all tasks of a process, its own first.
 nice_values()
 {
 	inside ps -L -o ni= -p "$1" | xargs
@@ -32,7 +32,7 @@ nice_values()
 
 activation()
 {
-	# As README has it.
+	# README describes it so.
 	check "the user is made" inside systemd-sysusers
 	check "the directory is made" inside systemd-tmpfiles --create fsdpd.conf
 	check "the socket unit is enabled and starts" \
@@ -108,7 +108,7 @@ has_warm_ms()
 	as_user fsdpctl config | grep -qE "warm_ms +$1 +.*/site.conf:2"
 }
 
-# As a scraper of this machine sees it.
+# Read it as a scraper on this machine does.
 broker_is_up()
 {
 	inside /usr/bin/python3 -c "import urllib.request as r
@@ -146,7 +146,7 @@ watchdog_kills_it()
 	inside kill -STOP "$(main_pid)"
 }
 
-# As dpkg does: another file takes the place of the one that runs.
+# Replace the file of the running program, as dpkg does.
 upgrade()
 {
 	local program=/usr/local/bin/fsdpd

@@ -1,7 +1,8 @@
 #!/bin/bash
-# The installed user units under a booted systemd: a user without rights on the
-# node has a broker of their own, started by the first client. Its memory
-# survives kill -9 and `systemctl --user restart`; other users have no part.
+# Tests the installed user units under a booted systemd. A user without rights
+# on the node has a broker of their own, which the first client starts. Its
+# memory survives kill -9 and `systemctl --user restart`, and other users cannot
+# use it.
 #
 #   systemd_user.sh BUILD_DIRECTORY
 build=$(realpath "$1")
@@ -16,7 +17,7 @@ before_boot()
 	rm -f "$root"/etc/systemd/system/{dbus,systemd-logind}.service
 }
 
-# Instead of the functions for the system's broker.
+# These replace the functions for the system's broker.
 as_user()
 {
 	inside setpriv --reuid 1234 --regid 1234 --clear-groups env \
@@ -43,7 +44,7 @@ user_journal_has()
 activation()
 {
 	check "there is a user" inside useradd --uid 1234 --create-home ann
-	# As docs/deploy.md has it.
+	# docs/deploy.md describes it so.
 	check "the user's manager is to run without a login" inside \
 		loginctl enable-linger ann
 	until_true "the user's manager runs" as_user \

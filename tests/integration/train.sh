@@ -1,7 +1,7 @@
 #!/bin/bash
-# Training with sharded parameters ends with the weights of one process that
-# trains alone, bit by bit: undisturbed, twice, and when a rank, the worker or
-# the broker is killed during the run.
+# Tests that training with sharded parameters ends with the weights of one
+# process that trains alone, bit by bit: undisturbed, twice, and when a rank,
+# the worker or the broker is killed during the run.
 #
 #   train.sh FSDPD FSDPCTL MLP
 fsdpd=$1 fsdpctl=$2 mlp=$3

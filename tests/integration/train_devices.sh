@@ -1,6 +1,7 @@
 #!/bin/bash
-# Training on devices, with the fakes of the driver and of NCCL: in one broker,
-# in two brokers that stand for two nodes, and with deaths during the run.
+# Tests training on devices, with the fakes of the driver and of NCCL: in one
+# broker, in two brokers that stand for two nodes, and with deaths during the
+# run.
 #
 #   train_devices.sh FSDPD FSDPCTL MLP [EXECUTOR]
 #

@@ -1,16 +1,15 @@
 #!/bin/bash
-# systemd has nothing to say about the installed units, and rates what the
-# system's service may do as low. docs/deploy.md explains each point that is
-# left.
+# Tests that systemd accepts the installed units, and that it rates the exposure
+# of the system's service as low. docs/deploy.md explains each remaining point.
 #
 #   units.sh BUILD_DIRECTORY
 set -u
 
 build=$(realpath "$1")
-# Ten times what `systemd-analyze security` prints; 100 is the worst.
+# This is ten times what `systemd-analyze security` prints; 100 is the worst.
 MAX_EXPOSURE=20
 prefix=$(mktemp -d)
-# The user manager looks for its units below it.
+# The user manager looks for its units in this folder.
 export XDG_RUNTIME_DIR=$prefix
 trap 'rm -rf "$prefix"' EXIT
 
@@ -20,7 +19,8 @@ fail()
 	exit 1
 }
 
-# verify MANAGER: warnings are failures, too, which its exit status is not.
+# verify MANAGER: verify the units. Warnings are failures, too, although the
+# exit status does not show them.
 verify()
 {
 	local folder=$prefix/lib/systemd/$1 said
