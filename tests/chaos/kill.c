@@ -84,7 +84,7 @@ void kill_broker(struct storm *storm)
 		daemon_kill_broker(&storm->chaos.daemon);
 }
 
-/* --- standing still ------------------------------------------------------ */
+/* --- stopped processes --------------------------------------------------- */
 
 /* While it is stopped, the others continue, and the broker may die. */
 static void stop(struct storm *storm, pid_t pid)

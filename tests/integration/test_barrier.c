@@ -174,7 +174,7 @@ Test(barrier, who_need_not_sleep_makes_no_system_call)
 	cr_assert(eq(int, WEXITSTATUS(status), 7));
 }
 
-/* --- those that do not come ---------------------------------------------- */
+/* --- late and missing ranks ---------------------------------------------- */
 
 static void begin_and_sleep(uint32_t n)
 {

@@ -97,7 +97,7 @@ static void check_slots(void)
 	cr_assert(zero(int, fsdp_channel_close(mine)));
 }
 
-/* --- killed at every point ----------------------------------------------- */
+/* --- killed at every failpoint ------------------------------------------- */
 
 static void produce(void *unused)
 {
@@ -270,7 +270,7 @@ Test(channel_death, a_consumer_that_dies_anywhere_loses_no_slot)
 	kill_everywhere(consume, meet_consumer);
 }
 
-/* --- those who sleep ----------------------------------------------------- */
+/* --- sleeping processes -------------------------------------------------- */
 
 static void open_and_pause(void *unused)
 {

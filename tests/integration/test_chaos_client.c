@@ -278,7 +278,7 @@ static bool is_entry(struct fsdp_client *unused, const struct fsdp_entry *entry)
 	return is_published(entry->info->name, entry->info->version);
 }
 
-/* --- killed at every point ----------------------------------------------- */
+/* --- killed at every failpoint ------------------------------------------- */
 
 static void forget_work(void)
 {

@@ -143,7 +143,7 @@ static void remove_name(struct fsdp_client *client, const char *name)
 
 #define PATIENCE_MS 15000
 
-/* --- books --------------------------------------------------------------- */
+/* --- accounting ---------------------------------------------------------- */
 
 static int keep_value(const char *name, uint64_t value, void *data)
 {
@@ -388,7 +388,7 @@ Test(chaos_device, a_consumer_dies_at_every_point)
 	die_everywhere(consume_some);
 }
 
-/* --- anybody, at any moment ---------------------------------------------- */
+/* --- deaths of all processes at any moment ------------------------------- */
 
 static void produce_for_ever(void *unused)
 {

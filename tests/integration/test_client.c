@@ -366,7 +366,7 @@ Test(client, a_look_at_what_is_known_asks_nobody)
 	cr_expect(eq(int, get_known("test/a", &tensor), -EAGAIN), "replaced");
 }
 
-/* --- handles that are none ----------------------------------------------- */
+/* --- invalid handles ----------------------------------------------------- */
 
 Test(client, a_null_client_is_refused_by_everything)
 {

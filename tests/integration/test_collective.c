@@ -24,7 +24,7 @@ static struct fsdp_comm *comm(void)
 	return trainer()->comm;
 }
 
-/* --- calls that do not fit ----------------------------------------------- */
+/* --- calls that differ --------------------------------------------------- */
 
 static float numbers[64], results[4 * 64];
 
@@ -150,7 +150,7 @@ Test(collective, a_bad_argument_is_refused_and_changes_nothing)
 	cr_assert(zero(int, ranks_run(&ranks, refuse_badly)));
 }
 
-/* --- those that do not come ---------------------------------------------- */
+/* --- late and missing ranks ---------------------------------------------- */
 
 Test(collective, who_waits_is_told_of_a_death_by_name)
 {

@@ -272,7 +272,7 @@ Test(refusal_frame, of_a_number_that_is_under_way)
 	wire_wait_status(me, "waiters", 0);
 }
 
-/* --- descriptors that bite ----------------------------------------------- */
+/* --- dangerous descriptors ----------------------------------------------- */
 
 /* Send the broker the last reference to a lingering socket, after `n` bad
  * frames. If `is_nested`, it waits in another socket. */

@@ -292,7 +292,7 @@ Test(room, of_a_budget_holds_a_session_back_and_nobody_else)
 	wire_close(alice);
 }
 
-/* --- memory goes back ---------------------------------------------------- */
+/* --- memory is returned -------------------------------------------------- */
 
 static uint64_t resident(int fd)
 {

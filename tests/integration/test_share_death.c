@@ -29,7 +29,7 @@ static bool await_sessions(uint64_t n)
 	return figures_await(sharing.client, &figures);
 }
 
-/* --- who shared it ------------------------------------------------------- */
+/* --- the process that shared it ------------------------------------------ */
 
 Test(share_death, of_a_dead_producer_there_is_no_memory)
 {
@@ -172,7 +172,7 @@ Test(share_death, wherever_a_producer_dies_nothing_is_left)
 	}
 }
 
-/* --- who uses it --------------------------------------------------------- */
+/* --- processes that use it ----------------------------------------------- */
 
 /* Case 39: in PyTorch it is kept until the producer ends. */
 Test(share_death, what_a_dead_consumer_held_is_given_back)
@@ -246,7 +246,7 @@ Test(share_death, a_producer_that_dies_while_the_broker_is_away_is_missed)
 	cr_expect(nothing_is_left(2));
 }
 
-/* --- the broker, wherever it can die ------------------------------------- */
+/* --- deaths of the broker at every failpoint ----------------------------- */
 
 #define MAX_PASSAGES 2 /* of one failpoint; each has a broker */
 

@@ -369,7 +369,7 @@ Test(stream, each_device_has_a_default_stream_of_its_own)
 		fsdp_free(items[i].tensor);
 }
 
-/* --- letting go ---------------------------------------------------------- */
+/* --- releasing ----------------------------------------------------------- */
 
 Test(stream, memory_waits_for_the_stream_that_reads_it)
 {

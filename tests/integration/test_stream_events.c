@@ -236,7 +236,7 @@ Test(stream_events, many_hand_overs_need_few_events)
 	cr_expect(await_slots(0));
 }
 
-/* --- in another process, which is the consumer for once ------------------ */
+/* --- in the other process, which is the consumer here -------------------- */
 
 static int consume(void)
 {
@@ -405,7 +405,7 @@ Test(stream_events, a_producer_that_dies_while_the_broker_is_away_taints)
 		  fsdp_error());
 }
 
-/* --- who waits looks ----------------------------------------------------- */
+/* --- waiting processes look themselves ----------------------------------- */
 
 static void *wait_for_next(void *data)
 {

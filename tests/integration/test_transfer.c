@@ -36,7 +36,7 @@ static struct fsdp_comm *comm(void)
 	return trainer()->comm;
 }
 
-/* --- what arrives -------------------------------------------------------- */
+/* --- messages that arrive ------------------------------------------------ */
 
 struct message {
 	uint32_t from, to, tag;
@@ -224,7 +224,7 @@ Test(transfer, a_collective_in_between_changes_nothing)
 	cr_assert(zero(int, ranks_run(&ranks, send_large_around_a_collective)));
 }
 
-/* --- what does not arrive ------------------------------------------------ */
+/* --- messages that do not arrive ----------------------------------------- */
 
 static int number = 7;
 

@@ -222,7 +222,7 @@ Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 	expect_dropped(wire);
 }
 
-/* --- quiet requests ----------------------------------------------------------
+/* --- one-way requests --------------------------------------------------------
  */
 
 static void send_one_way(struct wire *wire, const struct request *request)
