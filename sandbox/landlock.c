@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <linux/landlock.h>
 #include <stdbool.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -60,8 +61,9 @@ static int make_ruleset(struct ruleset_attr *ret, struct error *err)
 
 	if (abi < 0)
 		return error_set(err, -EOPNOTSUPP,
-				 "the kernel has no Landlock: files stay open "
-				 "to this process as to its user");
+				 "no rules for files: this process gets no "
+				 "Landlock: %s",
+				 strerrordesc_np(errno));
 	ret->handled_access_fs = known_access(abi);
 	ret->handled_access_net = abi < 4 ? 0 : NET_CONNECT_TCP;
 	fd = (int)syscall(SYS_landlock_create_ruleset, ret, size, 0);

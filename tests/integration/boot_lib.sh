@@ -160,7 +160,10 @@ is_up()
 
 start_container()
 {
+	# What every host gives its services, but nspawn 252 no container.
 	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
+		--system-call-filter="landlock_create_ruleset
+			landlock_add_rule landlock_restrict_self" \
 		--private-network --kill-signal=SIGRTMIN+3 --console=pipe \
 		--boot </dev/null >"$dir/boot.log" 2>&1 &
 	nspawn=$!

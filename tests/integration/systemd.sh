@@ -57,6 +57,7 @@ hardening()
 	check "it may gain none" inside grep -qE '^NoNewPrivs:\s*1$' "$status"
 	check "a filter of system calls is on" inside \
 		grep -qE '^Seccomp:\s*2$' "$status"
+	check "the broker's own sandbox is on" own_sandbox
 	check "two ranks train" two_ranks
 	check "their shards are given up" as_user fsdpctl end mlp
 	worker=$(inside pgrep -P "$broker" -x fsdp-worker)
@@ -70,6 +71,15 @@ hardening()
 		grep -qx -- -900 "/proc/$broker/oom_score_adj"
 	check "and not fsdp-worker" inside \
 		grep -qx 0 "/proc/$worker/oom_score_adj"
+}
+
+# Which the unit must let it enter. Builds with sanitizers have none.
+own_sandbox()
+{
+	journal_has "no sandbox: sanitizers" ||
+		as_user fsdpctl status | grep -q "listed system calls, listed files" ||
+		{ journal_has "gets no Landlock: Function not implemented" &&
+			as_user fsdpctl status | grep -q "listed system calls"; }
 }
 
 # May systemd here spare a process? It needs CAP_SYS_RESOURCE.
@@ -120,6 +130,8 @@ exports()
 {
 	check "the exporter starts" inside systemctl start fsdp-exporter
 	check "its metrics say that the broker is up" broker_is_up
+	check "its unit keeps it from nothing" \
+		eval '! inside journalctl -u fsdp-exporter | grep "not permitted"'
 	check "it ends" inside systemctl stop fsdp-exporter
 }
 
