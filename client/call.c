@@ -93,10 +93,10 @@ void call_give(struct calls *calls, struct call *call)
 {
 	call_clear(call);
 	call->was_sent = call->is_done = false;
-	calls->n_posted -= call->is_posted;
-	call->is_orphan = call->is_posted = false;
+	calls->n_one_way -= call->is_one_way;
+	call->is_orphan = call->is_one_way = false;
 	call->is_begun = call->is_interrupted = false;
-	call->post = (struct post){0};
+	call->one_way = (struct one_way){0};
 	call->error.code = 0;
 	call->prev = NULL;
 	call->next = calls->idle;

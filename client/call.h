@@ -30,7 +30,7 @@ typedef void connection_refused_fn(void *data, uint64_t number,
 				   const struct error *cause);
 
 /* The function that is told of a refusal; `refused` may be NULL. */
-struct post {
+struct one_way {
 	connection_refused_fn *refused;
 	void *data;
 	uint64_t number;
@@ -45,13 +45,13 @@ struct call {
 	uint8_t *buffer;    /* owned, FRAME_MAX_SIZE */
 	struct frame frame; /* the reply, lies in `buffer` */
 	pthread_cond_t changed;
-	bool was_sent;  /* at least once, so the broker may have done it */
-	bool is_done;   /* `frame` or `error` is set */
-	bool is_orphan; /* its caller gave up, or never waited */
-	bool is_posted; /* one-way: nobody waits, but it must be done */
-	bool is_begun;  /* begun: it is collected, and no thread waits for it */
+	bool was_sent;   /* at least once, so the broker may have done it */
+	bool is_done;    /* `frame` or `error` is set */
+	bool is_orphan;  /* its caller gave up, or never waited */
+	bool is_one_way; /* one-way: nobody waits, but it must be done */
+	bool is_begun; /* begun: it is collected, and no thread waits for it */
 	bool is_interrupted;
-	struct post post;
+	struct one_way one_way;
 	struct error error;
 	struct call *next, *prev;
 };
@@ -62,8 +62,8 @@ struct calls {
 	struct call *first_unsent;
 	struct call *idle; /* for reuse */
 	uint64_t next_number;
-	uint32_t
-		n_posted; /* one-way requests whose replies were not read yet */
+	uint32_t n_one_way; /* one-way requests whose replies were not read yet
+			     */
 };
 
 #define CALLS_NULL ((struct calls){.next_number = 1})

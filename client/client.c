@@ -3,7 +3,7 @@
  */
 #include "client/client.h"
 #include "client/clock.h"
-#include "client/post.h"
+#include "client/one_way.h"
 #include <errno.h>
 
 int client_refuse(const struct fsdp_client *client, struct error *err)
@@ -172,11 +172,13 @@ int client_call(struct fsdp_client *client, const struct request *request,
 		       : call_once(client, request, ret, err);
 }
 
-int client_post(struct fsdp_client *client, const struct request *request,
-		const struct post *post, struct error *err)
+int client_send_one_way(struct fsdp_client *client,
+			const struct request *request,
+			const struct one_way *one_way, struct error *err)
 {
 	client_retire(client);
-	return connection_post(&client->connection, request, post, err);
+	return connection_send_one_way(&client->connection, request, one_way,
+				       err);
 }
 
 int client_command(struct fsdp_client *client, const struct request *request,

@@ -91,9 +91,10 @@ void client_end_share(struct fsdp_client *client, uint32_t chunk);
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct answer *ret, struct error *err);
 
-/* connection_post(), likewise. */
-int client_post(struct fsdp_client *client, const struct request *request,
-		const struct post *post, struct error *err);
+/* connection_send_one_way(), likewise. */
+int client_send_one_way(struct fsdp_client *client,
+			const struct request *request,
+			const struct one_way *one_way, struct error *err);
 
 /* client_call() for requests whose reply is empty. */
 int client_command(struct fsdp_client *client, const struct request *request,

@@ -1,6 +1,6 @@
 #include "client/event_book.h"
 #include "client/connection.h"
-#include "client/post.h"
+#include "client/one_way.h"
 #include "client/tensor.h"
 #include "cuda/event_ipc.h"
 #include <stdlib.h>
@@ -170,18 +170,18 @@ struct telling {
 	uint32_t n;
 };
 
-static void post(struct telling *telling)
+static void send_told(struct telling *telling)
 {
 	const struct request request = {
 		.kind = MESSAGE_ORDERED,
 		.ordered = {telling->n, telling->items},
 	};
-	const struct post nobody = {.refused = NULL};
+	const struct one_way nobody = {.refused = NULL};
 
 	/* If it fails, so does the next request. */
 	if (telling->n)
-		(void)connection_post(telling->connection, &request, &nobody,
-				      NULL);
+		(void)connection_send_one_way(telling->connection, &request,
+					      &nobody, NULL);
 	telling->n = 0;
 }
 
@@ -193,7 +193,7 @@ static void tell(struct telling *telling, const struct event_sent *sent)
 			.event = number_of(sent),
 		};
 		if (telling->n == MESSAGE_MAX_ITEMS)
-			post(telling);
+			send_told(telling);
 	}
 }
 
@@ -210,7 +210,7 @@ static struct event_sent *tell_all(struct event_book *book,
 	telling.n = 0;
 	for (const struct event_sent *sent = done; sent; sent = sent->next)
 		tell(&telling, sent);
-	post(&telling);
+	send_told(&telling);
 	return done;
 }
 

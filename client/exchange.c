@@ -30,7 +30,7 @@ static int flush(struct connection *c, struct error *err)
 		struct frame frame = {.kind = call->kind,
 				      .number = call->number,
 				      .answered = c->calls.first->number,
-				      .is_one_way = call->is_posted,
+				      .is_one_way = call->is_one_way,
 				      .body = call->body,
 				      .body_size = call->body_size,
 				      .n_fds = call->fd >= 0,
@@ -82,10 +82,10 @@ static void tell_refusal(const struct call *call, const struct reply *reply)
 {
 	struct error cause = ERROR_NULL;
 
-	if (!call->post.refused)
+	if (!call->one_way.refused)
 		return;
 	error_set(&cause, reply->code, "%s", reply->sentence);
-	call->post.refused(call->post.data, call->post.number, &cause);
+	call->one_way.refused(call->one_way.data, call->one_way.number, &cause);
 }
 
 void exchange_end_orphan(struct connection *c, struct call *call)
@@ -105,7 +105,7 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 	} else {
 		frame_close_fds(&call->frame);
 	}
-	if (!call->is_posted || !is_crowded) {
+	if (!call->is_one_way || !is_crowded) {
 		call_give(&c->calls, call);
 		return;
 	}
@@ -125,7 +125,7 @@ static struct call *find_answered(struct connection *c, uint64_t number)
 	while (call && call->number < number) {
 		struct call *next = call->next;
 
-		if (call->is_posted) {
+		if (call->is_one_way) {
 			call_detach(&c->calls, call);
 			call_give(&c->calls, call);
 		}

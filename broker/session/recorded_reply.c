@@ -34,7 +34,7 @@ struct blob_header {
 #define BLOB_HEADER sizeof(struct blob_header)
 
 _Static_assert(RECORDED_REPLIES_MAX == 64,
-	       "session.sent_outcomes has a bit each");
+	       "session.sent_replies has a bit each");
 
 static const struct blob_header *blob_header(const struct catalog *catalog,
 					     uint64_t blob)

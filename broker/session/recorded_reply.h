@@ -21,7 +21,7 @@ struct session;
 /* Space reserved for one recorded reply; blob 0: none is reserved. */
 struct recorded_reply_room {
 	uint64_t blob;
-	uint32_t place; /* index into session_record.outcomes */
+	uint32_t place; /* index into session_record.replies */
 };
 
 #define RECORDED_REPLY_ROOM_NULL ((struct recorded_reply_room){0})

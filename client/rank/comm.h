@@ -59,7 +59,7 @@ struct fsdp_group {
 		full_mapping;
 	uint64_t open; /* sequence of the open unshard; 0: none is open */
 	/* number of one-way unshards, which this rank counts itself */
-	uint64_t n_posted;
+	uint64_t n_one_way;
 	uint64_t refused; /* the last of these that was refused; 0: none was */
 	struct error refusal;
 	/* sequences of the last works that were waited for */

@@ -1,6 +1,6 @@
 /* This file joins and leaves communicators. */
 #include "client/device.h"
-#include "client/post.h"
+#include "client/one_way.h"
 #include "client/rank/comm.h"
 #include "client/rank/commit.h"
 #include "client/rank/engine.h"
@@ -285,7 +285,7 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 		(void)client_command(client, &request, NULL);
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
-		connection_forget_posts(&client->connection, group);
+		connection_forget_one_way(&client->connection, group);
 	if (r < 0)
 		return error_wrap(err, r,
 				  "communicator '%s' is left, but keeps "

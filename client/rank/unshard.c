@@ -31,19 +31,20 @@ static void note_refusal(void *data, uint64_t number, const struct error *cause)
 
 /* On host memory the broker orders the ranks. Its reply would contain nothing
  * for which the wait does not ask, so the request is one-way. */
-static int post_unshard(struct fsdp_group *group, struct error *err)
+static int send_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
 				  .unshard = {.group = group->id}};
-	struct post post = {
+	struct one_way one_way = {
 		.refused = note_refusal,
 		.data = group,
-		.number = group->n_posted + 1,
+		.number = group->n_one_way + 1,
 	};
-	int r = client_post(group->comm->client, &request, &post, err);
+	int r = client_send_one_way(group->comm->client, &request, &one_way,
+				    err);
 
 	if (r == 0)
-		group->open = ++group->n_posted;
+		group->open = ++group->n_one_way;
 	return r;
 }
 
@@ -77,7 +78,7 @@ static int begin_by_ranks(struct fsdp_group *group, struct error *err)
 		return r;
 	if (!is_in_place(group))
 		return host_gather_unshard(group, err);
-	group->open = ++group->n_posted;
+	group->open = ++group->n_one_way;
 	return 0;
 }
 
@@ -90,7 +91,7 @@ int fsdp_unshard(struct fsdp_group *group, struct fsdp_work *ret)
 		r = ask_unshard(group, err);
 	else if (r == 0 && !group->open)
 		r = unshard_is_by_ranks(group) ? begin_by_ranks(group, err)
-					       : post_unshard(group, err);
+					       : send_unshard(group, err);
 	if (r < 0)
 		return r;
 	*ret = (struct fsdp_work){.comm = group->comm,
@@ -258,7 +259,7 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	struct request request = {.kind = MESSAGE_RESHARD};
 	/* If the request is refused, fsdp_wait() has returned the cause, or
 	 * will. */
-	const struct post post = {0};
+	const struct one_way one_way = {0};
 	int r;
 
 	r = comm_check(group_comm(group), err);
@@ -288,7 +289,7 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 	r = end_full(group, 0, stream, err);
 	if (r < 0)
 		return r;
-	r = client_post(group->comm->client, &request, &post, err);
+	r = client_send_one_way(group->comm->client, &request, &one_way, err);
 	if (r < 0)
 		return r;
 	group->open = 0;

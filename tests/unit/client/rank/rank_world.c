@@ -4,8 +4,8 @@
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include "client/copy.h"
+#include "client/one_way.h"
 #include "client/places.h"
-#include "client/post.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -104,22 +104,22 @@ int client_command(struct fsdp_client *of, const struct request *request,
 	return client_call(of, request, &answer, err);
 }
 
-int client_post(struct fsdp_client *of, const struct request *request,
-		const struct post *post, struct error *err)
+int client_send_one_way(struct fsdp_client *of, const struct request *request,
+			const struct one_way *one_way, struct error *err)
 {
 	(void)err;
 	cr_assert(eq(ptr, of, &client));
-	world.posted = *request;
-	world.post = *post;
-	world.n_posted++;
+	world.sent_one_way = *request;
+	world.one_way = *one_way;
+	world.n_one_way++;
 	return 0;
 }
 
-void connection_forget_posts(struct connection *connection, const void *data)
+void connection_forget_one_way(struct connection *connection, const void *data)
 {
 	(void)connection;
-	if (world.post.data == data)
-		world.post.refused = NULL;
+	if (world.one_way.data == data)
+		world.one_way.refused = NULL;
 }
 
 bool connection_is_down(struct connection *connection)
@@ -268,11 +268,11 @@ struct fsdp_work unshard(struct fsdp_group *group)
 }
 
 /* The broker refuses the last one-way request. */
-void refuse_post(const struct post *post)
+void refuse_one_way(const struct one_way *one_way)
 {
 	const struct error cause = {-EINVAL, "rank 0 unshards another"};
 
-	post->refused(post->data, post->number, &cause);
+	one_way->refused(one_way->data, one_way->number, &cause);
 }
 
 /* The broker replies to a wait by one place. */

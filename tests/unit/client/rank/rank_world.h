@@ -16,10 +16,10 @@ struct world {
 	struct fsdp_tensor handles[N_SLOTS];
 	int holds[N_SLOTS];
 	bool is_writable[N_SLOTS];
-	struct request asked;  /* the last request */
-	struct request posted; /* the last one-way request */
-	struct post post;
-	int n_asked, n_commands, n_posted;
+	struct request asked;        /* the last request */
+	struct request sent_one_way; /* the last one-way request */
+	struct one_way one_way;
+	int n_asked, n_commands, n_one_way;
 	struct reply answer; /* to the next one */
 	int code;            /* refuse it if below 0 */
 	int n_refusals;      /* and as many; 0: all that come */
@@ -48,7 +48,7 @@ struct fsdp_comm *join(uint64_t step);
 struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side);
 struct fsdp_work unshard(struct fsdp_group *group);
 /* The broker refuses the one-way request. */
-void refuse_post(const struct post *post);
+void refuse_one_way(const struct one_way *one_way);
 /* The broker replies to a wait by one place. */
 void answer_place(struct tensor_place *place);
 void commit_step(struct fsdp_comm *comm, uint64_t step);

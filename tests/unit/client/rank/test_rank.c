@@ -271,9 +271,9 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	world.code = -ECONNABORTED;
 	cr_expect(eq(int, fsdp_wait(&work, -1), -ECONNABORTED));
 	world.code = 0;
-	world.n_asked = world.n_posted = 0;
+	world.n_asked = world.n_one_way = 0;
 	cr_expect(eq(int, fsdp_unshard(group, &work), -ECONNABORTED));
-	cr_expect(zero(int, world.n_posted));
+	cr_expect(zero(int, world.n_one_way));
 	cr_expect(eq(int, fsdp_input(group, 0), -ECONNABORTED));
 	cr_expect(eq(int, fsdp_commit(comm, 5, &work), -ECONNABORTED));
 	cr_expect(eq(int, fsdp_param(group, 0, &param), -ECONNABORTED));

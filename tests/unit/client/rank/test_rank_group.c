@@ -48,10 +48,10 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 	struct fsdp_work work = unshard(group), again = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
 
-	cr_expect(eq(int, world.n_posted, 1)); /* the same work */
+	cr_expect(eq(int, world.n_one_way, 1)); /* the same work */
 	cr_expect(eq(u64, again.sequence, work.sequence));
-	cr_expect(eq(u64, world.posted.unshard.group, 9));
-	refuse_post(&world.post);
+	cr_expect(eq(u64, world.sent_one_way.unshard.group, 9));
+	refuse_one_way(&world.one_way);
 	world.code = -EINVAL;
 	world.n_asked = 0;
 	cr_expect(eq(int, fsdp_wait(&work, -1), -EINVAL));
@@ -76,12 +76,12 @@ Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = enrol(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
-	struct post first = world.post;
+	struct one_way first = world.one_way;
 	struct tensor_place place = place_of(FULL, 136);
 
 	cr_assert(zero(int, fsdp_reshard(group, 0)));
 	work = unshard(group);
-	refuse_post(&first);
+	refuse_one_way(&first);
 	world.code = -ETIMEDOUT;
 	cr_expect(eq(int, fsdp_wait(&work, 0), -ETIMEDOUT));
 	world.code = 0;
@@ -108,13 +108,13 @@ Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank_group, what_is_posted_tells_nobody_who_has_left)
+Test(rank_group, a_one_way_request_tells_nobody_who_has_left)
 {
 	struct fsdp_comm *comm = join(4);
 
 	unshard(enrol(comm, 4, 0));
 	fsdp_comm_leave(comm);
-	cr_expect(zero(ptr, (void *)(uintptr_t)world.post.refused));
+	cr_expect(zero(ptr, (void *)(uintptr_t)world.one_way.refused));
 }
 
 Test(rank_group, a_refused_mesh_leaves_the_group_whole)
