@@ -336,7 +336,7 @@ def check_death(broker):
 def check_usage():
     for words, said in ((["--port", "70000"], "0 to 65535"),
                         (["--address", "localhost"], "IPv4"),
-                        (["x"], "too much"), (["--nothing"], "--help")):
+                        (["x"], "unexpected argument"), (["--nothing"], "--help")):
         done = subprocess.run([build / "fsdp-exporter", *words], text=True,
                               capture_output=True, timeout=60)
         check(f"{' '.join(words)} is wrong usage", done.returncode == 2 and
