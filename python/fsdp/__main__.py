@@ -105,6 +105,11 @@ def main(argv=None):
             return 0
         with connect(args.socket) as client:
             verbs[args.verb](client, args)
+    except ModuleNotFoundError as error:
+        module = error.name.partition(".")[0]
+        what = f"bench --{args.kind}" if args.verb == "bench" else args.verb
+        print(f"fsdp: {what} needs the package {module}", file=sys.stderr)
+        return 1
     except (Error, OSError, BufferError) as error:
         print(f"fsdp: {error}", file=sys.stderr)
         return 1

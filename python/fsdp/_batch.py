@@ -4,6 +4,9 @@ A message has a head, the memory of the batch's tensors and arrays in pieces, a
 table of the pieces, and a pickle of everything else, which refers to them.
 Tensors keep their strides, and what they share with each other. Whatever is no
 plain tensor or array is pickled as torch.multiprocessing does it.
+
+What default_collate() makes of tensors, numbers and strings needs neither table
+nor pickle: python/module/plain.h describes its messages.
 """
 
 import ctypes
@@ -14,11 +17,15 @@ import sys
 from multiprocessing.reduction import ForkingPickler
 
 import torch
+from torch.utils.dlpack import from_dlpack, to_dlpack
+
+from ._fsdp import read_plain
 
 ALIGN = 64  # of each piece
 FIRST = ALIGN  # where the first piece may be
 _HEAD = struct.Struct("<QQQ")  # where the table is, pieces, bytes of the pickle
 _PIECE = struct.Struct("<QQQ")  # where it is, its size, where it was in its storage
+_PLAIN = 2**64 - 1  # instead of the number of pieces
 _SMALL = 1024  # arrays of fewer bytes are pickled by numpy
 
 
@@ -26,7 +33,37 @@ def aligned(size):
     return -(-size // ALIGN) * ALIGN
 
 
+# Of the dtypes that plain batches have: code and bits of DLPack.
+_CODES = {
+    torch.uint8: (1, 8),
+    torch.int8: (0, 8),
+    torch.int16: (0, 16),
+    torch.int32: (0, 32),
+    torch.int64: (0, 64),
+    torch.float16: (2, 16),
+    torch.float32: (2, 32),
+    torch.float64: (2, 64),
+    torch.bfloat16: (4, 16),
+    torch.bool: (6, 8),
+}
+_RECORD = struct.Struct("<QBBHI")  # struct plain_tensor
+
+
+try:
+    from_dlpack(to_dlpack(torch.ones(1, dtype=torch.bool)))
+except RuntimeError:  # torch before 2
+    del _CODES[torch.bool]
+
+
 # --- writing ------------------------------------------------------------------
+
+
+def record_of(at, shape, dtype):
+    """What stands for a tensor in a plain batch; None: it cannot be in one."""
+    if dtype not in _CODES:
+        return None
+    head = _RECORD.pack(at, *_CODES[dtype], 1, len(shape))
+    return head + struct.pack(f"<{len(shape)}q", *shape)
 
 
 class Piece:
@@ -198,10 +235,11 @@ class _Memory:
 def size_of(view):
     """Bytes of the message that is in the memory."""
     at, n, size = _HEAD.unpack_from(view)
-    return at + n * _PIECE.size + size
+    return at + size + (0 if n == _PLAIN else n * _PIECE.size)
 
 
 def read(view):
     """The batch of a message. Its tensors and arrays show the memory, keep it,
     and can be changed in place."""
-    return _Reader(view).load()
+    batch = read_plain(view, from_dlpack)
+    return _Reader(view).load() if batch is None else batch

@@ -16,7 +16,10 @@ import contextlib
 import fcntl
 import inspect
 import os
+import pickle
 import queue
+import select
+import struct
 import threading
 import time
 from multiprocessing.connection import Pipe
@@ -30,6 +33,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from . import _batch
 from ._default import default
 from ._errors import Ended, Error, Gone, Left, Timeout
+from ._fsdp import write_plain
 from ._loader_name import new_name
 
 _MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
@@ -38,9 +42,12 @@ _SPARE = 4  # buffers beside those for tasks: batches that the trainer uses
 _FIRST_CAPACITY = 256 << 10  # bytes, until a batch is known
 _GRAIN = 64 << 10
 _GROWTH = 1.25  # later batches may be a little larger
-_PATIENCE = 60  # seconds for a channel that the trainer has opened already
+_PATIENCE = 10  # seconds for a channel that the trainer has opened already
 _SLICE = 1  # seconds between two looks whether the trainer is still there
+_MAX_PLACES = 4096  # tensors that a worker remembers
+_COLLATE = _utils.collate.__name__
 _PIPE_SIZE = 1 << 20  # so many bytes of tasks can wait in a pipe
+_READ_SIZE = 64 << 10  # of them are read at once
 
 
 class _Link:
@@ -87,6 +94,25 @@ class _Large:
         return _batch.read(self._view())
 
 
+class _Place:
+    """A tensor in a buffer, and what messages say of it."""
+
+    def __init__(self, storage, at, shape, dtype, size):
+        self.tensor = torch.empty(0, dtype=dtype)
+        self.tensor.set_(storage, at // dtype.itemsize, shape)
+        address = self.tensor.data_ptr()
+        self.piece = address, _batch.Piece(storage, address, 0, size, at)
+        self.record = id(self.tensor), _batch.record_of(at, shape, dtype)
+        self.end = _batch.aligned(at + size)
+
+
+def _size_of(shape, dtype):
+    size = dtype.itemsize
+    for n in shape:
+        size *= n
+    return size
+
+
 class _Sender:
     """Where a worker collates into and sends from: one buffer after another."""
 
@@ -97,7 +123,7 @@ class _Sender:
         self._forget()
 
     def _forget(self):
-        self._placed, self._at = {}, _batch.FIRST
+        self._placed, self._records, self._at = [], {}, _batch.FIRST
 
     def use(self, generation):
         """Answer the next tasks through this channel."""
@@ -107,7 +133,7 @@ class _Sender:
         self._channel = self._link.channel(generation, "producer", timeout=_PATIENCE)
         self._generation = generation
         self._capacity = self._channel.info()["capacity"]
-        self._storages = {}
+        self._storages, self._places = {}, {}
 
     def close(self):
         if self._channel is not None:
@@ -127,10 +153,9 @@ class _Sender:
                     return False
         return True
 
-    def _storage(self):
-        """The buffer as torch sees it. It does not keep the item, which is sent
+    def _storage(self, address):
+        """A buffer as torch sees it. It does not keep the item, which is sent
         while the worker still has the batch."""
-        address = self._item.address
         if address not in self._storages:
             import ctypes
 
@@ -140,32 +165,51 @@ class _Sender:
         return self._storages[address]
 
     def place(self, shape, dtype):
-        """A tensor in the buffer, whose batch is sent next; None: no room."""
-        at, size = self._at, dtype.itemsize
-        for n in shape:
-            size *= n
-        if not size or at + size > self._capacity or not self._begin():
+        """A tensor in the buffer, whose batch is sent next; None: no room. The
+        same one serves each batch that has such a tensor in this place."""
+        if self._item is None and not self._begin():
             return None
-        storage = self._storage()
-        tensor = torch.empty(0, dtype=dtype)
-        tensor.set_(storage, at // dtype.itemsize, shape)
-        address = tensor.data_ptr()
-        self._placed[address] = _batch.Piece(storage, address, 0, size, at)
-        self._at = _batch.aligned(at + size)
-        return tensor
+        key = self._item.address, self._at, shape, dtype
+        place = self._places.get(key)
+        if place is None:
+            size = _size_of(shape, dtype)
+            if not size or self._at + size > self._capacity:
+                return None
+            if len(self._places) == _MAX_PLACES:
+                self._places.clear()
+            place = _Place(self._storage(key[0]), self._at, shape, dtype, size)
+            self._places[key] = place
+        self._placed.append(place)
+        self._at = place.end
+        return place.tensor
 
     def collate(self, samples, collate_fn_map):
         self._forget()
         return _utils.collate.collate(samples, collate_fn_map=collate_fn_map)
 
+    def _send_plain(self, answer):
+        """Send what needs no pickle, or return False."""
+        if not self._placed:
+            return False
+        records = dict(place.record for place in self._placed)
+        if not write_plain(self._item, self._at, answer, records):
+            return False
+        item, self._item = self._item, None
+        self._forget()
+        item.send()
+        return True
+
     def _message(self, number, data):
         answer = self._worker, number, data
-        message = _batch.Message(answer, self._placed, self._at)
+        placed = dict(place.piece for place in self._placed)
+        message = _batch.Message(answer, placed, self._at)
         if message.size > self._capacity:
             message = _batch.Message((self._worker, number, _Large(data)))
         return message
 
     def send(self, number, data):
+        if self._send_plain((self._worker, number, data)):
+            return
         try:
             message = self._message(number, data)
         except Exception:
@@ -189,17 +233,28 @@ class _Collate:
 
     def __call__(self, samples):
         known = _utils.collate.default_collate_fn_map
-        if known.get(torch.Tensor) is not _utils.collate.collate_tensor_fn:
+        # Functions of others could keep or change a tensor that is used again.
+        if any(each.__module__ != _COLLATE for each in known.values()):
             return _utils.collate.default_collate(samples)
+        self._sender = self._link.sender()
         known = {**known, torch.Tensor: self._stack}
-        return self._link.sender().collate(samples, known)
+        for kind in int, float:
+            known[kind] = self._number
+        return self._sender.collate(samples, known)
 
     def _stack(self, samples, *, collate_fn_map=None):
         first = samples[0]
         if not _batch.is_plain(first) or first.is_conj():
             return _utils.collate.collate_tensor_fn(samples)
         shape = len(samples), *first.shape
-        return torch.stack(samples, out=self._link.sender().place(shape, first.dtype))
+        return torch.stack(samples, out=self._sender.place(shape, first.dtype))
+
+    def _number(self, samples, *, collate_fn_map=None):
+        known = _utils.collate.default_collate_fn_map
+        kind = float if isinstance(samples[0], float) else int
+        numbers = known[kind](samples)
+        place = self._sender.place(tuple(numbers.shape), numbers.dtype)
+        return numbers if place is None else place.copy_(numbers)
 
 
 # --- in the trainer -----------------------------------------------------------
@@ -270,6 +325,8 @@ class _Receiver:
 
     def _current(self):
         """The oldest channel that has tasks to be answered, or else the last."""
+        if len(self._generations) == 1:
+            return self._generations[0]
         with self._lock:
             while len(self._generations) > 1 and not self._generations[0].n_tasks:
                 self._generations.popleft().channel.close()
@@ -285,6 +342,8 @@ class _Receiver:
         """Of an item. If the trainer holds so many that workers would have too
         few, it becomes an ordinary tensor, or is copied where the broker has no
         new buffer yet."""
+        if 2 * generation.port.held <= self._n_buffers:
+            return memoryview(item)
         with self._lock:
             # Some also for workers that have no task now: the next epoch's.
             wanted = max(self._n_tasks() - 1, _SPARE)
@@ -337,6 +396,16 @@ class _Receiver:
 # --- what torch takes for queues ----------------------------------------------
 
 
+_WORD = struct.Struct("<Q")
+
+
+def _pickled(thing):
+    try:
+        return pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        return bytes(ForkingPickler.dumps(thing))  # pickles more, and is slower
+
+
 class _Queue:
     """What both have: nothing is written by a thread that could be joined."""
 
@@ -345,11 +414,13 @@ class _Queue:
 
 
 class _Tasks(_Queue):
-    """From the trainer to one worker."""
+    """From the trainer to one worker: pickles through a pipe, each after a word
+    with its size."""
 
     def __init__(self, link, receiver, worker):
         self._link, self._receiver, self._worker = link, receiver, worker
         self._reader, self._writer = Pipe(duplex=False)
+        self._unread, self._waiter = bytearray(), None
         with contextlib.suppress(OSError):  # there is a limit for each user
             fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
@@ -360,12 +431,42 @@ class _Tasks(_Queue):
         generation = None
         if task is not None:
             generation = self._receiver.begin_task(self._worker, task)
-        self._writer.send_bytes(ForkingPickler.dumps((generation, task)))
+        data = _pickled((generation, task))
+        data = memoryview(_WORD.pack(len(data)) + data)
+        while data:
+            data = data[os.write(self._writer.fileno(), data) :]
+
+    def _next(self):
+        """The oldest task that has been read, or None."""
+        unread = self._unread
+        if len(unread) < _WORD.size:
+            return None
+        end = _WORD.size + _WORD.unpack_from(unread)[0]
+        if len(unread) < end:
+            return None
+        answer = ForkingPickler.loads(unread[_WORD.size : end])
+        del unread[:end]
+        return answer
+
+    def _read(self, timeout):
+        if self._waiter is None:
+            if self._writer is not None:
+                self._writer.close()  # the trainer's: its death is the end
+            self._waiter = select.poll()
+            self._waiter.register(self._reader.fileno(), select.POLLIN)
+        if not self._waiter.poll(timeout * 1000):
+            raise queue.Empty
+        data = os.read(self._reader.fileno(), _READ_SIZE)
+        self._unread += data
+        return bool(data)
 
     def get(self, timeout):
-        if not self._reader.poll(timeout):
-            raise queue.Empty
-        generation, task = ForkingPickler.loads(self._reader.recv_bytes())
+        while (answer := self._next()) is None:
+            if not self._read(timeout):
+                # torch's watchdog misses a trainer that died before it began.
+                self._link.done.set()
+                return None
+        generation, task = answer
         if generation is not None:
             self._link.sender().use(generation)
         return task

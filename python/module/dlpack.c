@@ -1,59 +1,11 @@
 #include "dlpack.h"
+#include "dlpack_abi.h"
 #include "errors.h"
 #include "range.h"
 #include "tensor.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* --- DLPack's own structs, of its C ABI ------------------------------------
- */
-
-enum { DEVICE_CPU = 1, DEVICE_CUDA = 2 };
-enum {
-	CODE_INT = 0,
-	CODE_UINT = 1,
-	CODE_FLOAT = 2,
-	CODE_BFLOAT = 4,
-	CODE_COMPLEX = 5,
-	CODE_BOOL = 6,
-	CODE_F8_E4M3FN = 10,
-	CODE_F8_E5M2 = 12
-};
-
-struct dl_device {
-	int32_t type, id;
-};
-
-struct dl_dtype {
-	uint8_t code, bits;
-	uint16_t lanes;
-};
-
-struct dl_tensor {
-	void *data;
-	struct dl_device device;
-	int32_t n_dims;
-	struct dl_dtype dtype;
-	int64_t *shape, *strides; /* elements */
-	uint64_t byte_offset;     /* 0: older torch ignores it */
-};
-
-struct dl_managed {
-	struct dl_tensor tensor;
-	void *context;
-	void (*deleter)(struct dl_managed *self);
-};
-
-#define FLAG_READ_ONLY 1u
-
-struct dl_versioned {
-	uint32_t major, minor;
-	void *context;
-	void (*deleter)(struct dl_versioned *self);
-	uint64_t flags;
-	struct dl_tensor tensor;
-};
 
 /* --- exports ---------------------------------------------------------------
  */
@@ -226,14 +178,13 @@ static struct export *export_new(struct handle *handle, enum form form,
 /* --- capsules --------------------------------------------------------------
  */
 
-static const char legacy_name[] = "dltensor";
 static const char versioned_name[] = "dltensor_versioned";
 
 /* A consumer renames the capsule, and then calls the deleter itself. */
 static void capsule_end(PyObject *capsule)
 {
-	if (PyCapsule_IsValid(capsule, legacy_name))
-		export_end(PyCapsule_GetPointer(capsule, legacy_name));
+	if (PyCapsule_IsValid(capsule, DL_LEGACY_NAME))
+		export_end(PyCapsule_GetPointer(capsule, DL_LEGACY_NAME));
 	else if (PyCapsule_IsValid(capsule, versioned_name))
 		export_end(PyCapsule_GetPointer(capsule, versioned_name));
 }
@@ -251,7 +202,7 @@ PyObject *dlpack_capsule(PyObject *self, PyObject *args)
 	if (!export)
 		return NULL;
 	capsule = PyCapsule_New(export,
-				is_versioned ? versioned_name : legacy_name,
+				is_versioned ? versioned_name : DL_LEGACY_NAME,
 				capsule_end);
 	if (!capsule)
 		export_end(export);

@@ -11,6 +11,7 @@
 #include "fault.h"
 #include "link.h"
 #include "pending.h"
+#include "plain.h"
 #include "python.h"
 #include "range.h"
 #include "tensor.h"
@@ -63,7 +64,9 @@ static PyMethodDef functions[] = {
 	{"dtypes", dtypes, METH_NOARGS, NULL},
 	{"find_export", find_export, METH_VARARGS, NULL},
 	{"leave_open", leave_open, METH_NOARGS, NULL},
+	{"read_plain", plain_read, METH_VARARGS, NULL},
 	{"watch_faults", fault_watch, METH_NOARGS, NULL},
+	{"write_plain", plain_write, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };
 

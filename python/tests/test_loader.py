@@ -725,20 +725,6 @@ def test_workers_end_with_the_iterator(broker):
     assert set(children()) <= before
 
 
-def test_workers_end_with_a_trainer_that_is_killed(broker):
-    script = """
-        import fsdp.torch, os, signal, torch
-        batches = iter(fsdp.torch.DataLoader([torch.ones(9)] * 999, num_workers=2))
-        next(batches)
-        print(*(worker.pid for worker in batches._workers), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    status, out, _ = run(broker, script)
-    assert status == -signal.SIGKILL
-    for pid in out.split():
-        until(lambda: not os.path.exists(f"/proc/{pid}"), "the worker ends")
-
-
 @pytest.mark.parametrize("options", ["", ", persistent_workers=True"])
 def test_a_program_may_end_with_an_iterator(broker, options):
     script = f"""

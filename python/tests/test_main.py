@@ -55,3 +55,21 @@ def test_bench_prints_a_line_for_each_row(c):
     ]
     assert all(row["unit"] == "ns" and row["median"] >= row["least"] for row in rows)
     assert fsdp.default().names() == []
+
+
+def test_bench_names_a_package_that_is_missing(c):
+    script = """
+import sys
+sys.modules["torch"] = None
+from fsdp.__main__ import main
+sys.exit(main(["bench", sys.argv[1]]))
+"""
+    for kind in "--loader", "--model":
+        done = subprocess.run(
+            [sys.executable, "-c", script, kind],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        expected = f"fsdp: bench {kind} needs the package torch\n"
+        assert (done.returncode, done.stderr) == (1, expected)
