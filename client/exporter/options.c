@@ -23,7 +23,7 @@ static const char usage[] =
 	"  --port-file FILE   write the port to FILE when it listens\n"
 	"  --socket PATH      socket of the broker, if not in the usual "
 	"places\n"
-	"  --no-sandbox       keep the right to all system calls\n";
+	"  --no-sandbox       keep the right to all system calls and files\n";
 
 static int parse_port(const char *text, in_port_t *ret, struct error *err)
 {
