@@ -96,7 +96,8 @@ static int start(struct watch *watch, struct error *err)
 	r = pthread_create(&watch->thread, NULL, run, watch);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return r == 0 ? 0
-		      : error_errno(err, -r, "start the thread of a channel");
+		      : error_errno(err, -r,
+				    "cannot start the thread of a channel");
 }
 
 /* --- arming -------------------------------------------------------------- */
@@ -142,7 +143,7 @@ static int make_watch(struct fsdp_channel *channel, struct error *err)
 	pthread_cond_init(&watch->is_changed, NULL);
 	watch->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (watch->fd < 0)
-		r = error_errno(err, -errno, "make an eventfd");
+		r = error_errno(err, -errno, "cannot make an eventfd");
 	if (r == 0)
 		r = start(watch, err);
 	if (r < 0) {

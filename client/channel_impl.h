@@ -1,7 +1,8 @@
 /*
  * A channel and its items as their files share them: channel.c opens and closes
  * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
- * channel_fd.c has the descriptor for event loops.
+ * channel_people.c says who is there, channel_fd.c has the descriptor for event
+ * loops.
  */
 #pragma once
 #include "client/client.h"
@@ -67,9 +68,13 @@ int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
 int channel_take_out(struct fsdp_channel *channel, uint32_t at,
 		     struct fsdp_tensor **ret, struct error *err);
 
+/* How many producers have died; whether all producers have gone. */
+uint32_t channel_n_died(const struct fsdp_channel *channel);
+bool channel_has_ended(const struct fsdp_channel *channel);
 /* Is there something to tell other than an item or a free buffer: to a consumer
- * an end or a death, to a producer that all consumers have gone? */
-bool channel_has_news(const struct fsdp_channel *channel);
+ * an end or a death, to a producer that all consumers have gone? `data` is the
+ * channel. */
+bool channel_has_news(const void *data);
 
 /* A call has found nothing: the descriptor becomes readable when there is
  * something. Does nothing without a descriptor. */

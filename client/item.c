@@ -119,48 +119,6 @@ static int check_patience(struct patience *patience, enum bell_outcome outcome,
 			 channel->name, what);
 }
 
-static uint32_t n_died(const struct fsdp_channel *channel)
-{
-	return atomic_load_explicit(&channel->slots.page->people.n_died,
-				    memory_order_seq_cst);
-}
-
-static bool have_ended(const struct fsdp_channel *channel)
-{
-	const struct slots_people *people = &channel->slots.page->people;
-
-	return !atomic_load_explicit(&people->producers,
-				     memory_order_seq_cst) &&
-	       atomic_load_explicit(&people->n_producers,
-				    memory_order_seq_cst) > 0;
-}
-
-static bool is_deserted(const void *data)
-{
-	const struct fsdp_channel *channel = data;
-	const struct slots_people *people = &channel->slots.page->people;
-
-	return !atomic_load_explicit(&people->consumers,
-				     memory_order_seq_cst) &&
-	       atomic_load_explicit(&people->n_consumers,
-				    memory_order_seq_cst) > 0;
-}
-
-static bool has_news(const void *data)
-{
-	const struct fsdp_channel *channel = data;
-
-	return have_ended(channel) ||
-	       n_died(channel) != atomic_load_explicit(&channel->n_died,
-						       memory_order_relaxed);
-}
-
-bool channel_has_news(const struct fsdp_channel *channel)
-{
-	return channel->role == FSDP_CONSUMER ? has_news(channel)
-					      : is_deserted(channel);
-}
-
 /* --- sending ------------------------------------------------------------- */
 
 static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
@@ -168,14 +126,14 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 {
 	const struct slots_wait wait = {.slots = &channel->slots,
 					.place = channel->place,
-					.is_over = is_deserted,
+					.is_over = channel_has_news,
 					.data = channel};
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int r = 0;
 
 	while (r == 0) {
-		if (is_deserted(channel))
+		if (channel_has_news(channel))
 			return error_set(
 				err, -EPIPE,
 				"all consumers of channel '%s' have left",
@@ -350,7 +308,7 @@ static int tell_death(struct fsdp_channel *channel, struct error *err)
 	const struct slots_people *people = &channel->slots.page->people;
 	char name[SLOTS_NAME];
 
-	atomic_store_explicit(&channel->n_died, n_died(channel),
+	atomic_store_explicit(&channel->n_died, channel_n_died(channel),
 			      memory_order_relaxed);
 	memcpy(name, people->last_name, sizeof(name));
 	name[sizeof(name) - 1] = '\0';
@@ -366,7 +324,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 	const struct slots_wait wait = {.slots = &channel->slots,
 					.place = channel->place,
 					.seen = &channel->seen,
-					.is_over = has_news,
+					.is_over = channel_has_news,
 					.data = channel};
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
@@ -375,8 +333,8 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 	while (r == 0) {
 		/* Looked at before the slots: what was sent before comes
 		 * first. */
-		bool is_over = have_ended(channel);
-		bool has_death = n_died(channel) != channel->n_died;
+		bool is_over = channel_has_ended(channel);
+		bool has_death = channel_n_died(channel) != channel->n_died;
 
 		if (slots_take(&channel->slots, channel->place, &channel->seen,
 			       ret))

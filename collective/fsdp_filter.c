@@ -82,7 +82,7 @@ static int find_scatters(const struct graph *graph, bool *is_fsdp,
 
 /* Only nodes of the kind count, and a tag overrides the rules. */
 static void apply_tags(const struct graph *graph, enum graph_kind kind,
-		   bool *is_fsdp)
+		       bool *is_fsdp)
 {
 	for (uint32_t i = 0; i < graph->n_nodes; i++) {
 		const struct graph_node *node = &graph->nodes[i];

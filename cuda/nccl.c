@@ -76,8 +76,7 @@ static int check_fake(struct error *err)
 			 "FSDP_LIBCUDA and FSDP_LIBNCCL, or neither",
 			 loaded.library.path,
 			 loaded.library.is_fake ? "a fake" : "real",
-			 driver.path,
-			 driver.is_fake ? "a fake" : "real");
+			 driver.path, driver.is_fake ? "a fake" : "real");
 }
 
 static int load(struct error *err)

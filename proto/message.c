@@ -44,9 +44,9 @@ struct kind {
 #define NO_TIMEOUT      0
 #define TIMEOUT(noun)   offsetof(struct request, noun.timeout_ms)
 #define EACH(count)     offsetof(struct request, count)
-#define SMALL           .bound = {0}
-#define NCCL_ID         .bound = {MESSAGE_NCCL_ID_SIZE}
-#define ONE_PLACE       .bound = {PLACE_MAX}
+#define SMALL           .bound = {.fixed = 0}
+#define NCCL_ID         .bound = {.fixed = MESSAGE_NCCL_ID_SIZE}
+#define ONE_PLACE       .bound = {.fixed = PLACE_MAX}
 #define PLACES(count)   .bound = {0, EACH(count), PLACE_MAX}
 #define VERSIONS(count) .bound = {0, EACH(count), VERSION_MAX}
 #define ENTRIES(count)                                                         \

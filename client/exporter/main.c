@@ -41,7 +41,8 @@ static int write_port(FILE *file, uint16_t port, struct error *err)
 		return 0;
 	fprintf(file, "%u\n", port);
 	if (fclose(file) != 0)
-		return error_errno(err, -errno, "cannot write the file with the port");
+		return error_errno(err, -errno,
+				   "cannot write the file with the port");
 	return 0;
 }
 

@@ -209,7 +209,8 @@ Test(device_broker, the_status_says_loudly_that_a_fake_is_in_use)
 {
 	need_fake("it must be another machine");
 	start(CONFIG);
-	cr_expect(ne(ptr, strstr(wire_note(alice), "FAKE of the CUDA driver"), NULL));
+	cr_expect(ne(ptr, strstr(wire_note(alice), "FAKE of the CUDA driver"),
+		     NULL));
 	cr_expect(eq(u64, wire_status(alice, "driver_is_fake"), 1));
 }
 

@@ -212,7 +212,8 @@ static const struct {
 		 "u", "unpack")
 		 IN("\"b\"") ",\"rows\":1,\"row_size\":4,"
 			     "\"offset\":1,\"length\":2" F32("1"),
-	 "unpack 'u': it begins at byte 2 of its buffer, which is not a multiple"},
+	 "unpack 'u': it begins at byte 2 of its buffer, which is not a "
+	 "multiple"},
 	{NODE("b", "allocate") F32("4") "," OP("a", "\"b\""),
 	 "op 'a': it reads buffer 'b', which nothing has filled"},
 	/* values that are not one tensor */
