@@ -374,6 +374,15 @@ static int open_loop(struct broker *broker, struct error *err)
 
 /* --- adoption ------------------------------------------------------------ */
 
+/* The next start may have more of what lacked, and whoever keeps the memory
+ * still has it. */
+static int put_off(int r, struct error *err)
+{
+	return error_wrap(err, r,
+			  "cannot take over the memory of the earlier broker "
+			  "yet, and leave it to the next start");
+}
+
 static int adopt_files(struct broker *broker, struct error *err)
 {
 	int catalog_fd = fdstore_take(&broker->base.fdstore, "catalog");
@@ -394,8 +403,11 @@ static int adopt_files(struct broker *broker, struct error *err)
 		return r;
 	}
 	r = table_open(&broker->store.table, table_fd, true, err);
-	if (r < 0)
+	if (r < 0) {
+		if (broker_is_short(r))
+			catalog_put_off_adoption(&broker->store.catalog);
 		catalog_close(&broker->store.catalog);
+	}
 	return r;
 }
 
@@ -427,6 +439,10 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 
 	r = adopt_files(broker, &cause);
 	*ret_is_adopted = r == 0;
+	if (broker_is_short(r)) {
+		*err = cause;
+		return put_off(r, err);
+	}
 	if (r < 0) {
 		if (cause.code)
 			log_note(LOG_LEVEL_WARNING,
@@ -541,9 +557,14 @@ static int open_memory(struct broker *broker, struct error *err)
 		return r;
 	accounts_init(&broker->base.accounts, &broker->base.config);
 	r = pools_init(&broker->store.pools, err);
+	if (r == 0 && !is_adopted)
+		return drop_strays(broker, err);
 	if (r == 0)
-		r = is_adopted ? adopt_records(broker, err)
-			       : drop_strays(broker, err);
+		r = adopt_records(broker, err);
+	if (is_adopted && broker_is_short(r)) {
+		catalog_put_off_adoption(&broker->store.catalog);
+		r = put_off(r, err);
+	}
 	return r;
 }
 
@@ -697,6 +718,11 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	devices_start(&broker->store.devices);
 	fdstore_notify(&broker->base.fdstore, "READY=1");
 	return 0;
+}
+
+bool broker_is_short(int r)
+{
+	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
 }
 
 int broker_open(struct broker *broker, const struct broker_options *options,

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #define MAX_SETTINGS 64
@@ -175,7 +176,10 @@ static int run_broker(void)
 		broker_close(broker);
 	}
 	free(broker);
-	return r < 0 ? report(&err) : EXIT_SUCCESS;
+	if (r == 0)
+		return EXIT_SUCCESS;
+	(void)report(&err);
+	return broker_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE;
 }
 
 /* The parent owns the socket, so connections wait there while the broker

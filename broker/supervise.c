@@ -31,6 +31,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #define FIRST_FD            3 /* first descriptor of LISTEN_FDS */
@@ -40,6 +41,8 @@
 #define DEATHS_WINDOW_MS    10000
 #define FIRST_DELAY_MS      100
 #define FORK_RETRY_MS       1000
+/* The broker had too little memory or too few descriptors to start. */
+#define SHORT_RETRY_MS 300
 
 struct kept {
 	int fd;
@@ -377,6 +380,11 @@ static bool judge_death(struct supervisor *s)
 	collect(s);
 	if (s->is_ending || s->status == 0)
 		return true;
+	/* The first start has nothing to lose. */
+	if (s->status == EX_TEMPFAIL && s->n_deaths > 0) {
+		s->restart_ms = now + SHORT_RETRY_MS;
+		return false;
+	}
 	n = count_death(s, now);
 	if (n >= MAX_DEATHS) {
 		log_line(LOG_LEVEL_ERROR,

@@ -420,6 +420,11 @@ close_fd:
 	return r;
 }
 
+void catalog_put_off_adoption(struct catalog *catalog)
+{
+	*(volatile uint32_t *)&catalog->header->adoption_attempts -= 1;
+}
+
 void catalog_adopted(struct catalog *catalog)
 {
 	*(volatile uint32_t *)&catalog->header->adoption_attempts = 0;

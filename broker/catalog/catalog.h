@@ -398,6 +398,9 @@ int catalog_create(struct catalog *ret, struct error *err);
  */
 int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 
+/* The adoption failed for want of memory or descriptors: it does not count as
+ * an attempt. */
+void catalog_put_off_adoption(struct catalog *catalog);
 /* The adoption succeeded; reset the count of attempts. */
 void catalog_adopted(struct catalog *catalog);
 void catalog_close(struct catalog *catalog);

@@ -300,6 +300,34 @@ Test(restart, undoes_half_a_request_again_when_that_was_interrupted)
 	cr_assert(ge(uint, n, 5));
 }
 
+/* --- a shortage ---------------------------------------------------------- */
+
+/* The connection may lack memory, too. */
+static void ping_at_last(struct fsdp_client *asking)
+{
+	int r;
+
+	while ((r = fsdp_ping(asking)) < 0)
+		cr_assert(is_shortage(r), "%s", fsdp_error());
+}
+
+Test(restart, that_lacks_memory_is_tried_again_and_loses_nothing)
+{
+	unsigned int n_failures = 0;
+
+	need_points();
+	for (unsigned int n = 1; n <= 4; n++) {
+		plan_failure(chaos.failures, "memfd.map", n, ENOMEM);
+		daemon_kill_broker(&chaos.daemon);
+		ping_at_last(client);
+		n_failures += plan_is_done(chaos.failures);
+		plan_drop(chaos.failures);
+		ping_at_last(other);
+	}
+	cr_expect(ge(uint, n_failures, 2));
+	check_all();
+}
+
 /* --- twice --------------------------------------------------------------- */
 
 static int find_note(const char *name, uint64_t value, void *data)
