@@ -277,7 +277,7 @@ void read_figures(struct figures *ret)
 	(void)wire_status(me, "slots");
 	(void)wire_status(peer, "slots");
 	(void)wire_status(other, "slots");
-	cr_assert(le(u32, status->n_values, 96));
+	cr_assert(le(u32, status->n_values, N_VALUES));
 	ret->n = status->n_values;
 	for (uint32_t i = 0; i < ret->n; i++) {
 		snprintf(ret->names[i], sizeof(ret->names[i]), "%s",
