@@ -4,6 +4,9 @@
  * bells (shm/bell.h), of which an item wakes one sleeper and a credit all; one
  * of them dies at any step, and the broker puts its words right.
  *
+ * -DWATCH: another consumer polls. A thread of it sleeps by the bell, tells its
+ * process, and hands the wake-up on; its process never takes an item.
+ *
  * Assertions:
  *   C1 nobody has two owners' hands in one slot
  *   C2 every published item is taken at most once; not lost unless its taker
@@ -18,7 +21,8 @@
  * EOF_IS_DEATH (reclaims before the process is gone), NO_WAKE (reclaims without
  * ringing), WAKE_ONE (rings for one after a death, who may not be the one that
  * can go on), OWNER_LATE (taken first, owner written afterwards), KEEP_OPEN (the
- * broker leaves a dead producer's end of stream open)
+ * broker leaves a dead producer's end of stream open); of a watch: KEEP_WAKE
+ * (hands no wake-up on), and NO_WAKE, as its death
  */
 #ifndef K
 #define K 2
@@ -32,7 +36,7 @@
 #ifndef ITEMS
 #define ITEMS 3 /* of each producer */
 #endif
-#if NP == 1 && NC == 1
+#if NP == 1 && NC == 1 && !defined(WATCH)
 #define NPROC 2
 #else
 #define NPROC 3
@@ -68,15 +72,14 @@ inline die_maybe()
 	fi
 }
 
-#define wake_one(queue)							\
+#define wake_one(queue)		/* whichever */				\
 	atomic {							\
-		x = 0;							\
-		do							\
-		:: x < NPROC && queue[x] -> queue[x] = 0; break		\
-		:: x < NPROC && !queue[x] -> x++			\
-		:: x >= NPROC -> break					\
-		od;							\
-		x = 0							\
+		if							\
+		:: queue[0] -> queue[0] = 0				\
+		:: queue[1] -> queue[1] = 0				\
+		:: queue[NPROC - 1] -> queue[NPROC - 1] = 0		\
+		:: else							\
+		fi							\
 	}
 
 #define wake_every(queue)						\
@@ -352,6 +355,68 @@ end:
 	skip
 }
 
+/* Sleeps once for each time that its process, which may come late or not at
+ * all, has found nothing. */
+proctype watch(byte me)
+{
+	byte i, seen, x;
+	bit is_met;
+
+#define LOOK								\
+	atomic {							\
+		is_met = false; i = 0;					\
+		do							\
+		:: i < K -> is_met = is_met || w[i].state == QUEUED; i++	\
+		:: else -> break					\
+		od;							\
+		i = 0							\
+	}
+
+	do
+	:: true ->
+		seen = items_bell;
+		items_asleep++;
+		die_maybe();
+		LOOK;
+		if
+		:: !is_met && !CLOSED ->
+			die_maybe();
+			atomic {
+				if
+				:: items_bell == seen -> q_items[me] = 1
+				:: else
+				fi
+			};
+			if
+			:: q_items[me] == 0
+			:: q_items[me] == 1 -> die_maybe(); q_items[me] == 0
+			fi;
+			die_maybe();
+			LOOK
+		:: else
+		fi;
+		items_asleep--;
+		die_maybe();
+#ifndef KEEP_WAKE
+		if
+		:: is_met -> ring(items_bell, items_asleep, wake_one, q_items)
+		:: else
+		fi;
+#endif
+		if
+		:: CLOSED -> break
+		:: is_met -> break
+		:: !is_met
+		fi
+	od;
+	ended[me] = 1;
+	goto end;
+died:
+	dead[me] = 1;
+end:
+	skip
+}
+
 #if NPROC == 2
 #define n_ended (ended[0] + ended[1])
 #else
@@ -418,7 +483,7 @@ proctype broker()
 #else
 		:: v < NP -> open[v] = 0
 #endif
-		:: v >= NP && NC == 1 -> is_deserted = 1
+		:: v == NP && NC == 1 -> is_deserted = 1
 		:: else
 		fi;
 		items_bell++; credits_bell++;
@@ -447,7 +512,7 @@ proctype judge()
 		/* with a consumer left everything was consumed */
 		i = NP; living_c = 0;
 		do
-		:: i < NPROC -> living_c = living_c + ended[i]; i++
+		:: i < NP + NC -> living_c = living_c + ended[i]; i++
 		:: else -> break
 		od;
 		i = 0;
@@ -481,9 +546,12 @@ init
 		:: else -> break
 		od;
 		do
-		:: i < NPROC -> run consumer(i); i++
+		:: i < NP + NC -> run consumer(i); i++
 		:: else -> break
 		od;
+#ifdef WATCH
+		run watch(i);
+#endif
 		run broker();
 		run judge()
 	}

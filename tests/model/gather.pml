@@ -5,13 +5,17 @@
  * run. How they sleep is board.pml's matter: here a wait is a wake of the bell
  * or the verdict, after a look that no step of others comes between.
  *
+ * The broker keeps the memory of a buffer until it recalls it, from then on the
+ * ranks that have it do. A rank that leaves gives up what it has. Who asks for
+ * memory that nobody has is told so, and says on the board that it is lost.
+ *
  * Every rank begins N_GATHERS gathers, of two groups by turns in a pattern that
  * has the same group twice in a row, too. There are as many buffers as the
  * window lets through, so that they change hands.
  *
  * Checked: what is whole is its group's from the wait to the reshard; a buffer
- * is written by its own group only; nobody waits for ever; with nobody dead the
- * run is not over.
+ * is written by its own group only; memory is lost only if nobody has it; nobody
+ * waits for ever; with nobody dead the run is not over.
  *
  * Mutations:
  *   END_FIRST     reshards, then looks for the last time
@@ -24,6 +28,11 @@
  *   QUIET_UNLOCK  rings nobody after the lock
  *   QUIET_DONE    rings nobody after the last piece
  *   SILENT        the broker wakes nobody
+ *   LOSE_TWICE    loses memory that another rank has lost already
+ *   LOST_NO_LAP   takes the pieces of lost memory for those of the new one
+ *   VERSION_FIRST gives lost memory its new version, then the lap
+ *   LAP_FIRST     reads the lap, then the version that it belongs to
+ *   NO_LOSS       fails, as if lost memory could not be
  * A reshard that rings nobody is no such mutation: who waits for the limiter is
  * woken by the next choice of the rank that it waits for, only later.
  */
@@ -39,11 +48,12 @@
 #endif
 #define N_BUFFERS 3
 #define N_PIECES  2
+#define N_VERSIONS 4
 
 /* 0 1 1 0 */
 #define GROUP(n) (((n) / 2) % 2)
 
-byte ended[4]; /* rank * 2 + group */
+byte ended[N * N_GROUPS]; /* rank * N_GROUPS + group */
 byte filling[N_GROUPS], where[N_GROUPS];
 byte last[N_BUFFERS], group[N_BUFFERS], lap[N_BUFFERS];
 byte next_lap[N_BUFFERS], taken[N_BUFFERS];
@@ -52,13 +62,32 @@ byte lock; /* rank + 1 */
 byte word; /* of the bell */
 bool verdict;
 
+byte version[N_BUFFERS];
+
+/* the broker's, and the ranks' grants: version + 1 */
+byte made[N_BUFFERS];
+bool pinned[N_BUFFERS];
+byte has[N * N_BUFFERS]; /* rank * N_BUFFERS + buffer */
+
 bool is_mortal;
 
 /* what only the checks know: group + 1 */
-byte content[6]; /* buffer * 2 + piece */
+byte content[N_BUFFERS * N_VERSIONS * N_PIECES];
 byte n_dead, n_finished;
 
-#define OVER(n, g) (ended[g] >= n && ended[2 + g] >= n)
+#if N == 2
+#define OVER(n, g) (ended[g] >= n && ended[N_GROUPS + g] >= n)
+#define SOME_HAVE(b, v) (has[b] == v || has[N_BUFFERS + b] == v)
+#else
+#define OVER(n, g)                                                             \
+	(ended[g] >= n && ended[N_GROUPS + g] >= n &&                          \
+	 ended[2 * N_GROUPS + g] >= n)
+#define SOME_HAVE(b, v)                                                        \
+	(has[b] == v || has[N_BUFFERS + b] == v || has[2 * N_BUFFERS + b] == v)
+#endif
+#define HAS(b)    has[me * N_BUFFERS + b]
+#define IS_KEPT(b) (pinned[b] || SOME_HAVE(b, made[b]))
+#define CONTENT(i) content[(mine * N_VERSIONS + my_version) * N_PIECES + i]
 #define NOT_OVER(n) (n < self && !OVER(n, GROUP(n)) -> 1 : 0)
 #define ADMITTED (NOT_OVER(1) + NOT_OVER(2) + NOT_OVER(3) < WINDOW)
 #define UNUSED(b) (last[b] == 0 || OVER(last[b], group[b]))
@@ -150,7 +179,82 @@ inline find()
 		fi
 #endif
 	od;
-	atomic { mine = where[g]; my_lap = lap[mine] }
+	mine = where[g];
+#ifdef LAP_FIRST
+	my_lap = lap[mine];
+	my_version = version[mine]
+#else
+	my_version = version[mine];
+	my_lap = lap[mine]
+#endif
+}
+
+inline make()
+{
+	made[mine] = my_version + 1;
+	pinned[mine] = true;
+	HAS(mine) = my_version + 1
+}
+
+/* What the broker answers. */
+inline ask()
+{
+	atomic {
+		is_lost = false;
+		if
+		:: HAS(mine) == my_version + 1
+		:: HAS(mine) != my_version + 1 && made[mine] < my_version + 1 ->
+			make()
+		:: HAS(mine) != my_version + 1 && made[mine] == my_version + 1 &&
+		   IS_KEPT(mine) -> HAS(mine) = my_version + 1
+		:: else -> is_lost = true
+		fi
+	}
+}
+
+inline lose()
+{
+	if
+#ifndef LOSE_TWICE
+	:: version[mine] != my_version
+#endif
+	:: else ->
+		assert(!SOME_HAVE(mine, version[mine] + 1));
+#ifdef VERSION_FIRST
+		version[mine]++;
+#endif
+#ifndef LOST_NO_LAP
+		lap[mine]++;
+#endif
+		may_die();
+#ifndef VERSION_FIRST
+		version[mine]++
+#endif
+	fi
+}
+
+inline find_filled()
+{
+	do
+	:: true ->
+		find();
+		ask();
+		if
+		:: !is_lost -> break
+		:: else ->
+#ifdef NO_LOSS
+			assert(false);
+#endif
+			if
+			:: atomic { lock == 0 -> lock = me + 1 };
+				lose();
+				may_die();
+				lock = 0;
+				ring()
+			:: else -> AWAIT(lock == 0)
+			fi
+		fi
+	od
 }
 
 /* CASes: atomic. */
@@ -175,8 +279,8 @@ inline take()
 
 inline copy()
 {
-	assert(group[mine] == g);
-	content[mine * 2 + piece] = g + 1
+	assert(group[mine] == g && HAS(mine) == my_version + 1);
+	CONTENT(piece) = g + 1
 }
 
 inline count()
@@ -220,12 +324,12 @@ inline fill()
 
 inline see()
 {
-	assert(content[mine * 2] == g + 1 && content[mine * 2 + 1] == g + 1)
+	assert(CONTENT(0) == g + 1 && CONTENT(1) == g + 1)
 }
 
 inline end()
 {
-	ended[me * 2 + g] = self;
+	ended[me * N_GROUPS + g] = self;
 	may_die();
 	if
 	:: OVER(self, g) -> ring()
@@ -235,15 +339,15 @@ inline end()
 
 proctype rank(byte me)
 {
-	byte self = 1, g, b, mine, my_lap, piece, seen;
-	bool is_last;
+	byte self = 1, g, b, mine, my_lap, my_version, piece, seen;
+	bool is_last, is_lost;
 
 	do
 	:: self <= N_GATHERS ->
 		g = GROUP(self);
 		may_die();
 		AWAIT(ADMITTED);
-		find();
+		find_filled();
 		fill();
 		AWAIT(WHOLE);
 		see();
@@ -260,7 +364,14 @@ proctype rank(byte me)
 	od;
 	assert(n_dead > 0 || !verdict);
 finished:
-	n_finished++
+	atomic {
+		b = 0;
+		do
+		:: b < N_BUFFERS -> HAS(b) = 0; b++
+		:: else -> break
+		od;
+		n_finished++
+	}
 }
 
 proctype broker()
@@ -273,6 +384,12 @@ proctype broker()
 #endif
 	:: n_finished == N && n_dead == 0
 	fi
+}
+
+/* Memory is short: once is enough to lose any of it. */
+active proctype recall()
+{
+	atomic { pinned[0] = false; pinned[1] = false; pinned[2] = false }
 }
 
 init
