@@ -694,6 +694,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	r = config_load(&broker->base.config, &broker->config_source, err);
 	if (r < 0)
 		return r;
+	broker_give_up_rings(broker);
 	r = open_loop(broker, err);
 	if (r == 0)
 		r = fdstore_open(&broker->base.fdstore, err);

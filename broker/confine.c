@@ -117,6 +117,12 @@ static void confine_beside_driver(struct confinement *confinement)
 		confinement->calls = CONFINE_SOME_CALLS;
 }
 
+void broker_give_up_rings(const struct broker *broker)
+{
+	if (broker->base.config.sandbox)
+		(void)sandbox_enter(SANDBOX_LOOP, NULL);
+}
+
 void broker_confine(struct broker *broker)
 {
 	struct confinement *confinement = &broker->confinement;

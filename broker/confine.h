@@ -21,6 +21,10 @@ struct confinement {
 	bool has_files;
 };
 
+/* Before the event loop is opened, so that libuv does not come to rely on what
+ * broker_confine() will give up. If it fails, that fails and reports it. */
+void broker_give_up_rings(const struct broker *broker);
+
 /* Before the first thread starts: the threads and fsdp-worker inherit it. The
  * broker works without it just as well, so failures are logged only. */
 void broker_confine(struct broker *broker);

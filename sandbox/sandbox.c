@@ -102,6 +102,7 @@ static const char *const allowed[] = {
 	"set_tid_address",
 	"tgkill",
 	/* signals and time */
+	"clock_getres",
 	"clock_gettime",
 	"clock_nanosleep",
 	"gettimeofday",
@@ -213,6 +214,7 @@ static const char *const allowed_to_broker[] = {
 	"getpriority",
 	"getrlimit",
 	"sched_getscheduler",
+	"sched_setaffinity",
 	"sched_setattr",
 	"setpriority",
 	"setrlimit",
@@ -300,6 +302,14 @@ static int deny(scmp_filter_ctx filter)
 	return r;
 }
 
+static int load_loop(scmp_filter_ctx filter)
+{
+	static const char *const setup = "io_uring_setup";
+	int r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), &setup, 1);
+
+	return r < 0 ? r : seccomp_load(filter);
+}
+
 static int load_broker(scmp_filter_ctx filter)
 {
 	int r = deny(filter);
@@ -340,6 +350,7 @@ static const struct {
 	uint32_t others;
 	int (*load)(scmp_filter_ctx filter);
 } filters[] = {
+	[SANDBOX_LOOP] = {SCMP_ACT_ALLOW, load_loop},
 	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, load_devices},
 	/* Libraries then do without, as on a kernel that lacks the call. */
 	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), load_broker},

@@ -11,6 +11,9 @@
 struct error;
 
 enum sandbox {
+	/* fsdpd before it opens its event loop: only io_uring is refused. libuv
+	 * uses it wherever it gets it, and aborts if it loses it later. */
+	SANDBOX_LOOP,
 	/* fsdpd, and with it fsdp-worker, beside a CUDA driver. The driver and
 	 * NCCL need more calls than anybody has listed, so those are refused
 	 * which they cannot need: with EPERM, and with a record in the kernel's

@@ -104,6 +104,23 @@ Test(sandbox, is_on_and_refuses_a_call_in_the_broker)
 	expect_status("sandbox_calls", 2);
 }
 
+/* libuv aborts if it loses a ring that it has. */
+Test(sandbox, leaves_the_event_loop_no_ring)
+{
+	char preload[PATH_MAX];
+	const char *const env[] = {preload, "FSDP_LIBCUDA=/none", NULL};
+	const char *program = daemon_program();
+	int folder = (int)(strrchr(program, '/') - program);
+
+	snprintf(preload, sizeof(preload),
+		 "LD_PRELOAD=%.*s/fakes/libring_loop.so", folder, program);
+	if (access(strchr(preload, '=') + 1, R_OK) < 0)
+		cr_skip_test("sanitizers must be loaded first");
+	daemon_start_with(&broker, &(struct daemon_options){
+					   .config = "[access]\n", .env = env});
+	cr_expect(log_has("the loop's ring: Operation not permitted"));
+}
+
 Test(sandbox, of_a_node_without_a_driver_lacks_calls_that_are_not_listed)
 {
 	start_trying("[access]\n", SYS_setuid, "FSDP_LIBCUDA=/none");

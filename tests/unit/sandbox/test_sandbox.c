@@ -72,6 +72,14 @@ static void expect_all_refused(void)
 			  "system call %ld", dangerous[i]);
 }
 
+Test(sandbox, of_a_loop_refuses_rings_and_nothing_else)
+{
+	enter(SANDBOX_LOOP);
+	cr_expect(eq(int, try_call(SYS_io_uring_setup), EPERM));
+	cr_expect(eq(int, try_call(SYS_symlinkat), EFAULT));
+	cr_expect(zero(int, try_call(SYS_personality)));
+}
+
 Test(sandbox, of_the_broker_refuses_what_it_cannot_need)
 {
 	enter(SANDBOX_BROKER);
@@ -104,6 +112,18 @@ Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
 	cr_expect(ge(int, open("/dev/null", O_RDWR), 0));
 	/* The request is unknown, and the device itself refuses it. */
 	cr_expect(eq(int, try_call(SYS_ioctl), ENOTTY));
+}
+
+/* fsdp-worker spreads its threads so. */
+Test(sandbox, of_the_broker_leaves_threads_their_cpus)
+{
+	cpu_set_t cpus;
+
+	enter(SANDBOX_BROKER);
+	cr_assert(zero(int, pthread_getaffinity_np(pthread_self(), sizeof(cpus),
+						   &cpus)));
+	cr_expect(zero(int, pthread_setaffinity_np(pthread_self(), sizeof(cpus),
+						   &cpus)));
 }
 
 Test(sandbox, holds_for_programs_that_are_started_later)
