@@ -27,9 +27,7 @@ static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 	(void)buffer;
 	if (entry->state == FSDP_COMM_KEPT)
 		return "-";
-	return entry->is_on_devices && entry->executor == FSDP_EXECUTOR_RANK
-		       ? "rank"
-		       : "worker";
+	return entry->executor == FSDP_EXECUTOR_RANK ? "rank" : "worker";
 }
 
 static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])

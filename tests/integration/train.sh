@@ -71,9 +71,22 @@ check "the others went on with a new rank 2" all_end
 check "a death on the way changes no bit" same_as_alone killed 4 40
 check "survivors were told who died" grep -q "rank 2 (pid $victim, mlp)" rank0
 
-for r in 0 1; do
-	rank worker 2 400 "$r" --executor worker
-done
+# await_executor RUN EXECUTOR: wait until comms shows who moves a run's bytes.
+await_executor()
+{
+	for _ in {1..6000}; do
+		"$fsdpctl" comms | awk -v run="$1" -v executor="$2" '
+			$1 == run && $6 == executor { found = 1 }
+			END { exit !found }' && return 0
+		sleep 0.01
+	done
+	return 1
+}
+
+# It cannot end while a rank is missing.
+rank worker 2 400 0 --executor worker
+check "fsdp-worker is shown as executor" await_executor worker worker
+rank worker 2 400 1 --executor worker
 check "the run is under way" await_step worker 20
 worker=$(counter worker_pid)
 # kill -9 0 would kill all processes of the group.
@@ -82,9 +95,9 @@ kill -9 "$worker"
 check "the ranks went on after the worker's death" all_end
 check "the worker's death changes no bit" same_as_alone worker 2 400
 
-for r in 0 1; do
-	rank broker 2 400 "$r"
-done
+rank broker 2 400 0
+check "the ranks are shown as executors" await_executor broker rank
+rank broker 2 400 1
 check "the next run is under way" await_step broker 20
 kill -9 "$(pgrep -P "${daemons[0]}" | head -n 1)"
 check "the ranks went on after the broker's death" all_end
