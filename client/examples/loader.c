@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 	struct fsdp_client *client;
 	double start, seconds;
 
-	if (argc < 2 || n_batches == 0 || n_words == 0) {
+	if (argc < 2 || argv[1][0] == '-' || n_batches == 0 || n_words == 0) {
 		fputs("usage: loader CHANNEL [batches [bytes per batch]]\n",
 		      stderr);
 		return 2;

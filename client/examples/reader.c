@@ -188,7 +188,7 @@ int main(int argc, char **argv)
 		argv += 2;
 		argc -= 2;
 	}
-	if (argc != 2) {
+	if (argc != 2 || argv[1][0] == '-') {
 		fprintf(stderr, "Usage: reader [--socket PATH] BUNDLE/\n");
 		return 2;
 	}

@@ -101,7 +101,7 @@ int main(int argc, char **argv)
 	struct fsdp_client *client;
 	double start, seconds;
 
-	if (argc < 2 || n_loaders == 0 || size == 0) {
+	if (argc < 2 || argv[1][0] == '-' || n_loaders == 0 || size == 0) {
 		fputs("usage: trainer CHANNEL [loaders [bytes per batch]]\n",
 		      stderr);
 		return 2;

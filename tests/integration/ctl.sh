@@ -368,6 +368,12 @@ eventually "its session is gone" ctl_json \
 
 # --- the examples -----------------------------------------------------------
 
+for example in "$loader" "$trainer"; do
+	"$example" --help 2>err
+	check "${example##*/} takes no option for a channel" \
+		grep -q "^usage: ${example##*/} CHANNEL" err
+done
+
 "$trainer" demo/batches 2 100000 >trainer.out &
 trainer_pid=$!
 eventually "channels lists the trainer" ctl_json \
