@@ -46,7 +46,11 @@ def _get(client, args):
 def _put(client, args):
     import numpy
 
-    tensor = client.put(args.name, numpy.load(args.file, mmap_mode="r"))
+    try:
+        array = numpy.lib.format.open_memmap(args.file, mode="r")
+    except ValueError as error:
+        raise Error(f"cannot read {args.file} as an .npy file: {error}") from error
+    tensor = client.put(args.name, array)
     print(f"{tensor.name} v{tensor.version}: {tensor.nbytes} bytes")
 
 

@@ -62,7 +62,8 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	r = link_open(path, budget, &link);
 	call_end(&call);
 	if (r < 0) {
-		errors_raise(r);
+		/* Without a socket no broker answers either. */
+		errors_raise(r == -ENOENT ? -ECONNREFUSED : r);
 		return -1;
 	}
 	if (client->link)

@@ -36,6 +36,9 @@ def test_lists_can_be_json(c):
 
 def test_errors_are_one_line(c, tmp_path):
     assert call("get", "a/none") == (1, "", 'fsdp: there is no tensor "a/none" (yet)\n')
+    (tmp_path / "text.npy").write_text("not an array")
+    status, _, err = call("put", "a/x", tmp_path / "text.npy")
+    assert status == 1 and "text.npy" in err and err.count("\n") == 1
     status, _, err = call("--socket", tmp_path / "none", "ls")
     assert status == 1 and err.startswith("fsdp: ") and err.count("\n") == 1
     assert call()[0] == 2
