@@ -61,6 +61,8 @@ int comm_end(PyObject *self, struct call *call, int r)
 	atomic_store(&comm->is_busy, false);
 	if (r == 0)
 		return 0;
+	if (PyErr_Occurred())
+		return -1; /* a signal handler has raised it */
 	if (r == -EINTR && atomic_load(&comm->is_aborted))
 		(void)check(comm);
 	else
@@ -349,7 +351,7 @@ static PyObject *comm_leave(PyObject *self, PyObject *none)
 	Py_BEGIN_ALLOW_THREADS r = fsdp_comm_leave(left);
 	link_drop(comm->link);
 	Py_END_ALLOW_THREADS atomic_store(&comm->is_busy, false);
-	if (r < 0)
+	if (r < 0 && r != -ECHILD) /* a forked child is no rank */
 		return errors_raise(r);
 	Py_RETURN_NONE;
 }

@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 import fsdp
-from conftest import PATIENCE, sleeps, start, until
+from conftest import PATIENCE, run, sleeps, start, until
 
 F32 = list(fsdp.DTYPES).index("f32") + 1
 SUM = 0
@@ -241,3 +241,43 @@ def test_ctrl_c_ends_a_call(broker, c):
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=PATIENCE) == ("interrupted\n", "")
     comm.leave()
+
+
+def test_what_a_signal_handler_raises_is_not_lost(broker, c):
+    """Also if it aborts first."""
+    script = """
+        import fsdp, signal, sys
+        comm = fsdp.connect()._join("test/died", 2, 1, 20)
+        def stop(*_):
+            comm.abort()
+            sys.exit(7)
+        signal.signal(signal.SIGTERM, stop)
+        print("joined", flush=True)
+        comm.barrier(None)
+    """
+    process = start(broker, script)
+    comm = c._join("test/died", 2, 0, PATIENCE)
+    assert process.stdout.readline() == "joined\n"
+    until(lambda: sleeps(process.pid), "the call waits")
+    process.terminate()
+    assert process.communicate(timeout=PATIENCE) == ("", "")
+    assert process.returncode == 7
+    comm.leave()
+
+
+def test_a_forked_child_is_no_rank(broker):
+    """It may drop what it has inherited, and the rank goes on."""
+    script = """
+        import fsdp, os
+        c = fsdp.connect()
+        comms = [c._join(f"test/{i}", 1, 0, 20) for i in range(2)]
+        if os.fork() == 0:
+            comms[0].leave()
+            del comms
+            os._exit(0)
+        os.wait()
+        for comm in comms:
+            comm.barrier(20)
+            comm.leave()
+    """
+    assert run(broker, script) == (0, "", "")
