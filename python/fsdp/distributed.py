@@ -131,6 +131,11 @@ def _split(tensor, sizes, n):
     return tensor.split(list(sizes))
 
 
+def _check_tag(tag):
+    if not 0 <= tag < 2**64:
+        raise Invalid(f"tag {tag} is not from 0 to 2**64 - 1")
+
+
 def _pairs(outputs, inputs):
     if len(outputs) != len(inputs):
         raise Invalid(f"{len(outputs)} outputs were given for {len(inputs)} inputs")
@@ -344,6 +349,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors, rank, tag=0):
         tensor = _only(tensors)
+        _check_tag(tag)
         job = _Job("send", tensor)
         job.with_args(*job.take(tensor), rank, tag)
         late = f"rank {rank} has not received a message of tag {tag}"
@@ -351,6 +357,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def recv(self, tensors, rank, tag=0):
         tensor = _only(tensors)
+        _check_tag(tag)
         job = _Job("receive", tensor)
         job.with_args(*job.give(tensor), rank, tag)
         who = "no rank has" if rank is None else f"rank {rank} has not"
@@ -402,7 +409,11 @@ def _places(store, rank, world_size):
 def _make(store, rank, world_size, timeout):
     places, name = _places(store, rank, world_size)
     if len(places) == 1 and world_size <= _MAX_RANKS:
-        return ProcessGroup(name, rank, world_size, timeout)
+        group = ProcessGroup(name, rank, world_size, timeout)
+        # All have joined, and so have read it. The next group with this store
+        # must not find it.
+        store.delete_key(f"place/{rank}")
+        return group
     if rank == 0:
         why = f"its {world_size} ranks use {len(places)} brokers"
         if len(places) == 1:

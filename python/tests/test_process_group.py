@@ -117,10 +117,22 @@ def what_is_wrong_in_itself_is_refused_and_changes_nothing():
         lambda: group.allgather([[one, two]], [one]),
         lambda: group.allgather([[one]], [one]),
         lambda: group.allreduce([one, one]),
+        lambda: dist.send(one, 1 - dist.get_rank(), tag=-1),
+        lambda: dist.recv(one, 1 - dist.get_rank(), tag=2**64),
     ):
         with pytest.raises((fsdp.Invalid, ValueError)):
             call()
     dist.barrier()
+
+
+def a_store_serves_one_group_after_another():
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    rank, patience = dist.get_rank(), datetime.timedelta(seconds=PATIENCE)
+    for _ in range(3):
+        group = fsdp.distributed._make(store, rank, dist.get_world_size(), patience)
+        group.barrier().wait()
+        assert not store.check(["place/0"]) and not store.check(["place/1"])
+        group.shutdown()
 
 
 def groups_of_groups():
@@ -175,6 +187,7 @@ CASES = {
         messages_wait_for_their_tag,
         a_wait_has_a_time_out,
         what_is_wrong_in_itself_is_refused_and_changes_nothing,
+        a_store_serves_one_group_after_another,
         groups_of_groups,
         any_dtype_can_be_moved,
         a_parameter_can_be_received,
