@@ -180,6 +180,10 @@ class Line:
             call._execute()
         call._tell()
 
+    def is_busy(self):
+        """Has the thread calls that are not complete?"""
+        return self._thread and (self._calls or self._turn.locked())
+
     def close(self):
         """After the last call."""
         if self._thread:

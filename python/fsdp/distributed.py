@@ -7,8 +7,11 @@ Importing this module registers it. The ranks of a node pass their tensors
 through memory that they share; docs/python.md has the rest.
 """
 
+import atexit
 import logging
+import os
 import uuid
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -156,6 +159,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._comm = default()._join(name, world_size, rank, seconds)
         self._mail_comm = default()._join(f"{name}.p2p", world_size, rank, seconds)
         self._line, self._mail = Line(), Mail(self._mail_comm, seconds)
+        _groups.add(self)
 
     def _add(self, jobs, results, opts):
         def run():
@@ -375,10 +379,30 @@ class ProcessGroup(dist.ProcessGroup):
         self._comm.leave()
         self._mail_comm.leave()
 
+    def _stop(self):
+        """End the threads; what is not complete will not be."""
+        if self._line.is_busy():
+            self._comm.abort()
+        self._line.close()
+        self._mail.close()
+
     def abort(self):
         """Calls under way fail soon, here and on the other ranks."""
         self._comm.abort()
         self._mail_comm.abort()
+
+
+_groups = weakref.WeakSet()
+
+
+def _stop_all():
+    for group in list(_groups):
+        group._stop()
+
+
+# A thread that is in torch's C++ when the interpreter ends aborts the process.
+atexit.register(_stop_all)
+os.register_at_fork(after_in_child=_groups.clear)  # The child has no threads.
 
 
 # --- making one ---------------------------------------------------------------

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import crowd
 import fsdp.distributed
-from conftest import PATIENCE, run
+from conftest import PATIENCE, run, start
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -319,6 +319,26 @@ def test_a_process_may_end_without_destroying_its_group(broker, tmp_path):
         "ignore",
     )
     assert (status, out, err) == (0, "", "")
+
+
+def test_a_process_may_end_before_its_calls_and_messages(broker, tmp_path):
+    """Their threads end before the interpreter does."""
+    script = f"""
+        import atexit, sys, threading
+        atexit.register(lambda: print(threading.active_count(), [f.done() for f in futures]))
+        import torch, torch.distributed as dist, fsdp.distributed
+        rank, futures = int(sys.argv[1]), []
+        dist.init_process_group("fsdpd", init_method="file://{tmp_path}/store", rank=rank, world_size=2)
+        if rank == 0:
+            futures.append(dist.all_reduce(torch.ones(3), async_op=True).get_future())
+            futures.append(dist.irecv(torch.ones(3), 1).get_future())
+        else:
+            sys.stdin.read()
+    """
+    ranks = [start(broker, script, "-W", "ignore", arguments=[rank]) for rank in "01"]
+    for rank, said in zip(ranks, ("1 [True, True]\n", "1 []\n")):
+        assert rank.communicate(timeout=3 * PATIENCE) == (said, "")
+        assert rank.returncode == 0
 
 
 def test_without_a_broker_every_rank_is_told(monkeypatch):
