@@ -28,9 +28,10 @@ class Ranks:
         )
 
     def run(self, work):
-        """What each rank returns."""
-        ranks = range(len(self.clients))
-        return list(self.threads.map(work, ranks, timeout=3 * PATIENCE))
+        """What each rank returns, when all have ended."""
+        calls = [self.threads.submit(work, rank) for rank in range(len(self.clients))]
+        concurrent.futures.wait(calls, 3 * PATIENCE)
+        return [call.result(0) for call in calls]
 
     def close(self):
         self.threads.shutdown()
