@@ -70,6 +70,9 @@ configure()
 	install -d "$folder"
 	printf '[Service]\nExecStart=\nExecStart=%s --config %s\n' \
 		/usr/local/bin/fsdpd /home/ann/fsdpd.conf >"$folder/config.conf"
+	# The unit also forbids what LeakSanitizer needs (systemd.sh).
+	printf '[Service]\nEnvironment=ASAN_OPTIONS=detect_leaks=0\n' \
+		>"$folder/sanitizer.conf"
 	printf '[memory]\nwarm_ms = 77s\n' >"$root/home/ann/fsdpd.conf"
 	as_user systemctl --user daemon-reload
 }
