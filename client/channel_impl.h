@@ -1,8 +1,8 @@
 /*
  * A channel and its items as their files share them: channel.c opens and closes
  * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
- * channel_people.c says who is there, channel_fd.c has the descriptor for event
- * loops.
+ * channel_people.c tells which processes have left or died, and channel_fd.c
+ * makes the descriptor for event loops.
  */
 #pragma once
 #include "client/client.h"

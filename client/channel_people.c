@@ -1,4 +1,5 @@
-/* Who is still at a channel, and who has died, as its shared page says. */
+/* Reads from the shared page of a channel which processes have it open, and how
+ * many have died. */
 #include "client/channel_impl.h"
 
 uint32_t channel_n_died(const struct fsdp_channel *channel)

@@ -55,12 +55,13 @@ static int check_version(const char *missing, struct error *err)
 				 "FSDP_LIBCUDA or name another file",
 				 loaded.library.path, missing);
 	result = cu.DriverGetVersion(&loaded.version);
-	/* That library itself knows no text for the error. */
+	/* The library for linking has no text for its own error code. */
 	if (result == CUDA_ERROR_STUB_LIBRARY)
 		return error_set(
 			err, -ENODEV,
-			"%s is the CUDA toolkit's stub for linking, not a "
-			"driver; take its folder out of LD_LIBRARY_PATH",
+			"%s is not a driver: programs of the CUDA toolkit are "
+			"only linked with it; take its folder out of "
+			"LD_LIBRARY_PATH",
 			loaded.library.path);
 	r = driver_error(err, result, "cannot query the version of %s",
 			 loaded.library.path);

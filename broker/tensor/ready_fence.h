@@ -47,7 +47,8 @@ void ready_fence_set_event(struct store *store, uint32_t slot, uint32_t session,
 uint32_t ready_fence_end_event(struct store *store, uint32_t slot,
 			       uint32_t session, uint64_t number);
 
-/* The handle of the event that is the slot's fence; NULL: there is none. */
+/* Returns the handle of the event that the slot has as its fence, or NULL if it
+ * has no event. */
 const uint8_t *ready_fence_event(const struct store *store, uint32_t slot);
 
 /* Give the view `to` the fence of `from`; it is tainted together with it. */

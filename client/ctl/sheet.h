@@ -60,7 +60,7 @@ int sheet_add(struct sheet *sheet, const void *row);
 
 int sheet_print(struct sheet *sheet, struct error *err);
 /* The rows are there if `r`, the result of a walk, is not negative: print them,
- * or say why there are none; then free the sheet. */
+ * or tell the reason why the walk failed; then free the sheet. */
 int sheet_finish(struct sheet *sheet, int r, struct error *err);
 
 /* One row as an object; NULL: no memory. */

@@ -87,9 +87,9 @@ Test(driver, another_library_is_no_driver)
 	expect_refusal("libm.so.6", -ENODEV, "not a CUDA driver");
 }
 
-Test(driver, the_toolkits_stub_is_called_one)
+Test(driver, the_toolkits_library_for_linking_is_refused)
 {
-	expect_refusal(DRIVER_STUB, -ENODEV, "stub");
+	expect_refusal(DRIVER_STUB, -ENODEV, "only linked");
 }
 
 Test(driver, a_missing_symbol_is_named_with_the_version_found_and_needed)
