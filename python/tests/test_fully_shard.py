@@ -7,14 +7,9 @@ four processes, each of which is a rank of fully_shard() over gloo and of a
 communicator.
 """
 
-import contextlib
-import datetime
 import itertools
-import multiprocessing
-import os
 import pathlib
 import random
-import traceback
 import types
 
 import pytest
@@ -23,6 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 import comm
+import crowd
 
 torch_fsdp = pytest.importorskip("torch.distributed.fsdp")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -230,58 +226,17 @@ def check_case(path, rank, name):
     ours.leave()
 
 
-def run_rank(path, rank, store, said):
-    """All cases in one go: a process that starts costs more than they do."""
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=WORLD,
-        timeout=datetime.timedelta(seconds=60),
-    )
-    for name in CASES:
-        try:
-            check_case(path, rank, name)
-        except Exception:
-            said.send((name, traceback.format_exc()))
-            os._exit(1)  # the others wait for this rank
-        said.send((name, None))
-    dist.destroy_process_group()
-
-
 @pytest.fixture(scope="module")
-def said(broker, tmp_path_factory):
-    """What each rank says of each case: None, or its traceback."""
-    store = tmp_path_factory.mktemp("ranks") / "store"
-    fork = multiprocessing.get_context("fork")
-    pipes = [fork.Pipe(duplex=False) for _ in range(WORLD)]
-    ranks = [
-        fork.Process(target=run_rank, args=(broker.path, rank, store, pipe[1]))
-        for rank, pipe in enumerate(pipes)
-    ]
-    for rank in ranks:
-        rank.start()
-    for _, sender in pipes:
-        sender.close()
-    try:
-        yield [dict(received(receiver)) for receiver, _ in pipes]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+def said(broker):
+    def case(name):
+        return lambda: check_case(broker.path, dist.get_rank(), name)
 
-
-def received(receiver):
-    with contextlib.suppress(EOFError):
-        while True:
-            yield receiver.recv()
+    return crowd.run("gloo", WORLD, {name: case(name) for name in CASES})
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_shards_gathers_and_reductions_are_those_of_fully_shard(said, case):
-    for rank, verdicts in enumerate(said):
-        assert verdicts.get(case, "it did not come so far") is None, f"rank {rank}"
+    crowd.check(said, case)
 
 
 if __name__ == "__main__":

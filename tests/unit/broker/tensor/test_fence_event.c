@@ -4,23 +4,9 @@
  */
 #include "broker/tensor/ready_fence.h"
 #include "cuda/handle.h"
-#include "tests/unit/broker/device_fixture.h"
+#include "tests/unit/broker/tensor/fence_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob, carol;
-static struct device_uuid gpu;
-
-static void set_up(void)
-{
-	gpu_open();
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-	client_open(&carol, broker, 1000, 0);
-	gpu = broker_gpu(broker, 0);
-}
-
-TestSuite(fence_event, .init = set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(fence_event, .init = fence_set_up, .fini = gpu_close, .timeout = 30);
 
 static struct slot_ref make(void)
 {
