@@ -169,7 +169,7 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 	if (frame->body_size > FRAME_MAX_BODY)
 		return error_set(err, -EMSGSIZE,
 				 "a message of %u bytes is larger than a "
-				 "frame; at most %d fit",
+				 "frame, which has at most %d",
 				 frame->body_size, FRAME_MAX_BODY);
 	header_put(header, frame);
 	if (frame->n_fds > 0)
@@ -251,7 +251,7 @@ static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 				 frame.n_fds, n_fds, FRAME_MAX_FDS);
 	if (frame.code > 0 || frame.code < -MAX_ERRNO)
 		return error_set(err, -EPROTO,
-				 "a message has the code %d, which is no "
+				 "a message has the code %d, which is not a "
 				 "negative errno",
 				 frame.code);
 	return 0;

@@ -3,8 +3,7 @@
  *
  * A struct is turned into protobuf-c's structs on an arena, and those into
  * bytes; or the other way round, and then into one allocation that the caller
- * keeps. What the kinds contain is in message_request.c, message_reply.c and,
- * for collectives, message_collective.c and message_collective_reply.c.
+ * keeps. What the kinds contain is in message_request.c and message_reply.c.
  */
 #include "proto/message.h"
 
@@ -118,13 +117,13 @@ static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 
 	if (size > max_size)
 		return error_set(err, -EMSGSIZE,
-				 "it has %zu bytes and at most %zu may be; use "
-				 "smaller batches",
+				 "it has %zu bytes, but can have at most %zu; "
+				 "use smaller batches",
 				 size, max_size);
 	body = malloc(size + 1); /* an empty one is not NULL */
 	if (!body)
-		return error_set(err, -ENOMEM, "no heap for its %zu bytes",
-				 size);
+		return error_set(err, -ENOMEM,
+				 "there is no memory for its %zu bytes", size);
 	(void)protobuf_c_message_pack(pb, body);
 	*ret_body = body;
 	*ret_size = size;
@@ -143,7 +142,7 @@ static int encode(const struct body *body, const void *ours, size_t max_size,
 	if (pb)
 		r = pack(pb, max_size, ret_body, ret_size, err);
 	else
-		r = error_set(err, -ENOMEM, "no heap to encode it");
+		r = error_set(err, -ENOMEM, "there is no memory to encode it");
 	pb_arena_deinit(&arena);
 	return r;
 }
@@ -163,7 +162,7 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	if (pb)
 		r = body_take(body, pb, &room, ours, err);
 	else if (arena.is_heap_out)
-		r = error_set(err, -ENOMEM, "no heap to decode it");
+		r = error_set(err, -ENOMEM, "there is no memory to decode it");
 	else
 		r = error_set(err, -EPROTO, "its %zu bytes are malformed",
 			      size);
@@ -248,7 +247,7 @@ int request_encode(const struct request *request, uint8_t **ret_body,
 	r = encode(kind_of(request->kind)->request, request_body(request),
 		   FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
-		return error_wrap(err, r, "%s request",
+		return error_wrap(err, r, "cannot send a %s request",
 				  message_kind_name(request->kind));
 	return 0;
 }
@@ -263,7 +262,7 @@ int request_decode(uint16_t kind, const uint8_t *body, size_t size,
 		r = decode(kind_of(kind)->request, body, size,
 			   request_body(&request), &request.mem, err);
 	if (r < 0)
-		return error_wrap(err, r, "%s request",
+		return error_wrap(err, r, "cannot read a %s request",
 				  message_kind_name(kind));
 	*ret = request;
 	return 0;
@@ -290,7 +289,8 @@ int reply_encode(const struct reply *reply, uint8_t **ret_body,
 		r = encode(kind_of(reply->kind)->reply, reply_body(reply),
 			   FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
-		return error_wrap(err, r, "reply to a %s request",
+		return error_wrap(err, r,
+				  "cannot send the reply to a %s request",
 				  message_kind_name(reply->kind));
 	return 0;
 }
@@ -303,7 +303,7 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 	int r = check_frame(kind, size, err);
 
 	if (r == 0 && code > 0)
-		r = error_set(err, -EPROTO, "%d is no negative errno", code);
+		r = error_set(err, -EPROTO, "%d is not a negative errno", code);
 	if (r == 0 && code < 0)
 		r = decode(&body_error_reply, body, size, &refusal, &reply.mem,
 			   err);
@@ -311,7 +311,8 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 		r = decode(kind_of(kind)->reply, body, size, reply_body(&reply),
 			   &reply.mem, err);
 	if (r < 0)
-		return error_wrap(err, r, "reply to a %s request",
+		return error_wrap(err, r,
+				  "cannot read the reply to a %s request",
 				  message_kind_name(kind));
 	if (code < 0)
 		reply.sentence = refusal.sentence;
@@ -332,7 +333,8 @@ int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 		       ret_size, err);
 
 	if (r < 0)
-		return error_wrap(err, r, "manifest of a bundle");
+		return error_wrap(err, r,
+				  "cannot write the manifest of a bundle");
 	return 0;
 }
 
@@ -348,7 +350,8 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 	r = encode(&body_chunks_reply, &reply, FRAME_MAX_BODY, ret_bytes,
 		   ret_size, err);
 	if (r < 0)
-		return error_wrap(err, r, "chunks for a %s request",
+		return error_wrap(err, r,
+				  "cannot send the chunks for a %s request",
 				  message_kind_name(kind));
 	return 0;
 }

@@ -105,8 +105,8 @@ static int check_count(const struct field *f, size_t n, struct error *err)
 		return error_set(err, -EINVAL, "there are no %s", f->what);
 	if (n > f->max)
 		return error_set(err, -E2BIG,
-				 "%zu %s are too many for one message; at most "
-				 "%u may be",
+				 "%zu %s are too many for one message, which "
+				 "can have %u",
 				 n, f->what, f->max);
 	return 0;
 }
@@ -127,10 +127,10 @@ static int check_flags(const struct field *f, uint32_t flags, struct error *err)
 static int check_timeout(int32_t timeout_ms, struct error *err)
 {
 	if (timeout_ms < -1)
-		return error_set(
-			err, -EINVAL,
-			"timeout of %d ms; it is -1 (for ever) or more",
-			timeout_ms);
+		return error_set(err, -EINVAL,
+				 "the time-out is %d ms, but must be -1 (for "
+				 "ever) or more",
+				 timeout_ms);
 	return 0;
 }
 
@@ -138,9 +138,9 @@ static int check_ttl(uint64_t ttl_ms, struct error *err)
 {
 	if (ttl_ms > MESSAGE_MAX_TTL_MS)
 		return error_set(err, -EINVAL,
-				 "time to live of %" PRIu64
-				 " ms; at most %" PRIu64
-				 " may be, and 0 is for ever",
+				 "the time to live is %" PRIu64
+				 " ms, but can be at most %" PRIu64
+				 " (0: for ever)",
 				 ttl_ms, MESSAGE_MAX_TTL_MS);
 	return 0;
 }
@@ -253,7 +253,7 @@ static int need_places(const struct field *f, const void *pb, struct need *need,
 		return r;
 	if (n < f->min)
 		return error_set(err, -EPROTO,
-				 "there are %zu places; at least %u must be", n,
+				 "there are %zu places, but %u are needed", n,
 				 f->min);
 	need->is_some = true;
 	need->n_texts++;
@@ -355,7 +355,8 @@ static int take_type(const struct field *f, const void *pb,
 	uint64_t span;
 
 	if (n_strides != 0 && n_strides != shape->n)
-		return error_set(err, -EINVAL, "%zu strides for %zu dimensions",
+		return error_set(err, -EINVAL,
+				 "there are %zu strides for %zu dimensions",
 				 n_strides, shape->n);
 	memcpy(&dtype, (const char *)pb + f->pb, sizeof(dtype));
 	return type_take(dtype, shape->n, shape->data,
@@ -501,7 +502,7 @@ static int take_places(const struct field *f, const void *pb, struct room *room,
 	} else if (f->type == FIELD_PLACES_IN_ITEMS) {
 		if (count_of(f, ours) != n)
 			return error_set(err, -EPROTO,
-					 "%u items for %zu places",
+					 "there are %u items for %zu places",
 					 count_of(f, ours), n);
 		to = (void *)(uintptr_t)read_pointer(to);
 	} else if (f->n != NO_COUNT) {

@@ -28,7 +28,8 @@ static int unpack(struct manifest *manifest, const uint8_t *bytes, size_t size,
 		&fsdp__places_reply__descriptor, &arena->allocator, size,
 		bytes);
 	if (!manifest->pb && arena->is_heap_out)
-		return error_set(err, -ENOMEM, "no heap to decode it");
+		return error_set(err, -ENOMEM,
+				 "there is no memory to decode it");
 	if (!manifest->pb)
 		return error_set(err, -EPROTO, "its %zu bytes are malformed",
 				 size);
@@ -46,17 +47,18 @@ int manifest_open(const uint8_t *bytes, size_t size, struct manifest **ret,
 
 	if (size > MANIFEST_MAX_SIZE)
 		return error_set(err, -EMSGSIZE,
-				 "manifest of a bundle: its %zu bytes are too "
-				 "many",
+				 "cannot read the manifest of a bundle: its "
+				 "%zu bytes are too many",
 				 size);
 	manifest = malloc(sizeof(*manifest));
 	if (!manifest)
-		return error_set(err, -ENOMEM, "manifest of a bundle: no heap");
+		return error_nomem(err, "the manifest of a bundle");
 	pb_arena_init(&manifest->arena, UNPACK_MIN + UNPACK_FACTOR * size);
 	r = unpack(manifest, bytes, size, err);
 	if (r < 0) {
 		manifest_close(manifest);
-		return error_wrap(err, r, "manifest of a bundle");
+		return error_wrap(err, r,
+				  "cannot read the manifest of a bundle");
 	}
 	manifest->at = places_begin(manifest->pb->places);
 	*ret = manifest;
@@ -78,12 +80,14 @@ int manifest_read(struct manifest *manifest, struct tensor_place *ret,
 	for (n = 0; n < max && manifest->at.i < manifest->n; n++) {
 		r = places_next(pb, &manifest->at, &ret[n], err);
 		if (r < 0)
-			return error_wrap(err, r, "manifest of a bundle");
+			return error_wrap(
+				err, r, "cannot read the manifest of a bundle");
 	}
 	if (manifest->at.i == manifest->n) {
 		r = places_end(pb, &manifest->at, err);
 		if (r < 0)
-			return error_wrap(err, r, "manifest of a bundle");
+			return error_wrap(
+				err, r, "cannot read the manifest of a bundle");
 	}
 	return (int)n;
 }

@@ -162,9 +162,10 @@ int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
 	      struct room *room, const char **ret, struct error *err)
 {
 	if (bytes.len > max_size)
-		return error_set(err, -ENAMETOOLONG,
-				 "the %s has %zu bytes; at most %zu may be",
-				 what, bytes.len, max_size);
+		return error_set(
+			err, -ENAMETOOLONG,
+			"the %s has %zu bytes, but can have at most %zu", what,
+			bytes.len, max_size);
 	if (bytes.len > 0 && memchr(bytes.data, 0, bytes.len))
 		return error_set(err, -EINVAL, "the %s contains a 0 byte",
 				 what);
@@ -203,7 +204,7 @@ int ref_check(struct slot_ref ref, struct error *err)
 	if (ref.slot == 0 || ref.generation == 0)
 		return error_set(err, -EINVAL,
 				 "slot %u, generation %" PRIu64
-				 " is no tensor; both count from 1",
+				 " is no tensor: both count from 1",
 				 ref.slot, ref.generation);
 	return 0;
 }
@@ -216,7 +217,8 @@ int fence_check(uint32_t timeline, uint64_t value, struct error *err)
 	if (timeline == 0 || timeline >= MESSAGE_MAX_TIMELINES || value == 0 ||
 	    value >= INT64_MAX)
 		return error_set(err, -EINVAL,
-				 "value %" PRIu64 " of timeline %u cannot be; "
+				 "there is no value %" PRIu64
+				 " of timeline %u: "
 				 "timelines are 1 to %d, and values from 1 to "
 				 "below 2^63 - 1",
 				 value, timeline, MESSAGE_MAX_TIMELINES - 1);
@@ -227,8 +229,8 @@ int event_check(uint64_t number, struct error *err)
 {
 	if (number == 0 || number >= INT64_MAX)
 		return error_set(err, -EINVAL,
-				 "%" PRIu64 " is no number of an event; they "
-				 "are from 1 to below 2^63 - 1",
+				 "%" PRIu64 " is not the number of an event: "
+				 "they are from 1 to below 2^63 - 1",
 				 number);
 	return 0;
 }
@@ -237,7 +239,8 @@ int size_check(uint64_t size, const char *what, struct error *err)
 {
 	if (size > MAX_SIZE)
 		return error_set(err, -EOVERFLOW,
-				 "the %s of %" PRIu64 " is over 2^62 bytes",
+				 "the %s of %" PRIu64
+				 " is more than 2^62 bytes",
 				 what, size);
 	return 0;
 }
@@ -249,9 +252,10 @@ int type_take(uint32_t dtype, size_t n_dims, const int64_t *shape,
 	size_t size = n_dims * sizeof(*shape);
 
 	if (n_dims > TENSOR_MAX_DIMS)
-		return error_set(err, -EINVAL,
-				 "%zu dimensions; a tensor has at most %d",
-				 n_dims, TENSOR_MAX_DIMS);
+		return error_set(
+			err, -EINVAL,
+			"there are %zu dimensions, but a tensor has at most %d",
+			n_dims, TENSOR_MAX_DIMS);
 	memset(ret, 0, sizeof(*ret));
 	ret->dtype = dtype;
 	ret->n_dims = (uint32_t)n_dims;

@@ -169,9 +169,10 @@ int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
 		return error_set(err, -EPROTO, "the places are missing");
 	n = pb->n_slot;
 	if (n > max)
-		return error_set(err, -E2BIG,
-				 "%zu places are too many; at most %zu may be",
-				 n, max);
+		return error_set(
+			err, -E2BIG,
+			"there are %zu places, but there can be at most %zu", n,
+			max);
 	if (pb->n_generation != n || pb->n_chunk != n || pb->n_offset != n ||
 	    pb->n_size != n || pb->n_version != n || pb->dtype.len != n ||
 	    pb->n_dims.len != n || !is_length(pb->n_timeline_session, n) ||
@@ -227,7 +228,7 @@ static int take_extent(const Fsdp__Places *pb, size_t i, uint64_t span,
 	if (span > ret->size || (ret->size > 0 && pb->chunk[i] == 0))
 		return error_set(err, -EPROTO,
 				 "a tensor of %" PRIu64 " bytes has %" PRIu64
-				 " in chunk %u",
+				 " bytes in chunk %u",
 				 span, ret->size, pb->chunk[i]);
 	ret->chunk = pb->chunk[i];
 	ret->version = pb->version[i];
@@ -269,8 +270,9 @@ static int take_fence(const Fsdp__Places *pb, size_t i, struct fence *ret,
 		return 0;
 	if (!pb->timeline_session[i] != !pb->value[i])
 		return error_set(err, -EPROTO,
-				 "value %" PRIu64 " of a timeline of session "
-				 "%" PRIu64 " cannot be",
+				 "there is no value %" PRIu64
+				 " of a timeline of "
+				 "session %" PRIu64,
 				 pb->value[i], pb->timeline_session[i]);
 	*ret = (struct fence){pb->timeline_session[i], pb->timeline[i],
 			      pb->value[i]};
@@ -286,7 +288,7 @@ static int take_taint(const Fsdp__Places *pb, size_t i, bool *ret,
 	if (pb->is_tainted.len == 0)
 		return 0;
 	if (pb->is_tainted.data[i] > 1)
-		return error_set(err, -EPROTO, "a taint of %u cannot be",
+		return error_set(err, -EPROTO, "there is no taint %u",
 				 pb->is_tainted.data[i]);
 	*ret = pb->is_tainted.data[i] == 1;
 	return 0;

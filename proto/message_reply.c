@@ -34,8 +34,8 @@ static int check_chunk_ref(void *ours, struct error *err)
 	if (chunk->chunk == 0 || chunk->size == 0 || chunk->size > INT64_MAX ||
 	    chunk->index >= MESSAGE_MAX_CHUNKS)
 		return error_set(err, -EPROTO,
-				 "chunk %u of %" PRIu64
-				 " bytes at entry %u cannot be",
+				 "there is no chunk %u of %" PRIu64
+				 " bytes at entry %u",
 				 chunk->chunk, chunk->size, chunk->index);
 	if (chunk->has_handle && device_uuid_is_host(&chunk->device))
 		return error_set(err, -EPROTO,
@@ -355,8 +355,8 @@ static int check_group_entry(void *ours, struct error *err)
 
 	if (entry->shard_dim >= TENSOR_MAX_DIMS || entry->shard_size < 0)
 		return error_set(err, -EPROTO,
-				 "a shard of %" PRId64 " along dimension %u "
-				 "cannot be",
+				 "there is no shard of %" PRId64
+				 " along dimension %u",
 				 entry->shard_size, entry->shard_dim);
 	return 0;
 }
@@ -387,8 +387,8 @@ static int check_group(void *ours, struct error *err)
 	}
 	if (group->places[0].size != group->places[1].size)
 		return error_set(err, -EPROTO,
-				 "shards of %" PRIu64 " and %" PRIu64
-				 " bytes cannot take turns",
+				 "the two versions of a shard have %" PRIu64
+				 " and %" PRIu64 " bytes",
 				 group->places[0].size, group->places[1].size);
 	return 0;
 }
@@ -412,7 +412,7 @@ static int check_comm_item(void *ours, struct error *err)
 
 	if (item->n_shards == 0 || item->n_ranks % item->n_shards != 0)
 		return error_set(err, -EPROTO,
-				 "%u ranks of %u shards cannot be",
+				 "%u ranks cannot have %u shards",
 				 item->n_ranks, item->n_shards);
 	return 0;
 }
@@ -486,8 +486,8 @@ static int check_group_plan(void *ours, struct error *err)
 	    plan->n_replicas > MESSAGE_MAX_WORLD / plan->n_shards ||
 	    plan->layout > MAX_LAYOUT)
 		return error_set(err, -EPROTO,
-				 "a plan of %u shards, %u replicas and layout "
-				 "%u cannot be",
+				 "a plan cannot have %u shards, %u replicas and "
+				 "layout %u",
 				 plan->n_shards, plan->n_replicas,
 				 plan->layout);
 	return 0;

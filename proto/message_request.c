@@ -101,12 +101,13 @@ static int check_share_item(const struct share_item *item, uint64_t size,
 	if (item->offset > size || span > size - item->offset)
 		return error_set(err, -ERANGE,
 				 "its %" PRIu64 " bytes at offset %" PRIu64
-				 " leave the allocation, which has %" PRIu64,
+				 " reach outside of the allocation, which has "
+				 "%" PRIu64,
 				 span, item->offset, size);
 	if (item->offset % unit != 0)
 		return error_set(err, -EINVAL,
-				 "its offset %" PRIu64 " is no multiple of %u, "
-				 "the size of one %s",
+				 "its offset %" PRIu64
+				 " is not a multiple of %u, the size of one %s",
 				 item->offset, unit,
 				 dtype_name(item->type.dtype));
 	return 0;
@@ -155,8 +156,8 @@ static int check_publish_item(void *ours, struct error *err)
 
 	if (item->event && (item->timeline || item->value))
 		return error_set(err, -EINVAL,
-				 "it is ordered by a timeline and by an event; "
-				 "one of them it can be");
+				 "it has a timeline and an event; give one of "
+				 "them");
 	return fence_check(item->timeline, item->value, err);
 }
 
@@ -187,8 +188,8 @@ static int check_release_item(void *ours, struct error *err)
 
 	/* Holds are summed as signed 32-bit numbers. */
 	if (n == 0 || n > INT32_MAX)
-		return error_set(err, -EINVAL, "%u holds cannot be released",
-				 n);
+		return error_set(err, -EINVAL,
+				 "cannot release %u holds at once", n);
 	return 0;
 }
 
@@ -289,7 +290,7 @@ static int check_chunk(void *ours, struct error *err)
 	for (uint32_t i = 0; i < request->n_chunks; i++) {
 		if (request->chunks[i] == 0)
 			return error_set(err, -EINVAL,
-					 "0 is the number of no chunk");
+					 "no chunk has the number 0");
 	}
 	return 0;
 }
@@ -392,7 +393,7 @@ static int check_mesh(struct comm_join_request *join, struct error *err)
 				 max, join->n_ranks);
 	if (join->rank >= join->n_ranks)
 		return error_set(err, -EINVAL,
-				 "there is no rank %u among %u; they count "
+				 "there is no rank %u among %u: ranks count "
 				 "from 0",
 				 join->rank, join->n_ranks);
 	if (join->n_shards == 0)
@@ -414,8 +415,8 @@ static int check_node(struct comm_join_request *join, struct error *err)
 		join->n_local = join->n_ranks;
 	if (join->n_local > join->n_ranks || join->n_local > MESSAGE_MAX_RANKS)
 		return error_set(err, -EINVAL,
-				 "%u of %u ranks cannot be on one node; it "
-				 "takes %d at most (n_local)",
+				 "%u of %u ranks cannot be on one node, which "
+				 "has at most %d (n_local)",
 				 join->n_local, join->n_ranks,
 				 MESSAGE_MAX_RANKS);
 	if (is_host && (join->n_local != join->n_ranks || join->has_nccl_id))
@@ -536,8 +537,8 @@ static int check_reshard(void *ours, struct error *err)
 
 	if (n_mesh > MESSAGE_MAX_WORLD)
 		return error_set(err, -EINVAL,
-				 "a mesh of %u ranks; a communicator has at "
-				 "most %d",
+				 "a mesh cannot have %u ranks: a communicator "
+				 "has at most %d",
 				 n_mesh, MESSAGE_MAX_WORLD);
 	return 0;
 }
@@ -582,8 +583,9 @@ static int check_wait(void *ours, struct error *err)
 	    (wait->sequence != 0 || wait->kind == WORK_UNSHARD))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "number %" PRIu64 " of kind %u of group %" PRIu64
-			 " is no work; commits alone are of no group",
+			 "there is no work %" PRIu64
+			 " of kind %u of group %" PRIu64
+			 ": only commits are without a group",
 			 wait->sequence, wait->kind, wait->group);
 }
 

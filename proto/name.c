@@ -136,6 +136,11 @@ int name_check(const char *name, struct error *err)
 
 	if (r < 0)
 		return r;
+	if (size > 1 && name_is_bundle(name))
+		return error_set(err, -EINVAL,
+				 "name \"%s\" ends in '/', as only the names "
+				 "of bundles do",
+				 name);
 	return check_components(name, size, err);
 }
 
@@ -148,8 +153,8 @@ int name_check_bundle(const char *name, struct error *err)
 		return r;
 	if (name[size - 1] != '/')
 		return error_set(err, -EINVAL,
-				 "\"%s\" does not end in '/', as the name of a "
-				 "bundle does",
+				 "\"%s\" is not the name of a bundle, which "
+				 "ends in '/'",
 				 name);
 	return check_components(name, size - 1, err);
 }

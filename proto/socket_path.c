@@ -67,8 +67,8 @@ static int make_ours(const char *directory, struct error *err)
 	if (is_ours(directory))
 		return 0;
 	return error_set(err, -EPERM,
-			 "cannot use %s for the socket: it is no directory to "
-			 "which uid %u alone may write; remove it, or set "
+			 "cannot use %s for the socket: it is not a directory "
+			 "to which only uid %u may write; remove it, or set "
 			 "XDG_RUNTIME_DIR or FSDP_SOCKET",
 			 directory, (unsigned int)geteuid());
 }

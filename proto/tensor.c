@@ -39,6 +39,35 @@ const char *dtype_name(uint32_t dtype)
 	return dtype_size(dtype) ? dtypes[dtype].name : "?";
 }
 
+bool dtype_is_float(uint32_t dtype)
+{
+	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
+}
+
+uint32_t dtype_accumulator(uint32_t dtype)
+{
+	switch (dtype) {
+	case DTYPE_F16:
+	case DTYPE_BF16:
+	case DTYPE_F32:
+		return DTYPE_F32;
+	case DTYPE_F64:
+		return DTYPE_F64;
+	case DTYPE_I8:
+	case DTYPE_I16:
+	case DTYPE_I32:
+	case DTYPE_I64:
+		return DTYPE_I64;
+	case DTYPE_U8:
+	case DTYPE_U16:
+	case DTYPE_U32:
+	case DTYPE_U64:
+		return DTYPE_U64;
+	default:
+		return 0;
+	}
+}
+
 uint32_t dtype_by_name(const char *name)
 {
 	for (uint32_t i = 1; i <= DTYPE_MAX; i++) {
@@ -122,9 +151,10 @@ int tensor_type_check(const struct tensor_type *type, uint64_t *ret_span,
 		return error_set(err, -EINVAL, "there is no dtype %u",
 				 type->dtype);
 	if (type->n_dims > TENSOR_MAX_DIMS)
-		return error_set(err, -EINVAL,
-				 "%u dimensions; a tensor has at most %u",
-				 type->n_dims, TENSOR_MAX_DIMS);
+		return error_set(
+			err, -EINVAL,
+			"there are %u dimensions, but a tensor has at most %u",
+			type->n_dims, TENSOR_MAX_DIMS);
 	for (uint32_t i = 0; i < type->n_dims; i++) {
 		uint64_t n, stride;
 		int r = check_dim(type, i, err);
@@ -143,7 +173,7 @@ int tensor_type_check(const struct tensor_type *type, uint64_t *ret_span,
 		span += multiply(stride, n - 1);
 		if (bytes > LIMIT || stride > LIMIT || span > LIMIT)
 			return error_set(err, -EOVERFLOW,
-					 "the tensor reaches over 2^62 bytes "
+					 "the tensor reaches beyond 2^62 bytes "
 					 "with its dimension %u",
 					 i);
 	}

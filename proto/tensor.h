@@ -50,6 +50,12 @@ uint32_t dtype_size(uint32_t dtype);
 /* "bf16", "f32", ...; "?" for a number that is no dtype. */
 const char *dtype_name(uint32_t dtype);
 
+/* Is it a floating-point dtype that can be cast and summed: f16 to f64? */
+bool dtype_is_float(uint32_t dtype);
+
+/* The dtype in which numbers of that dtype are summed; 0: they are not. */
+uint32_t dtype_accumulator(uint32_t dtype);
+
 /* The dtype of that name, or 0. */
 uint32_t dtype_by_name(const char *name);
 
