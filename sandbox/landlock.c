@@ -23,8 +23,7 @@
 #define READ                                                                   \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |           \
 	 LANDLOCK_ACCESS_FS_READ_DIR)
-#define MODIFY (READ | LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE)
-#define OWN    (UINT64_MAX)
+#define OWN (UINT64_MAX)
 /* What a file can have that is no directory. */
 #define OF_FILE                                                                \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |           \
@@ -76,8 +75,6 @@ static uint64_t access_of(enum landlock_use use)
 	switch (use) {
 	case LANDLOCK_READ:
 		return READ;
-	case LANDLOCK_MODIFY:
-		return MODIFY;
 	case LANDLOCK_OWN:
 		return OWN;
 	}

@@ -12,9 +12,8 @@
 struct error;
 
 enum landlock_use {
-	LANDLOCK_READ,   /* read files, list directories, start programs */
-	LANDLOCK_MODIFY, /* and write to files that exist */
-	LANDLOCK_OWN,    /* and make and remove files */
+	LANDLOCK_READ, /* read files, list directories, start programs */
+	LANDLOCK_OWN,  /* and write, make and remove files */
 };
 
 /* What may be done with a file, or below a directory. */

@@ -102,8 +102,8 @@ static int check(const struct board *board, uint64_t run, struct error *err)
 			 (unsigned long long)run, board->n_ranks);
 }
 
-int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
-	       struct error *err)
+int board_adopt(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
+		struct error *err)
 {
 	struct board board = {.fd = fd, .n_ranks = n_ranks};
 	int r = memfd_check(fd, size_of(n_ranks), NULL, err);
@@ -119,10 +119,20 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 		board_close(&board);
 		return r;
 	}
-	/* A rank needs only the mapping. */
-	(void)close(board.fd);
-	board.fd = -1;
 	*ret = board;
+	return 0;
+}
+
+int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
+	       struct error *err)
+{
+	int r = board_adopt(ret, fd, n_ranks, run, err);
+
+	if (r < 0)
+		return r;
+	/* A rank needs only the mapping. */
+	(void)close(ret->fd);
+	ret->fd = -1;
 	return 0;
 }
 

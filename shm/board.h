@@ -124,6 +124,9 @@ int board_create(struct board *ret, uint32_t n_ranks, uint64_t run,
  * failure. -EPROTO, -EINVAL: it is another one's. */
 int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 	       struct error *err);
+/* The same for a later broker, which keeps the file. */
+int board_adopt(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
+		struct error *err);
 void board_close(struct board *board);
 
 /* --- a rank's own words -------------------------------------------------- */
