@@ -24,11 +24,6 @@ static bool is_integer(uint32_t dtype)
 	return dtype >= DTYPE_U8 && dtype <= DTYPE_I64;
 }
 
-static bool is_reducible(uint32_t dtype)
-{
-	return is_integer(dtype) || (dtype >= DTYPE_F16 && dtype <= DTYPE_F64);
-}
-
 /* Factor and reciprocal must be normal numbers of the accumulator's
  * precision. */
 static bool is_in_range(double factor, uint32_t dtype)
@@ -107,7 +102,7 @@ int divide_make(const struct divide_input *input, struct divide *ret,
 	int r;
 
 	assert(input->n_shards > 0 && input->n_replicas > 0);
-	if (!is_reducible(input->dtype))
+	if (!dtype_accumulator(input->dtype))
 		return error_set(err, -EINVAL,
 				 "%s cannot be reduced; integers, f16, bf16, "
 				 "f32 and f64 can",

@@ -141,12 +141,6 @@ static bool is_float(uint32_t dtype)
 	return dtype >= DTYPE_F16 && dtype <= DTYPE_F8_E5M2;
 }
 
-/* 8-bit floats are sent as they are: no kernel casts them. */
-static bool is_castable(uint32_t dtype)
-{
-	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
-}
-
 /* Gives the dtype that `from` becomes under a policy that says `wanted`: `from`
  * itself if `wanted` is 0, or if `from` is not floating point. */
 static int cast(uint32_t from, uint32_t wanted, const char *what, uint32_t *ret,
@@ -155,7 +149,8 @@ static int cast(uint32_t from, uint32_t wanted, const char *what, uint32_t *ret,
 	*ret = from;
 	if (!wanted || wanted == from || !is_float(from))
 		return 0;
-	if (!is_castable(from) || !is_castable(wanted))
+	/* 8-bit floats are sent as they are: no kernel casts them. */
+	if (!dtype_is_float(from) || !dtype_is_float(wanted))
 		return error_set(err, -EINVAL,
 				 "%s cannot be cast to the %s dtype %s: casts "
 				 "are between f16, bf16, f32 and f64; put it "

@@ -170,7 +170,7 @@ static int say_foreign(const struct device *device, CUcontext context,
 			 text, wanted);
 }
 
-/* The driver's answer about a stream, with the device's context entered, since
+/* What the driver says of a stream, with the device's context entered, since
  * the two default streams belong to the current context. */
 struct stream_facts {
 	CUcontext own, context;

@@ -50,7 +50,7 @@ bool driver_is_installed(void);
 /*
  * For a process that is all ours: have the driver give its streams as many
  * hardware queues as it can, unless the environment says how many. Streams that
- * share one wait for each other (order.h). Call it before driver_load(), while
+ * share one wait for each other (fence.h). Call it before driver_load(), while
  * there is one thread, since it changes the environment.
  */
 void driver_ask_for_queues(void);

@@ -1,7 +1,7 @@
 /*
  * Ordering between streams of different processes by interprocess events, for
  * devices without 64-bit stream memory operations. Other devices use timelines
- * (order.h), which need no handle for each hand-over and have no limit on their
+ * (fence.h), which need no handle for each hand-over and have no limit on their
  * number.
  *
  * The producer records an event after its work and sends the handle; each

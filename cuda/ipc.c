@@ -56,7 +56,7 @@ static const struct shared_kind export_kind = {
 };
 static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
 
-/* The driver's answer about a pointer; 0 for attributes that it does not know.
+/* What the driver says of a pointer; 0 for attributes that it does not know.
  */
 struct facts {
 	unsigned int type; /* CUmemorytype */

@@ -14,29 +14,11 @@
 
 /* --- dtypes -------------------------------------------------------------- */
 
-static bool is_float(uint32_t dtype)
-{
-	return dtype >= DTYPE_F16 && dtype <= DTYPE_F64;
-}
-
 /* The 64-bit dtype in which integers of that dtype are summed; 0: not an
  * integer. */
 static uint32_t widest_of(uint32_t dtype)
 {
-	switch (dtype) {
-	case DTYPE_I8:
-	case DTYPE_I16:
-	case DTYPE_I32:
-	case DTYPE_I64:
-		return DTYPE_I64;
-	case DTYPE_U8:
-	case DTYPE_U16:
-	case DTYPE_U32:
-	case DTYPE_U64:
-		return DTYPE_U64;
-	default:
-		return 0;
-	}
+	return dtype_is_float(dtype) ? 0 : dtype_accumulator(dtype);
 }
 
 static bool is_copy(enum kernels_kind kind)
@@ -46,7 +28,7 @@ static bool is_copy(enum kernels_kind kind)
 
 static bool is_cast(enum kernels_kind kind, uint32_t from, uint32_t to)
 {
-	if (is_float(from) && is_float(to))
+	if (dtype_is_float(from) && dtype_is_float(to))
 		return true;
 	if (is_copy(kind))
 		return from == to;
@@ -235,7 +217,7 @@ static void choose_elements(struct kernels_row *row)
 		row->from_size > row->to_size ? row->from_size : row->to_size;
 	uint8_t shift = log2_of(KERNELS_VECTOR / size);
 
-	if (is_float(row->to_dtype) && is_vector(row, shift)) {
+	if (dtype_is_float(row->to_dtype) && is_vector(row, shift)) {
 		row->path = KERNELS_FLOATS;
 		row->vector_shift = shift;
 		row->tile_shift = log2_of(KERNELS_TILE_SIZE / size);
@@ -268,8 +250,8 @@ int kernels_row_make(enum kernels_kind kind, const struct kernels_entry *entry,
 	if (has_chunks(kind, entry) && !is_first_piece(kind, entry))
 		place_blocks(kind, entry, ret);
 	/* Results of float arithmetic have only one NaN. */
-	if (from == to &&
-	    (is_copy(kind) || (kind == KERNELS_CHUNK_CAT && !is_float(from)))) {
+	if (from == to && (is_copy(kind) || (kind == KERNELS_CHUNK_CAT &&
+					     !dtype_is_float(from)))) {
 		make_bytes(ret);
 		choose_bytes(ret);
 	} else {

@@ -1,6 +1,6 @@
 /*
  * Objects that a process opens once for any number of users: registered pages
- * (order.h), memory and events of other processes (ipc.h, event_ipc.h).
+ * (fence.h), memory and events of other processes (ipc.h, event_ipc.h).
  *
  * The first user opens the object, the last closes it, and those in between are
  * counted. PyTorch does the same for opened memory under one mutex; here no

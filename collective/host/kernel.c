@@ -10,30 +10,6 @@
 #include <sys/auxv.h>
 #endif
 
-uint32_t kernel_accumulator(uint32_t dtype)
-{
-	switch (dtype) {
-	case DTYPE_F16:
-	case DTYPE_BF16:
-	case DTYPE_F32:
-		return DTYPE_F32;
-	case DTYPE_F64:
-		return DTYPE_F64;
-	case DTYPE_I8:
-	case DTYPE_I16:
-	case DTYPE_I32:
-	case DTYPE_I64:
-		return DTYPE_I64;
-	case DTYPE_U8:
-	case DTYPE_U16:
-	case DTYPE_U32:
-	case DTYPE_U64:
-		return DTYPE_U64;
-	default:
-		return 0;
-	}
-}
-
 const struct kernels *kernels_best(void)
 {
 	static const enum kernel_level best_first[] = {

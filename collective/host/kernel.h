@@ -65,7 +65,4 @@ enum kernel_level {
 const struct kernels *kernels_get(enum kernel_level level);
 const struct kernels *kernels_best(void);
 
-/* The dtype of the accumulator for `dtype`; 0: it cannot be reduced. */
-uint32_t kernel_accumulator(uint32_t dtype);
-
 void kernel_flush(void);

@@ -83,10 +83,7 @@ static int check_shard(const struct shard *shard, uint32_t n_shards,
 
 static bool is_cast(uint32_t to, uint32_t from)
 {
-	bool is_float = from >= DTYPE_F16 && from <= DTYPE_F64 &&
-			to >= DTYPE_F16 && to <= DTYPE_F64;
-
-	return to == from || is_float;
+	return to == from || (dtype_is_float(from) && dtype_is_float(to));
 }
 
 static int check_dtypes(const struct plan_entry *entry, struct error *err)
@@ -98,7 +95,7 @@ static int check_dtypes(const struct plan_entry *entry, struct error *err)
 		return error_set(err, -EINVAL, "%s is not cast to %s",
 				 dtype_name(entry->dtype),
 				 dtype_name(entry->full_dtype));
-	if (reduce && (!dtype_size(input) || !kernel_accumulator(reduce) ||
+	if (reduce && (!dtype_size(input) || !dtype_accumulator(reduce) ||
 		       !is_cast(reduce, input)))
 		return error_set(err, -EINVAL, "%s is not reduced in %s",
 				 dtype_name(input), dtype_name(reduce));

@@ -225,7 +225,7 @@ static bool is_summable(const struct plan_entry *entry)
 {
 	return entry->input_dtype == entry->reduce_dtype ||
 	       (entry->reduce_dtype == DTYPE_F32 &&
-		kernel_accumulator(entry->input_dtype) == DTYPE_F32);
+		dtype_accumulator(entry->input_dtype) == DTYPE_F32);
 }
 
 /* Find the summable inputs of a replica. Returns their dtype. */
@@ -330,7 +330,7 @@ static bool is_merged(const struct task *task)
 {
 	const struct plan_entry *entry = task->entry;
 
-	return task->sum_dtype == kernel_accumulator(entry->reduce_dtype) ||
+	return task->sum_dtype == dtype_accumulator(entry->reduce_dtype) ||
 	       (task->sum_dtype == entry->dtype && task->steps->post == 1);
 }
 
@@ -490,7 +490,7 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 	task->entry = entry;
 	task->steps = &reduce->steps[reduce_dtype];
 	task->sum_dtype = reduce_dtype < DTYPE_F16
-				  ? kernel_accumulator(reduce_dtype)
+				  ? dtype_accumulator(reduce_dtype)
 				  : reduce_dtype;
 	task->is_one_step =
 		(reduce->layout->plan.n_replicas == 1 || is_input_sum(task)) &&
