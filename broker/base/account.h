@@ -12,6 +12,7 @@
 
 struct config;
 struct error;
+struct peer;
 
 enum account_kind {
 	ACCOUNT_BYTES,        /* of live blocks of host memory */
@@ -42,6 +43,15 @@ struct account {
 	bool is_listing; /* a manifest of this user is being made */
 	/* Retired versions of bundles that are still being swept. */
 	uint32_t n_going;
+	/* Connections that the broker does not read for now, see peer.c; the
+	 * first is the next to be read. */
+	struct peer *first_paused, *last_paused;
+	uint32_t n_peers;
+	/* The loop's time for its requests in one iteration. */
+	uint64_t iteration, iteration_ns;
+	/* It had its share of it: in the list of sessions. */
+	bool is_postponed;
+	struct account *next_postponed;
 	struct account *next; /* next in the chain of accounts.buckets */
 };
 

@@ -28,6 +28,7 @@ struct queue {
 	uint32_t first, n, max;
 	bool is_closing; /* one more, already taken from the ring */
 	bool has_thread;
+	bool has_changed; /* `on_change` is to be called */
 	pthread_cond_t more;
 	struct queue *next;
 };
@@ -64,12 +65,31 @@ static void state_free(struct closer_state *state)
 static void on_async(uv_async_t *async)
 {
 	struct closer *closer = async->data;
+	struct closer_state *state = closer->state;
+	struct queue *queue = state->queues;
+	bool has_changed;
 
-	closer->on_closed(closer->data);
+	for (; queue; queue = queue->next) {
+		pthread_mutex_lock(&state->lock);
+		has_changed = queue->has_changed;
+		queue->has_changed = false;
+		pthread_mutex_unlock(&state->lock);
+		if (has_changed)
+			closer->on_change(closer->data, queue->uid);
+	}
+}
+
+/* Call with the lock. */
+static void announce_change(struct queue *queue)
+{
+	queue->has_changed = true;
+	if (queue->state->async)
+		(void)uv_async_send(queue->state->async);
 }
 
 int closer_init(struct closer *closer, uv_loop_t *loop,
-		void (*on_closed)(void *data), void *data, struct error *err)
+		void (*on_change)(void *data, uint32_t uid), void *data,
+		struct error *err)
 {
 	struct closer_state *state = calloc(1, sizeof(*state));
 	int r;
@@ -87,7 +107,7 @@ int closer_init(struct closer *closer, uv_loop_t *loop,
 	}
 	uv_unref((uv_handle_t *)&closer->async);
 	closer->async.data = closer;
-	closer->on_closed = on_closed;
+	closer->on_change = on_change;
 	closer->data = data;
 	state->async = &closer->async;
 	closer->state = state;
@@ -167,8 +187,8 @@ static void close_first(struct queue *queue)
 	(void)close(item.fd);
 	pthread_mutex_lock(&state->lock);
 	queue->is_closing = false;
-	if (queue->n == CLOSER_FULL - 1 && state->async)
-		(void)uv_async_send(state->async);
+	if (queue->n == CLOSER_FULL - 1)
+		announce_change(queue);
 }
 
 static void *run(void *data)
@@ -260,6 +280,8 @@ static void put(struct closer *closer, uint32_t uid, const struct item *item)
 	is_queued = queue && reserve(queue);
 	if (is_queued) {
 		queue->items[(queue->first + queue->n++) % queue->max] = *item;
+		if (n_unclosed(queue) == CLOSER_FULL)
+			announce_change(queue);
 		if (!queue->has_thread)
 			start_thread(queue);
 		pthread_cond_signal(&queue->more);
@@ -297,21 +319,33 @@ bool closer_is_full(const struct closer *closer, uint32_t uid)
 
 	pthread_mutex_lock(&state->lock);
 	queue = find(state, uid);
-	is_full = queue && queue->n >= CLOSER_FULL;
+	is_full = queue && n_unclosed(queue) >= CLOSER_FULL;
 	pthread_mutex_unlock(&state->lock);
 	return is_full;
 }
 
-bool closer_is_crowded(const struct closer *closer, const uint32_t *uid)
+bool closer_is_any_full(const struct closer *closer)
 {
 	struct closer_state *state = closer->state;
 	const struct queue *queue;
-	bool is_crowded = false;
+	bool is_full = false;
 
 	pthread_mutex_lock(&state->lock);
-	for (queue = state->queues; queue && !is_crowded; queue = queue->next)
-		is_crowded = (!uid || queue->uid == *uid) &&
-			     queue->n >= CLOSER_CROWDED;
+	for (queue = state->queues; queue && !is_full; queue = queue->next)
+		is_full = n_unclosed(queue) >= CLOSER_FULL;
+	pthread_mutex_unlock(&state->lock);
+	return is_full;
+}
+
+bool closer_is_crowded(const struct closer *closer, uint32_t uid)
+{
+	struct closer_state *state = closer->state;
+	const struct queue *queue;
+	bool is_crowded;
+
+	pthread_mutex_lock(&state->lock);
+	queue = find(state, uid);
+	is_crowded = queue && queue->n >= CLOSER_CROWDED;
 	pthread_mutex_unlock(&state->lock);
 	return is_crowded;
 }

@@ -6,8 +6,14 @@
  * page, a TCP socket lingers, a socket closes the descriptors in its queue, and
  * a FUSE file asks its server. So files are closed on threads, one for each
  * user with something to close; a thread may block for ever, but then delays
- * only the files of its user. While a user has CLOSER_FULL descriptors that are
- * not closed yet, the broker reads none of the user's connections.
+ * only the files of its user.
+ *
+ * What waits to be closed keeps memory, which is charged to no user, and whose
+ * size cannot be known: a socket may hold memory files, and the sender of a
+ * file may make it larger. So a user may have few such descriptors. While there
+ * are CLOSER_FULL, the broker reads none of the user's connections, and where
+ * Linux can do that (6.16) it refuses descriptors that are sent to them: they
+ * stay with their sender.
  */
 #pragma once
 #include <stdbool.h>
@@ -17,21 +23,22 @@
 struct error;
 struct frame;
 
-#define CLOSER_FULL 256
+#define CLOSER_FULL 8
 /* From this number on, connections of the user are refused. */
 #define CLOSER_CROWDED 4096
 
 struct closer {
 	uv_async_t async;
 	struct closer_state *state; /* outlives the broker in blocked threads */
-	void (*on_closed)(void *data);
+	void (*on_change)(void *data, uint32_t uid);
 	void *data;
 };
 
-/* Call it before any other function. The loop calls `on_closed` when a user has
- * fewer than CLOSER_FULL descriptors again. */
+/* Call it before any other function. The loop calls `on_change` when a user has
+ * CLOSER_FULL descriptors, or fewer again. */
 int closer_init(struct closer *closer, uv_loop_t *loop,
-		void (*on_closed)(void *data), void *data, struct error *err);
+		void (*on_change)(void *data, uint32_t uid), void *data,
+		struct error *err);
 /* Start closing the handle; closer_put() may still be called. Idempotent. */
 void closer_stop(struct closer *closer);
 /* Call it after the loop has closed the handle. Closing of files continues. */
@@ -45,9 +52,11 @@ void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd);
 void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 
 /* Should this user's connections be left unread? When they may be read again,
- * `on_closed` is called. */
+ * `on_change` is called. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
-/* Has this user (NULL: any user) too many for one more connection? */
-bool closer_is_crowded(const struct closer *closer, const uint32_t *uid);
+/* The same for any user. */
+bool closer_is_any_full(const struct closer *closer);
+/* Has this user too many for one more connection? */
+bool closer_is_crowded(const struct closer *closer, uint32_t uid);
 /* Descriptors that are not closed yet. */
 uint64_t closer_n_open(const struct closer *closer);

@@ -292,6 +292,27 @@ int fdstore_take(struct fdstore *store, const char *name)
 	return -1;
 }
 
+static bool is_numbered(const char *name, const char *word)
+{
+	size_t size = strlen(word);
+
+	return strncmp(name, word, size) == 0 && name[size] >= '0' &&
+	       name[size] <= '9';
+}
+
+void fdstore_drop_rest(struct fdstore *store, const char *word)
+{
+	for (uint32_t i = 0; i < store->n_inherited; i++) {
+		struct fdstore_entry *entry = &store->inherited[i];
+
+		if (entry->fd < 0 || !is_numbered(entry->name, word))
+			continue;
+		fdstore_remove(store, entry->name);
+		close(entry->fd);
+		entry->fd = -1;
+	}
+}
+
 /* --- keeping ------------------------------------------------------------- */
 
 static int send_fd(struct fdstore *store, int fd, const char *name)

@@ -55,6 +55,10 @@ void fdstore_close(struct fdstore *store);
 /* The inherited fd of that name, now owned by the caller; -1: none. */
 int fdstore_take(struct fdstore *store, const char *name);
 
+/* Drop what nobody took of the inherited fds whose name is this word and a
+ * number. */
+void fdstore_drop_rest(struct fdstore *store, const char *word);
+
 /* From now on do not block on the keeper. `on_room` is called when
  * refused operations may be tried again, but never from within a call of
  * these functions. */

@@ -184,12 +184,12 @@ static bool accept_one(struct sessions *sessions)
 void listener_update(struct sessions *sessions)
 {
 	struct listener *listener = &sessions->listener;
-	bool is_crowded = closer_is_crowded(&sessions->base->closer, NULL);
-	const int has_fds = !is_crowded;
+	bool is_full = closer_is_any_full(&sessions->base->closer);
+	const int has_fds = !is_full;
 
-	if (listener->is_without_fds == is_crowded)
+	if (listener->is_without_fds == is_full)
 		return;
-	listener->is_without_fds = is_crowded;
+	listener->is_without_fds = is_full;
 	(void)setsockopt(listener->fd, SOL_SOCKET, SO_PASSRIGHTS, &has_fds,
 			 sizeof(has_fds));
 }

@@ -32,7 +32,7 @@ void listener_close(struct listener *listener);
 
 /*
  * While some user has too many descriptors to close, no client can send
- * descriptors before its connection was accepted (Linux 6.16), so that
- * connections of that user can be refused without more to close.
+ * descriptors before its connection was accepted (Linux 6.16), when the broker
+ * knows whose it is. Until then libfsdp sends its hello again and again.
  */
 void listener_update(struct sessions *sessions);

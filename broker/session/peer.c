@@ -14,10 +14,21 @@
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/*
+ * The time of one iteration of the loop that each user has, where there are
+ * several. A request that has begun is finished; all others of that user are
+ * read in later iterations, so that nobody waits for more than one of them.
+ */
+#define SHARE_NS 200000
+
+/* Paused connections on which nothing came; each takes some microseconds. */
+#define RESUMED_AT_ONCE 16
 
 /* Charge of a connection, for its socket buffers and records. */
 #define PEER_COST 16384
@@ -31,26 +42,159 @@ bool peer_is_being_granted(const struct peer *peer)
 	return peer->session && lease_is_open(&peer->session->holdings);
 }
 
+/* Where Linux can do that (6.16), let the kernel refuse descriptors that the
+ * client sends. Those that wait in the socket stay there. */
+static void set_takes_fds(struct peer *peer, bool takes_fds)
+{
+	const int value = takes_fds;
+
+	if (peer->takes_fds == takes_fds)
+		return;
+	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &value,
+			 sizeof(value));
+	peer->takes_fds = takes_fds;
+	peer->took_fds |= takes_fds;
+}
+
+/* Has this user had its share of this iteration? */
+static bool is_sated(const struct sessions *sessions,
+		     const struct account *account)
+{
+	return sessions->n_users > 1 &&
+	       account->iteration == sessions->base->loop.meter.at_ns &&
+	       account->iteration_ns >= SHARE_NS;
+}
+
+static void postpone(struct sessions *sessions, struct account *account)
+{
+	if (account->is_postponed)
+		return;
+	account->is_postponed = true;
+	account->next_postponed = sessions->postponed;
+	sessions->postponed = account;
+	loop_defer(&sessions->base->loop, &sessions->resuming);
+}
+
+static void append_paused(struct account *account, struct peer *peer)
+{
+	peer->prev_paused = account->last_paused;
+	peer->next_paused = NULL;
+	if (peer->prev_paused)
+		peer->prev_paused->next_paused = peer;
+	else
+		account->first_paused = peer;
+	account->last_paused = peer;
+}
+
+static void remove_paused(struct account *account, struct peer *peer)
+{
+	if (peer->prev_paused)
+		peer->prev_paused->next_paused = peer->next_paused;
+	else
+		account->first_paused = peer->next_paused;
+	if (peer->next_paused)
+		peer->next_paused->prev_paused = peer->prev_paused;
+	else
+		account->last_paused = peer->prev_paused;
+}
+
+static void set_paused(struct peer *peer, bool is_paused)
+{
+	struct account *account = peer->replies.account;
+
+	if (peer->is_paused == is_paused)
+		return;
+	peer->is_paused = is_paused;
+	if (is_paused)
+		append_paused(account, peer);
+	else
+		remove_paused(account, peer);
+}
+
 /* Watch for requests, or, while replies are queued, for space in the
  * socket. Watch for neither until the descriptors that this user sent
- * earlier are closed. */
+ * earlier are closed, or other users have had their turn. */
 static void update_poll(struct peer *peer)
 {
+	struct sessions *sessions = peer->sessions;
+	struct account *account = peer->replies.account;
+	bool is_full = closer_is_full(&sessions->base->closer, account->uid);
+	bool is_late = !is_full && is_sated(sessions, account);
+	bool is_ready = reply_queue_is_empty(&peer->replies) &&
+			!peer_is_being_granted(peer);
 	int events = UV_READABLE;
 
 	if (reply_queue_waits_for_reader(&peer->replies))
 		events = UV_DISCONNECT;
 	else if (!reply_queue_is_empty(&peer->replies))
 		events = UV_WRITABLE | UV_DISCONNECT;
-	else if (peer_is_being_granted(peer))
-		events = 0; /* until peer_on_granted() */
-	else if (closer_is_full(&peer->sessions->base->closer, peer->cred.uid))
+	else if (peer_is_being_granted(peer) || is_late)
+		events = 0; /* until peer_on_granted(), peers_on_idle() */
+	else if (is_full)
 		events = UV_DISCONNECT;
+	set_takes_fds(peer, !is_full);
+	set_paused(peer, is_ready && (is_full || is_late));
+	if (is_ready && is_late)
+		postpone(sessions, account);
 	if (events == peer->events)
 		return;
 	peer->events = events;
 	if (uv_poll_start(&peer->poll, events, on_event) < 0)
 		peer_close(peer);
+}
+
+static bool has_input(const struct peer *peer)
+{
+	struct pollfd pollfd = {.fd = peer->sock_fd, .events = POLLIN};
+
+	return poll(&pollfd, 1, 0) != 0;
+}
+
+/*
+ * Resume connections of the user up to one that has something to read; after
+ * its event, or its end, the next ones follow. So a user with many of them has
+ * no more of the loop's time than one with few, and to resume them takes no
+ * long step. Nobody waits for a connection on which nothing comes.
+ */
+static void resume_next(struct sessions *sessions, struct account *account)
+{
+	const struct closer *closer = &sessions->base->closer;
+	struct peer *peer = account->first_paused;
+	int n_left = RESUMED_AT_ONCE;
+
+	while (peer && !closer_is_full(closer, account->uid)) {
+		if (n_left-- == 0 || is_sated(sessions, account)) {
+			postpone(sessions, account);
+			return;
+		}
+		update_poll(peer);
+		if (peer->is_closing ||
+		    (peer->events & UV_READABLE && has_input(peer)))
+			return;
+		peer = account->first_paused;
+	}
+}
+
+bool peers_on_idle(struct sessions *sessions)
+{
+	struct account *account = sessions->postponed, *next;
+
+	sessions->postponed = NULL;
+	for (; account; account = next) {
+		next = account->next_postponed;
+		account->is_postponed = false;
+		account->iteration = 0;
+		resume_next(sessions, account);
+	}
+	return false;
+}
+
+void peers_resume(struct sessions *sessions, uint32_t uid)
+{
+	struct account *account = accounts_get(&sessions->base->accounts, uid);
+
+	if (account)
+		resume_next(sessions, account);
 }
 
 static void flush(struct peer *peer)
@@ -90,8 +234,11 @@ static void send_frame(struct peer *peer, const struct frame *frame)
 		peer_close(peer);
 	else if (r < 0)
 		peer_drop(peer, &err);
-	else if (!reply_queue_is_empty(&peer->replies))
+	else if (!reply_queue_is_empty(&peer->replies)) {
 		update_poll(peer);
+		/* If it had been resumed, its next event may be far off. */
+		resume_next(peer->sessions, peer->replies.account);
+	}
 }
 
 void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
@@ -183,29 +330,43 @@ void peer_on_granted(struct peer *peer)
 		update_poll(peer);
 }
 
-static void on_event(uv_poll_t *poll, int status, int events)
+static void handle(struct peer *peer, int status, int events)
 {
-	struct peer *peer = poll->data;
-	const struct closer *closer = &peer->sessions->base->closer;
+	const struct sessions *sessions = peer->sessions;
 
-	if (peer->is_closing)
-		return;
-	meter_begin(&peer->sessions->base->loop.meter);
-	if (status < 0) {
+	if (status < 0)
 		peer_close(peer);
-		return;
-	}
-	if (events & UV_WRITABLE)
+	else if (events & UV_WRITABLE)
 		flush(peer);
-	else if (peer_is_being_granted(peer))
+	else if (peer_is_being_granted(peer) ||
+		 is_sated(sessions, peer->replies.account))
 		update_poll(peer);
 	else if (events & UV_READABLE &&
-		 !closer_is_full(closer, peer->cred.uid))
+		 !closer_is_full(&sessions->base->closer, peer->cred.uid))
 		peer->on_readable(peer);
 	else if (events & UV_DISCONNECT)
 		peer_close(peer);
 	else
 		update_poll(peer);
+}
+
+static void on_event(uv_poll_t *poll, int status, int events)
+{
+	struct peer *peer = poll->data;
+	struct account *account = peer->replies.account;
+	const struct meter *meter = &peer->sessions->base->loop.meter;
+	uint64_t began_ns;
+
+	if (peer->is_closing)
+		return;
+	meter_begin(&peer->sessions->base->loop.meter);
+	began_ns = meter->lap_ns;
+	handle(peer, status, events);
+	if (account->iteration != meter->at_ns)
+		account->iteration_ns = 0;
+	account->iteration = meter->at_ns;
+	account->iteration_ns += meter->lap_ns - began_ns;
+	resume_next(peer->sessions, account);
 }
 
 /* --- lifetime ------------------------------------------------------------ */
@@ -236,6 +397,7 @@ static int charge(struct peer *peer, struct error *err)
 				  "cannot accept one more connection of uid %u",
 				  (unsigned int)peer->cred.uid);
 	peer->replies.account = account;
+	peer->sessions->n_users += account->n_peers++ == 0;
 	return 0;
 }
 
@@ -243,7 +405,7 @@ static int check_closer(const struct peer *peer, struct error *err)
 {
 	uint32_t uid = peer->cred.uid;
 
-	if (!closer_is_crowded(&peer->sessions->base->closer, &uid))
+	if (!closer_is_crowded(&peer->sessions->base->closer, uid))
 		return 0;
 	return error_set(err, -EBUSY,
 			 "uid %u has sent more than %d descriptors that cannot "
@@ -256,24 +418,30 @@ static void on_closed(uv_handle_t *handle)
 	free(handle->data);
 }
 
-/* No descriptor that is slow to close can be in the socket's buffer. */
-static bool is_without_fds(int sock_fd)
+/* The listener's option at the time of the connect. Before Linux 6.16 all
+ * connections take descriptors. */
+static void read_takes_fds(struct peer *peer)
 {
-	int has_fds = 1;
-	socklen_t size = sizeof(has_fds);
+	int value = 1;
+	socklen_t size = sizeof(value);
 
-	return getsockopt(sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &has_fds,
-			  &size) == 0 &&
-	       !has_fds;
+	(void)getsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &value,
+			 &size);
+	peer->takes_fds = peer->took_fds = value;
 }
 
 static void release(struct peer *peer)
 {
+	struct account *account = peer->replies.account;
+
 	reply_queue_deinit(&peer->replies);
 	hello_deinit(&peer->hello);
-	if (peer->replies.account)
-		account_refund(peer->replies.account, ACCOUNT_QUEUE, PEER_COST);
-	if (is_without_fds(peer->sock_fd))
+	if (account) {
+		account_refund(account, ACCOUNT_QUEUE, PEER_COST);
+		peer->sessions->n_users -= --account->n_peers == 0;
+	}
+	/* No descriptor that is slow to close can wait in the socket. */
+	if (!peer->took_fds)
 		close(peer->sock_fd);
 	else
 		closer_put_connection(&peer->sessions->base->closer,
@@ -294,9 +462,6 @@ static int set_up(struct peer *peer, struct error *err)
 	r = charge(peer, err);
 	if (r < 0)
 		return r;
-	/* A reconnect and a share carry descriptors. */
-	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSRIGHTS, &on,
-			 sizeof(on));
 	/* The listener has the option too, for frames sent before
 	 * this point. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
@@ -326,6 +491,7 @@ int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
 	peer->sessions = sessions;
 	peer->sock_fd = sock_fd;
 	peer->on_readable = on_readable;
+	read_takes_fds(peer);
 	hello_init(&peer->hello, sessions, sock_fd, &peer->cred);
 	peer->replies = (struct reply_queue){
 		.sock_fd = sock_fd,
@@ -349,16 +515,6 @@ int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
 	return 0;
 }
 
-void peers_on_closed(struct sessions *sessions)
-{
-	struct peer *peer, *next;
-
-	for (peer = sessions->peers; peer; peer = next) {
-		next = peer->next;
-		update_poll(peer);
-	}
-}
-
 void peer_close(struct peer *peer)
 {
 	struct sessions *sessions = peer->sessions;
@@ -376,6 +532,8 @@ void peer_close(struct peer *peer)
 	if (peer->next)
 		peer->next->prev = peer->prev;
 	sessions->n_peers--;
+	set_paused(peer, false);
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
 	release(peer); /* last: its socket is no longer watched */
+	resume_next(sessions, peer->replies.account);
 }

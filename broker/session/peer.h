@@ -35,6 +35,13 @@ struct peer {
 	peer_fn *on_readable; /* reads a frame, and may close the peer */
 	struct reply_queue replies;
 	int events; /* what `poll` watches for now */
+	/* Not read until descriptors of the user are closed, or until other
+	 * users have had their turn: in the list of the account. */
+	bool is_paused;
+	struct peer *next_paused, *prev_paused;
+	/* Its client may send descriptors now; or could once, so that some may
+	 * wait in the socket. */
+	bool takes_fds, took_fds;
 	bool is_closing;
 	struct peer *next, *prev; /* sessions.peers */
 };
@@ -80,6 +87,10 @@ void peer_reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 /* The session of this connection has ended: reply to the goodbye. */
 void peer_end_goodbye(struct peer *peer, uint64_t number);
 
-/* The closer has capacity again: resume reading the connections that
- * it paused. */
-void peers_on_closed(struct sessions *sessions);
+/* The closer may have capacity again: resume reading the connections of this
+ * user that wait for it. */
+void peers_resume(struct sessions *sessions, uint32_t uid);
+
+/* The next iteration begins: resume reading the connections of users who had
+ * their share of this one. A handler of deferred work. */
+bool peers_on_idle(struct sessions *sessions);

@@ -161,13 +161,24 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 	(void)meter_end(meter, METER_CLOSES);
 }
 
-bool session_on_idle(struct session *session)
+static bool on_idle(struct session *session)
 {
 	if (session->is_ending)
 		return !session_end_round(session);
 	if (session->is_draining)
 		session_collect(session);
 	return session->is_draining;
+}
+
+bool sessions_on_idle(struct sessions *sessions)
+{
+	bool has_more = false;
+
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		if (session_at(sessions, i) && on_idle(session_at(sessions, i)))
+			has_more = true;
+	}
+	return has_more;
 }
 
 static int watch(struct session *session, int fd, uv_poll_t *poll,

@@ -44,8 +44,8 @@ struct session_hooks {
 	/* Run a parked request again. True: it was answered, or its session is
 	 * gone, and the caller frees the waiter. */
 	bool (*on_rerun)(void *data, struct waiter *waiter);
-	/* The session ends: it leaves what is kept for it above. Called before
-	 * its holds are dropped; the caller commits. */
+	/* The session ends: it leaves its communicators. Called before its
+	 * holds are dropped; the caller commits. */
 	void (*on_end)(void *data, struct session *session);
 };
 
@@ -156,8 +156,8 @@ void session_stop(struct session *session);
  * before making changes. */
 void session_collect(struct session *session);
 
-/* Work that a doorbell left for later. True: there is more. */
-bool session_on_idle(struct session *session);
+/* What doorbells and ends of sessions left for later. True: there is more. */
+bool sessions_on_idle(struct sessions *sessions);
 
 /* May it see what others hold? Root, the broker's own user and the admin group
  * may. */

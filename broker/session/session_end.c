@@ -10,6 +10,7 @@
 #include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
 #include "broker/tensor/bundle_end.h"
+#include "broker/tensor/channel.h"
 #include "broker/tensor/events.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
@@ -63,10 +64,8 @@ static void disown_slots(struct session *session, uint32_t *left)
 	for (; own->first && *left > 0; --*left) {
 		slot = own->first;
 		slot_end_writer(store, slot);
-		if (catalog_slot(catalog, slot)->tied) {
-			events_note_slot(store, slot, EVENT_ENDED);
-			slot_end_name(store, slot);
-		}
+		if (catalog_slot(catalog, slot)->tied)
+			slot_drop_name(store, slot, EVENT_ENDED);
 		slot_update_state(store, slot);
 		failpoint("slot.disowned");
 		catalog_commit(catalog);
@@ -260,6 +259,8 @@ void session_end(struct session *session, uint64_t goodbye)
 	waiters_drop_session(session);
 	lease_end_session(&session->holdings);
 	sessions->hooks.on_end(sessions->hooks.data, session);
+	channels_end_session(sessions->store, session->holdings.index,
+			     !goodbye);
 	catalog_commit(&sessions->store->catalog);
 	if (session_end_round(session))
 		return;

@@ -25,7 +25,10 @@ struct sessions {
 	/* Owned; the read-only descriptor that is sent to clients. */
 	int table_readonly_fd;
 	struct peer *peers;
-	uint32_t n_peers;
+	uint32_t n_peers, n_users; /* connections, and users who have some */
+	/* Users with connections to be read in a later iteration. */
+	struct account *postponed;
+	struct deferred resuming;
 	uint32_t n; /* sessions; they are found by session_at() */
 	/* Sessions that are ending or have more pending bits to collect. */
 	struct deferred draining;
