@@ -1,60 +1,37 @@
 /*
  * Setting the broker up, running it, and taking it down.
- *
- * A start is an adoption: the catalog, the state table and the chunks come from
- * the fd store if it has them, and volatile state (accounts, arenas, deadlines,
- * table words, sessions) is rebuilt from the catalog. If the adoption fails,
- * the broker starts empty and logs the cause. A catalog whose adoption killed
- * two brokers is not adopted again.
  */
 #include "broker/broker.h"
+#include "broker/adopt.h"
 #include "broker/comm/comm_progress.h"
-#include "broker/comm/comm_record.h"
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather_buffers.h"
-#include "broker/comm/verdict.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
-#include "broker/tensor/bundle_commit.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/evictable.h"
-#include "broker/tensor/grant.h"
-#include "broker/tensor/lease.h"
-#include "broker/tensor/prefix.h"
-#include "broker/tensor/slot_state.h"
-#include "broker/tensor/ticket.h"
-#include "broker/tensor/timeline_file.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/socket_path.h"
 #include "shm/chunk.h"
-#include "shm/memfd.h"
 #include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 /* --- loop ---------------------------------------------------------------- */
 
-static bool drain_sessions(void *data)
+static bool run_sessions(void *data)
 {
 	struct broker *broker = data;
-	bool has_more = false;
 
-	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (session_at(&broker->sessions, i) &&
-		    session_on_idle(session_at(&broker->sessions, i)))
-			has_more = true;
-	}
-	return has_more;
+	return sessions_on_idle(&broker->sessions);
 }
 
 static bool run_comms(void *data)
@@ -69,6 +46,13 @@ static bool run_chores(void *data)
 	struct broker *broker = data;
 
 	return chores_on_idle(&broker->store);
+}
+
+static bool run_peers(void *data)
+{
+	struct broker *broker = data;
+
+	return peers_on_idle(&broker->sessions);
 }
 
 static bool run_waiters(void *data)
@@ -133,8 +117,6 @@ static void on_session_end(void *data, struct session *session)
 	struct broker *broker = data;
 
 	comms_end_session(&broker->comms, session);
-	channels_end_session(&broker->store, session->holdings.index,
-			     !session->goodbye);
 }
 
 static void on_jobs_room(void *data)
@@ -151,12 +133,12 @@ static void on_worker_death(void *data, const struct error *cause)
 	comms_on_worker_death(&broker->comms, cause);
 }
 
-static void on_closed(void *data)
+static void on_closer(void *data, uint32_t uid)
 {
 	struct broker *broker = data;
 
 	meter_begin(&broker->base.loop.meter);
-	peers_on_closed(&broker->sessions);
+	peers_resume(&broker->sessions, uid);
 	listener_update(&broker->sessions);
 	(void)meter_end(&broker->base.loop.meter, METER_CLOSES);
 }
@@ -171,12 +153,12 @@ static void add_deferred(struct broker *broker)
 		enum meter_task task;
 		bool is_long;
 	} handlers[] = {
-		{&broker->sessions.draining, drain_sessions, METER_CLOSES,
-		 true},
+		{&broker->sessions.draining, run_sessions, METER_CLOSES, true},
 		{&broker->comms.progress, run_comms, METER_COLLECTIVES, false},
 		{&broker->store.chores.rounds, run_chores, METER_CHORES, true},
 		{&broker->sessions.waiters.reruns, run_waiters, METER_RERUNS,
 		 false},
+		{&broker->sessions.resuming, run_peers, METER_REQUESTS, false},
 	};
 
 	for (size_t i = 0; i < sizeof(handlers) / sizeof(*handlers); i++) {
@@ -256,6 +238,7 @@ static void stop(struct broker *broker)
 	broker->base.loop.is_stopping = true;
 	fdstore_notify_now(&broker->base.fdstore, "STOPPING=1");
 	stop_collectives(broker);
+	failpoint("broker.left");
 	listener_close(&broker->sessions.listener);
 	while (broker->sessions.peers)
 		peer_close(broker->sessions.peers);
@@ -364,208 +347,12 @@ static int open_loop(struct broker *broker, struct error *err)
 	if (r < 0)
 		return error_set(err, r, "cannot set up the event loop: %s",
 				 uv_strerror(r));
-	r = closer_init(&broker->base.closer, &broker->base.loop.uv, on_closed,
+	r = closer_init(&broker->base.closer, &broker->base.loop.uv, on_closer,
 			broker, err);
 	if (r < 0)
 		return r;
 	return deadlines_init(&broker->base.deadlines, &broker->base.loop.uv,
 			      &broker->base.loop.meter, err);
-}
-
-/* --- adoption ------------------------------------------------------------ */
-
-/* The next start may have more of what lacked, and whoever keeps the memory
- * still has it. */
-static int put_off(int r, struct error *err)
-{
-	return error_wrap(err, r,
-			  "cannot take over the memory of the earlier broker "
-			  "yet, and leave it to the next start");
-}
-
-static int adopt_files(struct broker *broker, struct error *err)
-{
-	int catalog_fd = fdstore_take(&broker->base.fdstore, "catalog");
-	int table_fd = fdstore_take(&broker->base.fdstore, "table");
-	int r;
-
-	if (catalog_fd < 0 && table_fd < 0)
-		return -ENOENT;
-	if (catalog_fd < 0 || table_fd < 0) {
-		close(catalog_fd >= 0 ? catalog_fd : table_fd);
-		return error_set(
-			err, -EUCLEAN,
-			"only one of catalog and state table was kept");
-	}
-	r = catalog_adopt(&broker->store.catalog, catalog_fd, err);
-	if (r < 0) {
-		close(table_fd);
-		return r;
-	}
-	r = table_open(&broker->store.table, table_fd, true, err);
-	if (r < 0) {
-		if (broker_is_short(r))
-			catalog_put_off_adoption(&broker->store.catalog);
-		catalog_close(&broker->store.catalog);
-	}
-	return r;
-}
-
-static int create_files(struct broker *broker, struct error *err)
-{
-	int r;
-
-	fdstore_remove(&broker->base.fdstore, "catalog");
-	fdstore_remove(&broker->base.fdstore, "table");
-	r = catalog_create(&broker->store.catalog, err);
-	if (r == 0)
-		r = table_create(&broker->store.table, err);
-	if (r == 0)
-		r = fdstore_put(&broker->base.fdstore, broker->store.table.fd,
-				"table", err);
-	/* The catalog is stored last: with it, the memory can be adopted. */
-	if (r == 0)
-		r = fdstore_put(&broker->base.fdstore, broker->store.catalog.fd,
-				"catalog", err);
-	return r;
-}
-
-/* `*ret_is_adopted`: the memory of an earlier broker was found. */
-static int open_files(struct broker *broker, bool *ret_is_adopted,
-		      struct error *err)
-{
-	struct error cause = ERROR_NULL;
-	int r;
-
-	r = adopt_files(broker, &cause);
-	*ret_is_adopted = r == 0;
-	if (broker_is_short(r)) {
-		*err = cause;
-		return put_off(r, err);
-	}
-	if (r < 0) {
-		if (cause.code)
-			log_note(LOG_LEVEL_WARNING,
-				 "fsdpd started without the memory of the "
-				 "earlier broker: %s",
-				 cause.msg);
-		r = create_files(broker, err);
-		if (r < 0)
-			return r;
-	}
-	r = memfd_open_readonly(broker->store.table.fd,
-				&broker->sessions.table_readonly_fd, err);
-	if (r < 0)
-		return r;
-	catalog_set(&broker->store.catalog, broker->store.catalog.header->epoch,
-		    broker->store.catalog.header->epoch + 1);
-	catalog_commit(&broker->store.catalog);
-	verdicts_clear(&broker->store.table);
-	atomic_store_explicit(&broker->store.table.header->epoch,
-			      broker->store.catalog.header->epoch,
-			      memory_order_seq_cst);
-	return 0;
-}
-
-static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
-			  struct error *err)
-{
-	const struct catalog *catalog = &broker->store.catalog;
-	uint32_t n = catalog_n_touched(catalog, SECTION_SESSION);
-	struct session *session;
-	int r;
-
-	for (uint32_t i = 1; i <= n; i++) {
-		if (catalog_session(catalog, i)->id == 0)
-			continue;
-		r = session_adopt(&broker->sessions, i, &session, err);
-		if (r < 0)
-			return r;
-		ret_is_gone[i] = r == SESSION_GONE;
-	}
-	if (broker->sessions.n_unwatched)
-		log_line(LOG_LEVEL_WARNING,
-			 "cannot watch %u processes of earlier sessions, "
-			 "perhaps because no descriptors are left: their "
-			 "sessions stay, and fsdpd tries again",
-			 broker->sessions.n_unwatched);
-	timeline_file_drop_strays(&broker->store);
-	return 0;
-}
-
-/* Rebuild all volatile state from the catalog, then end the sessions whose
- * process has exited meanwhile. */
-static int adopt_records(struct broker *broker, struct error *err)
-{
-	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
-	int r;
-
-	failpoint("adopt.begin");
-	r = adopt_sessions(broker, is_gone, err);
-	if (r == 0)
-		grant_adopt_all(&broker->store);
-	if (r == 0)
-		r = pools_adopt(&broker->store.pools, err);
-	failpoint("adopt.pools");
-	if (r == 0)
-		r = prefix_adopt_all(&broker->store, err);
-	if (r == 0)
-		r = ticket_adopt_all(&broker->store, err);
-	if (r == 0)
-		r = bundle_adopt_all(&broker->store, err);
-	if (r == 0)
-		r = channels_adopt(&broker->store, err);
-	if (r == 0)
-		r = comms_adopt(&broker->comms, err);
-	if (r == 0) {
-		lease_adopt_all(&broker->store);
-		r = slot_adopt_all(&broker->store, err);
-	}
-	if (r < 0)
-		return r;
-	catalog_commit(&broker->store.catalog);
-	failpoint("adopt.slots");
-	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (is_gone[i])
-			session_end_dead(session_at(&broker->sessions, i));
-	}
-	catalog_adopted(&broker->store.catalog);
-	failpoint("adopt.end");
-	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
-		 catalog_n_live(&broker->store.catalog, SECTION_SLOT),
-		 broker->sessions.n);
-	return 0;
-}
-
-/* Drop files in the fd store that no catalog describes. */
-static int drop_strays(struct broker *broker, struct error *err)
-{
-	timeline_file_drop_strays(&broker->store);
-	channels_drop_strays(&broker->store);
-	return pools_adopt(&broker->store.pools, err);
-}
-
-static int open_memory(struct broker *broker, struct error *err)
-{
-	bool is_adopted = false;
-	int r;
-
-	r = engine_adopt(&broker->engine, err);
-	if (r == 0)
-		r = open_files(broker, &is_adopted, err);
-	if (r < 0)
-		return r;
-	accounts_init(&broker->base.accounts, &broker->base.config);
-	r = pools_init(&broker->store.pools, err);
-	if (r == 0 && !is_adopted)
-		return drop_strays(broker, err);
-	if (r == 0)
-		r = adopt_records(broker, err);
-	if (is_adopted && broker_is_short(r)) {
-		catalog_put_off_adoption(&broker->store.catalog);
-		r = put_off(r, err);
-	}
-	return r;
 }
 
 /* --- environment --------------------------------------------------------- */
@@ -584,7 +371,8 @@ static int take_listener(struct fdstore *store)
 		    strcmp(name, "table") == 0 || strcmp(name, "worker") == 0 ||
 		    sscanf(name, "c%u", &id) == 1 ||
 		    sscanf(name, "t%u", &id) == 1 ||
-		    sscanf(name, "channel%u", &id) == 1)
+		    sscanf(name, "channel%u", &id) == 1 ||
+		    sscanf(name, "board%u", &id) == 1)
 			continue;
 		fd = fdstore_take(store, name);
 	}
@@ -702,11 +490,12 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		r = open_listener(broker, options, err);
 	if (r < 0)
 		return r;
+	r = engine_init(&broker->engine, err);
+	if (r < 0)
+		return r;
 	/* fsdp-worker and all threads inherit it. */
 	broker_confine(broker);
-	r = engine_init(&broker->engine, err);
-	if (r == 0)
-		r = open_memory(broker, err);
+	r = broker_adopt(broker, err);
 	if (r == 0)
 		r = watch_keeper(broker, err);
 	if (r < 0)
@@ -721,11 +510,6 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	return 0;
 }
 
-bool broker_is_short(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
-}
-
 int broker_open(struct broker *broker, const struct broker_options *options,
 		struct error *err)
 {
@@ -738,7 +522,7 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 	broker->base.fdstore = FDSTORE_NULL;
 	broker->sessions.own_uid = geteuid();
 	broker->sessions.table_readonly_fd = -1;
-	broker->parent_fd = -1;
+	broker->parent_fd = broker->engine.oom_fd = -1;
 	broker->sessions.listener.fd = broker->sessions.listener.spare_fd = -1;
 	broker->started_ms = now_ms();
 	descriptors_raise(&broker->first_limit);

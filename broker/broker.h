@@ -42,9 +42,6 @@ struct broker_options {
 	bool has_left_mps; /* the environment named an MPS server */
 };
 
-/* Memory or descriptors lacked: to start again later may go well. */
-bool broker_is_short(int r);
-
 /* Set the broker up, adopting what the fd store holds, and run it until it is
  * told to stop. */
 int broker_open(struct broker *broker, const struct broker_options *options,

@@ -45,16 +45,13 @@ static void add_folder_of(struct places *places, const char *path,
  * memory limits. */
 static void add_read(struct places *places, const struct broker *broker)
 {
-	static const char *const folders[] = {"/usr", "/lib", "/lib64",
-					      "/etc", "/sys", "/dev/null"};
+	static const char *const folders[] = {
+		"/usr", "/lib", "/lib64", "/etc", "/sys", "/proc", "/dev/null"};
 	const char *config = broker->config_source.path;
 	char worker[PATH_MAX] = "";
 
 	for (size_t i = 0; i < sizeof(folders) / sizeof(*folders); i++)
 		add(places, folders[i], LANDLOCK_READ);
-	/* fsdp-worker writes its /proc/PID/oom_score_adj and the names of its
-	 * threads. Root could write there what would let it out. */
-	add(places, "/proc", geteuid() ? LANDLOCK_MODIFY : LANDLOCK_READ);
 	add_folder_of(places, config ? config : CONFIG_DEFAULT_PATH,
 		      LANDLOCK_READ);
 	(void)engine_find_program(worker, NULL);

@@ -1,6 +1,7 @@
 /*
  * fsdpd: parse arguments, set up, run, tear down.
  */
+#include "broker/adopt.h"
 #include "broker/base/priority.h"
 #include "broker/broker.h"
 #include "broker/session/listener.h"
@@ -116,6 +117,7 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 			*ret_status = EXIT_SUCCESS;
 			return false;
 		default:
+			fputs("fsdpd: see fsdpd --help\n", stderr);
 			return false;
 		}
 	}

@@ -2,7 +2,6 @@
  * Eviction: the hands of the rings.
  */
 #include "broker/tensor/evict.h"
-#include "broker/tensor/events.h"
 #include "broker/tensor/evictable.h"
 #include "broker/tensor/name.h"
 #include "broker/tensor/slot.h"
@@ -62,8 +61,7 @@ static bool try_slot(struct store *store, uint32_t slot)
 		slot_set_word(store, slot, SLOT_PUBLISHED);
 		return false;
 	}
-	events_note_slot(store, slot, EVENT_EVICTED);
-	slot_end_name(store, slot);
+	slot_drop_name(store, slot, EVENT_EVICTED);
 	return slot_update_state(store, slot);
 }
 

@@ -4,10 +4,10 @@
  * bundle need not look up each of its names.
  */
 #include "broker/tensor/name.h"
+#include "broker/tensor/events.h"
 #include "broker/tensor/evictable.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/store.h"
-#include "proto/message.h"
 
 #define OWN_LINK offsetof(struct slot_record, session_link)
 
@@ -70,4 +70,10 @@ void slot_end_name(struct store *store, uint32_t slot)
 	catalog_set(catalog, record->deadline_ms, 0);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags & ~SLOT_FLAG_NAMED));
+}
+
+void slot_drop_name(struct store *store, uint32_t slot, enum name_event why)
+{
+	events_note_slot(store, slot, why);
+	slot_end_name(store, slot);
 }

@@ -4,6 +4,7 @@
  * members of bundles that are still staged.
  */
 #pragma once
+#include "proto/message.h"
 #include <stdint.h>
 
 struct store;
@@ -16,3 +17,5 @@ void slot_begin_name(struct store *store, uint32_t slot);
  * or its session ended): remove it from the index and undo deadline and tie.
  * The caller then calls slot_update_state(). */
 void slot_end_name(struct store *store, uint32_t slot);
+/* The same, for a reason of which watchers are told. */
+void slot_drop_name(struct store *store, uint32_t slot, enum name_event why);

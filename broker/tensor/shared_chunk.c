@@ -6,7 +6,6 @@
  */
 #include "broker/tensor/shared_chunk.h"
 #include "broker/memory/pool_impl.h"
-#include "broker/tensor/events.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/name.h"
 #include "broker/tensor/slot.h"
@@ -274,8 +273,7 @@ static void end_slot(struct store *store, uint32_t slot)
 		slot_taint(store, slot);
 		store->n_tainted++;
 	}
-	events_note_slot(store, slot, EVENT_ENDED);
-	slot_end_name(store, slot);
+	slot_drop_name(store, slot, EVENT_ENDED);
 	ticket_end_slot(store, slot);
 	slot_update_state(store, slot);
 	failpoint("share.tainted");

@@ -10,8 +10,6 @@
  */
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/bundle.h"
-#include "broker/tensor/events.h"
-#include "broker/tensor/evictable.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/limbo.h"
@@ -20,11 +18,9 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "broker/tensor/unshare.h"
-#include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/message.h"
 #include <assert.h>
-#include <errno.h>
 
 /* --- state ---------------------------------------------------------------- */
 
@@ -73,32 +69,6 @@ bool slot_unpin(struct store *store, uint32_t slot)
 	assert(record->n_pins > 0);
 	record->n_pins--;
 	return slot_update_state(store, slot);
-}
-
-/* The name has expired. */
-static void on_deadline(void *data, uint32_t slot)
-{
-	struct store *store = data;
-
-	events_note_slot(store, slot, EVENT_EXPIRED);
-	slot_end_name(store, slot);
-	slot_update_state(store, slot);
-	catalog_commit(&store->catalog);
-}
-
-int slot_set_deadline(struct store *store, uint32_t slot, uint64_t at_ms,
-		      struct error *err)
-{
-	struct slot_record *record = catalog_slot(&store->catalog, slot);
-	struct deadline deadline = {
-		.at_ms = at_ms,
-		.fn = on_deadline,
-		.data = store,
-		.index = slot,
-		.position = &record->heap_position,
-	};
-
-	return deadlines_add(&store->base->deadlines, &deadline, err);
 }
 
 /* --- freeing ------------------------------------------------------------- */
@@ -200,87 +170,4 @@ bool slot_update_state(struct store *store, uint32_t slot)
 	}
 	free_slot(store, slot);
 	return true;
-}
-
-/* --- adoption ------------------------------------------------------------ */
-
-static int adopt_charge(struct store *store, uint32_t slot, struct error *err)
-{
-	struct catalog *catalog = &store->catalog;
-	struct slot_record *record = catalog_slot(catalog, slot);
-	struct block_record *block = catalog_block(catalog, record->block);
-	struct account *payer =
-		accounts_get(&store->base->accounts, record->uid);
-	struct account *owner =
-		accounts_get(&store->base->accounts, block->uid);
-	const struct device_uuid *device =
-		pool_block_device(&store->pools, block);
-	uint64_t charge = pool_block_charge(&store->pools, block);
-
-	if (!payer || !owner)
-		return error_nomem(err, "accounts");
-	account_charge_adopted(payer, ACCOUNT_SLOTS, 1);
-	if (block->slots.first != slot)
-		return 0;
-	account_charge_adopted(owner, pool_account(device), charge);
-	if (store->holdings[block->maker])
-		store->holdings[block->maker]->n_bytes += charge;
-	return 0;
-}
-
-static int adopt(struct store *store, uint32_t slot, struct error *err)
-{
-	struct slot_record *record = catalog_slot(&store->catalog, slot);
-	enum slot_state state = slot_state(store, slot);
-
-	slot_reset_word(store, slot, state);
-	if (state == SLOT_FREE)
-		return 0;
-	record->heap_position = 0;
-	record->is_fenced = 0;
-	record->n_pins = 0;
-	if (record->deadline_ms &&
-	    slot_set_deadline(store, slot, record->deadline_ms, err) < 0)
-		return -ENOMEM;
-	if (adopt_charge(store, slot, err) < 0)
-		return -ENOMEM;
-	if (index_shows(store, slot) && !record->bundle &&
-	    (record->flags & PUBLISH_EVICTABLE))
-		evictable_add(store, slot);
-	return 0;
-}
-
-/* Clear words beyond the last record ever used, set by a request that
- * was undone. */
-static void forget_words(struct store *store, uint32_t from)
-{
-	uint32_t slot;
-
-	for (slot = from; slot < TABLE_SLOTS; slot++) {
-		if (slot >= from + MESSAGE_MAX_ITEMS)
-			return;
-		table_store(&store->table, slot, table_word(0, SLOT_FREE));
-	}
-}
-
-int slot_adopt_all(struct store *store, struct error *err)
-{
-	struct catalog *catalog = &store->catalog;
-	uint32_t n = catalog_n_touched(catalog, SECTION_SLOT);
-	uint32_t slot;
-	int r;
-
-	for (slot = 1; slot <= n; slot++) {
-		r = adopt(store, slot, err);
-		if (r < 0)
-			return r;
-	}
-	forget_words(store, n + 1);
-	/* From here on all accounts are charged, so that slot_update_state()
-	 * can refund. */
-	for (slot = 1; slot <= n; slot++) {
-		slot_update_state(store, slot);
-		catalog_commit(catalog);
-	}
-	return 0;
 }

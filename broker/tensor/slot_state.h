@@ -11,7 +11,6 @@
 #include <stdint.h>
 
 struct store;
-struct error;
 
 /* The state that follows from the keepers; FREE if the record is free. */
 enum slot_state slot_state(const struct store *store, uint32_t slot);
@@ -39,16 +38,3 @@ bool slot_is_held(const struct store *store, uint32_t slot);
 
 /* End a pin (slot_pin()) and update the state. True: the slot was freed. */
 bool slot_unpin(struct store *store, uint32_t slot);
-
-/* Let the name expire at this time (CLOCK_BOOTTIME). -ENOMEM: no memory. */
-int slot_set_deadline(struct store *store, uint32_t slot, uint64_t at_ms,
-		      struct error *err);
-
-/*
- * After a restart: charge the accounts, store the words, set the deadlines, and
- * update every state. Call it after the other adoptions (pools,
- * ticket_adopt_all(), bundle_adopt_all()) but before the holdings of dead
- * sessions are dropped, since freeing a slot refunds its charge. The n_bytes of
- * the sessions in store.holdings[] are set, too.
- */
-int slot_adopt_all(struct store *store, struct error *err);

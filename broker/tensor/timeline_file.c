@@ -108,18 +108,7 @@ void timeline_file_adopt(struct holdings *holdings)
 
 void timeline_file_drop_strays(struct store *store)
 {
-	struct fdstore *fdstore = &store->base->fdstore;
-	uint64_t id;
-
-	for (uint32_t i = 0; i < fdstore->n_inherited; i++) {
-		struct fdstore_entry *entry = &fdstore->inherited[i];
-
-		if (entry->fd < 0 || sscanf(entry->name, "t%" SCNu64, &id) != 1)
-			continue;
-		fdstore_remove(fdstore, entry->name);
-		close(entry->fd);
-		entry->fd = -1;
-	}
+	fdstore_drop_rest(&store->base->fdstore, "t");
 }
 
 void timeline_file_end(struct holdings *holdings)

@@ -3,7 +3,6 @@
  * none.
  */
 #include "broker/tensor/unshare.h"
-#include "broker/tensor/events.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/name.h"
@@ -106,8 +105,7 @@ void unshare_begin(struct store *store, uint32_t slot)
 	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
 
-	events_note_slot(store, slot, EVENT_REMOVED);
-	slot_end_name(store, slot);
+	slot_drop_name(store, slot, EVENT_REMOVED);
 	slot_end_writer(store, slot);
 	catalog_set(catalog, record->flags,
 		    (uint16_t)(record->flags | SLOT_FLAG_WANTED));

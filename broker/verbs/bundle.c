@@ -98,7 +98,8 @@ static int miss(struct verb_call *call, struct error *err)
 			request->name, what, request->timeout_ms);
 	if (!request->timeout_ms)
 		return error_set(err, -ENOENT,
-				 "there is no bundle \"%s\"%s (yet)",
+				 "there is no bundle \"%s\"%s yet; a timeout "
+				 "waits for it",
 				 request->name, what);
 	call->wait_name = request->name;
 	call->wait_ms = request->timeout_ms;

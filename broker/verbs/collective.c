@@ -18,6 +18,7 @@
 #include "broker/comm/input.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/reduce_late.h"
+#include "broker/comm/run_record.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/slot.h"
@@ -207,6 +208,7 @@ static int make_partial(struct verb_call *call, struct group *group,
 	r = rank_memory_make(group->comm,
 			     group_size(group, group->plan.partial_size),
 			     &group->partial, &cause);
+	run_record_note_group(group);
 	*ret_slot = group->partial.slots[0];
 	return await_room(call, r, call->request->comm_place.timeout_ms, &cause,
 			  err);

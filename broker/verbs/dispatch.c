@@ -1,13 +1,13 @@
 /*
  * What is the same for every request: its number, its outcome, its
- * transaction, its answer.
+ * transaction, its reply.
  *
  *   run the verb -> encode the reply -> record it -> commit -> send
  *
  * A broker that is killed before the commit has done nothing; one that is
- * killed after it answers the repeated request from the record. Only requests
- * that change something are recorded, and only when they succeed; the others
- * are simply run again.
+ * killed after it replies to the repeated request from the record. Only
+ * requests that change something are recorded, and only when they succeed; the
+ * others are simply run again.
  */
 #include "broker/broker.h"
 #include "broker/comm/comm_progress.h"
@@ -65,8 +65,8 @@ static void call_deinit(struct verb_call *call)
 	scratch_deinit(call->scratch);
 }
 
-/* The verb is done: record, commit, and only then answer. */
-static void answer(struct verb_call *call, uint64_t number,
+/* The verb is done: record, commit, and only then reply. */
+static void finish(struct verb_call *call, uint64_t number,
 		   const struct recorded_reply_room *room)
 {
 	const struct verb *verb = &verbs[call->request->kind];
@@ -93,7 +93,7 @@ static void answer(struct verb_call *call, uint64_t number,
 /* --- running ------------------------------------------------------------- */
 
 /*
- * Run a request and answer it, or answer again what was done, unless it parks:
+ * Run a request and reply, or reply again to what was done, unless it parks:
  * the positive outcome says for what, and nothing but the room it tried to make
  * has changed.
  */
@@ -114,7 +114,7 @@ static int attempt(struct verb_call *call, uint64_t number)
 	if (r == 0)
 		r = verb->run(call, &err);
 	if (r == VERB_DONE) {
-		answer(call, number, &room);
+		finish(call, number, &room);
 		return VERB_DONE;
 	}
 	recorded_reply_unreserve(session, &room);

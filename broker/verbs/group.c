@@ -4,6 +4,7 @@
 #include "broker/comm/group.h"
 #include "broker/broker.h"
 #include "broker/comm/group_register.h"
+#include "broker/comm/run_record.h"
 #include "broker/session/session.h"
 #include "broker/tensor/grant.h"
 #include "broker/verbs/places.h"
@@ -108,6 +109,7 @@ static int reply(struct verb_call *call, struct group *group, uint32_t rank,
 	ret->n_places = count_places(group, slots);
 	verb_grant_places(call, slots, ret->n_places, ret->places);
 	group->answered |= UINT64_C(1) << rank;
+	run_record_note_group(group);
 	return VERB_DONE;
 }
 

@@ -7,6 +7,7 @@
  * PUBLISHED.
  */
 #include "broker/broker.h"
+#include "broker/tensor/expiry.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/index.h"
 #include "broker/tensor/name.h"
@@ -281,8 +282,7 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 	if (!item->ttl_ms)
 		return 0;
 	one->deadline_ms = now_ms() + item->ttl_ms;
-	return slot_set_deadline(&broker->store, one->slot, one->deadline_ms,
-				 err);
+	return expiry_set(&broker->store, one->slot, one->deadline_ms, err);
 }
 
 static int reserve(const struct verb_call *call, struct publication *all,

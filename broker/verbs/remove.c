@@ -120,9 +120,8 @@ int verb_remove(struct verb_call *call, struct error *err)
 			bundle_retire(&call->broker->store, all[i].bundle);
 			continue;
 		}
-		events_note_slot(&call->broker->store, all[i].slot,
-				 EVENT_REMOVED);
-		slot_end_name(&call->broker->store, all[i].slot);
+		slot_drop_name(&call->broker->store, all[i].slot,
+			       EVENT_REMOVED);
 		slot_update_state(&call->broker->store, all[i].slot);
 	}
 	return VERB_DONE;

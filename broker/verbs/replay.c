@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bundle of a recorded answer, if it is still there. */
+/* The bundle of a recorded reply, if it is still there. */
 static uint32_t find_bundle(const struct broker *broker, uint64_t id)
 {
 	const struct catalog *catalog = &broker->store.catalog;
@@ -67,7 +67,7 @@ static void replay_places(struct verb_call *call,
 	}
 }
 
-/* Find out which chunks a recorded answer speaks of, and attach them. */
+/* Find out which chunks a recorded reply speaks of, and attach them. */
 static int replay_fds(struct verb_call *call,
 		      const struct recorded_reply *recorded_reply,
 		      struct error *err)
