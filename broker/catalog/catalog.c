@@ -14,7 +14,7 @@
  *    above   records, each kind from a   slots, blocks, grants, chunks,
  *            page of its own             sessions, tickets, bundles, prefixes,
  *                                        communicators, groups, fences,
- *                                        channels
+ *                                        channels, runs
  *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
  *                                        prefix
  *    above   64 GiB                      blobs
@@ -55,6 +55,7 @@
 #define N_GROUPS   ((UINT64_C(64) << 10) + 1)
 #define N_FENCES   TABLE_SLOTS   /* one for each slot */
 #define N_CHANNELS UINT64_C(129) /* CATALOG_CHANNELS */
+#define N_RUNS     TABLE_RUNS    /* one for each verdict */
 
 #define SLOTS_AT    JOURNAL_END
 #define BLOCKS_AT   PAGE_UP(SLOTS_AT + N_SLOTS * sizeof(struct slot_record))
@@ -73,8 +74,9 @@
 #define FENCES_AT PAGE_UP(GROUPS_AT + N_GROUPS * sizeof(struct group_record))
 #define CHANNELS_AT                                                            \
 	PAGE_UP(FENCES_AT + N_FENCES * sizeof(struct ready_fence_record))
-#define RECORDS_END                                                            \
+#define RUNS_AT                                                                \
 	PAGE_UP(CHANNELS_AT + N_CHANNELS * sizeof(struct channel_record))
+#define RECORDS_END PAGE_UP(RUNS_AT + N_RUNS * sizeof(struct run_record))
 
 #define N_NAME_BUCKETS   (UINT64_C(1) << 20)
 #define N_GRANT_BUCKETS  (UINT64_C(1) << 20)
@@ -104,9 +106,10 @@ _Static_assert(sizeof(struct ticket_record) == 56, "ticket");
 _Static_assert(sizeof(struct bundle_record) == 144, "bundle");
 _Static_assert(sizeof(struct prefix_record) == 48, "prefix");
 _Static_assert(sizeof(struct comm_record) == 1368, "communicator");
-_Static_assert(sizeof(struct group_record) == 576, "group");
+_Static_assert(sizeof(struct group_record) == 616, "group");
 _Static_assert(sizeof(struct ready_fence_record) == 64, "ready fence");
 _Static_assert(sizeof(struct channel_record) == 1336, "channel");
+_Static_assert(sizeof(struct run_record) == 34560, "run");
 _Static_assert(N_CHANNELS == CATALOG_CHANNELS, "channels");
 _Static_assert(BLOBS_AT % LAYOUT_PAGE_SIZE == 0, "blobs");
 _Static_assert(N_BUNDLES == CATALOG_BUNDLES, "bundles");
@@ -140,6 +143,7 @@ static const struct section sections[SECTION_N] = {
 	[SECTION_GROUP] = SECTION(GROUP, group_record, next),
 	[SECTION_READY_FENCE] = SECTION(FENCE, ready_fence_record, session),
 	[SECTION_CHANNEL] = SECTION(CHANNEL, channel_record, n_slots),
+	[SECTION_RUN] = SECTION(RUN, run_record, comm),
 };
 
 static const struct {

@@ -26,6 +26,7 @@
  */
 #pragma once
 #include "proto/message.h"
+#include "shm/board.h"
 #include "shm/table.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,7 +35,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 10
+#define CATALOG_LAYOUT_VERSION 11
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* including record 0 */
 #define CATALOG_CHANNELS       129  /* likewise */
@@ -54,6 +55,7 @@ enum catalog_section {
 	SECTION_GROUP,
 	SECTION_READY_FENCE,
 	SECTION_CHANNEL,
+	SECTION_RUN,
 	SECTION_N
 };
 
@@ -272,6 +274,17 @@ struct comm_record {
 	struct comm_place places[MESSAGE_MAX_RANKS];
 };
 
+/* The part of a group that lasts as long as a run. */
+struct group_run {
+	uint64_t run;      /* its id; of an earlier run: all of this is over */
+	uint64_t id;       /* by which its ranks name the group */
+	uint64_t answered; /* mask of ranks that got it */
+	uint32_t index;    /* among the groups of the run */
+	/* Memory that the run keeps; 0: not made. */
+	uint32_t grads, partial;
+	uint32_t reserved;
+};
+
 struct group_record {
 	uint64_t id;        /* 0: the record is free */
 	uint64_t spec_blob; /* blob: the encoded group_request that made it */
@@ -285,6 +298,41 @@ struct group_record {
 	uint64_t plan_hash; /* a plan made again must have the same hash */
 	/* Gathers and reductions of all finished runs. */
 	uint64_t n_gathers, n_reductions;
+	struct group_run run; /* only if the ranks do the work alone */
+};
+
+/* A rank of a run, by its place. */
+struct run_rank {
+	uint32_t session;     /* 0: it has left or died */
+	uint32_t is_answered; /* it knows that all have joined */
+	/* That it has committed, while others have not; else 0. */
+	uint64_t step;
+	uint64_t n_gathers; /* that it had begun before */
+	uint32_t n_inputs;
+	uint32_t inputs[BOARD_MAX_AHEAD]; /* slots, pinned, in any order */
+};
+
+/* Memory that ranks gather into: see gather_buffers.h. */
+struct run_buffer {
+	uint64_t generation;
+	uint32_t slot; /* 0: not made */
+	uint32_t version;
+	uint32_t is_pinned;
+	uint32_t reserved;
+};
+
+/* A run whose ranks do the work alone, from when all have joined until all have
+ * left, or it has failed: see run_record.h. */
+struct run_record {
+	uint64_t id;       /* 0: the record is free */
+	uint32_t comm;     /* the record of its communicator */
+	uint32_t verdict;  /* its word in the state table */
+	uint32_t direct;   /* enum comm_direct */
+	uint32_t is_shown; /* ranks may have its board */
+	/* The first rank's request; its name is NULL. */
+	struct comm_join_request asked;
+	struct run_rank ranks[MESSAGE_MAX_RANKS];
+	struct run_buffer buffers[GATHERS_BUFFERS];
 };
 
 /* The ready fence of a slot's contents: see ready_fence.h. */
@@ -461,7 +509,8 @@ int catalog_check_room(const struct catalog *catalog,
 	X(SECTION_COMM, comm)                                                  \
 	X(SECTION_GROUP, group)                                                \
 	X(SECTION_READY_FENCE, ready_fence)                                    \
-	X(SECTION_CHANNEL, channel)
+	X(SECTION_CHANNEL, channel)                                            \
+	X(SECTION_RUN, run)
 #define X(SECTION, noun)                                                       \
 	struct noun##_record *catalog_##noun(const struct catalog *catalog,    \
 					     uint32_t index);

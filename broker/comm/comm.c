@@ -8,6 +8,7 @@
 #include "broker/comm/comm_record.h"
 #include "broker/comm/group_record.h"
 #include "broker/comm/run_board.h"
+#include "broker/comm/run_record.h"
 #include "broker/comm/verdict.h"
 #include "broker/session/session.h"
 #include "broker/tensor/store.h"
@@ -224,6 +225,7 @@ static void part(struct comm *comm, uint32_t rank)
 	comm->ranks[rank].session = NULL;
 	comm->ranks[rank].has_left = true;
 	comm->n_left++;
+	run_record_note_rank(comm, rank);
 	comm_wake(comm);
 }
 

@@ -7,7 +7,8 @@
  * fails as soon as one rank dies or is late, the engine fails, or the remaining
  * ranks request something that needs a rank that has left. A failed run stays
  * until its survivors have left, so that they learn the cause; meanwhile the
- * name can be joined again. After a restart of the broker there are no runs.
+ * name can be joined again. Of the runs, those whose ranks do all work alone
+ * outlive the broker (run_record.h).
  *
  * A rank waits by a parked request for the communicator's key (waiter.h):
  * comm_wake() reruns all such requests.
@@ -16,7 +17,8 @@
  * comm_progress.h, between transactions, start what can be started.
  *
  * This file: the state, finding, failing, leaving. comm_join.h: joining.
- * comm_run.h: the beginning and end of a run. comm_commit.h: commits.
+ * comm_run.h: the beginning and end of a run. run_adopt.h: after a restart.
+ * comm_commit.h: commits.
  * comm_late.h: deadlines. comm_worker.h: on devices, where fsdp-worker does the
  * work. group.h: registering, storage. gather.h: unshard, reshard, the limiter.
  * reduce.h: inputs and reductions.
@@ -39,7 +41,6 @@ struct engine;
 struct store;
 struct comm;
 struct full_aside;
-struct gather_buffer;
 struct group;
 struct session;
 struct verb_call;
@@ -68,11 +69,9 @@ struct comm_rank {
 	bool is_answered; /* it got the reply that it has joined */
 	uint32_t pid;     /* kept for messages after it is gone */
 	char command[16];
-	/* Inputs that it has, including those being reduced. */
+	/* Inputs that it has, including those being reduced; not where ranks
+	 * reduce without the broker (input.h). */
 	uint32_t n_inputs;
-	/* Where ranks reduce without the broker: these, pinned, in any order;
-	 * the rank keeps them until it gives them back. */
-	uint32_t inputs[BOARD_MAX_AHEAD];
 	uint64_t step; /* that it has committed; until then 0 */
 	/* Before that, if the ranks gather without the broker. */
 	uint64_t n_gathers;
@@ -83,6 +82,7 @@ struct comm {
 	uint64_t id;
 	/* comm_record; 0 once the run has failed or is over. */
 	uint32_t record;
+	uint32_t run;          /* run_record; 0: it has none */
 	enum comm_state state; /* proto/message.h */
 	struct error failure;  /* valid in COMM_FAILED */
 	uint32_t n_world, n_shards;
@@ -97,10 +97,11 @@ struct comm {
 	uint32_t verdict;   /* verdict.h; 0: none */
 	uint32_t direct;    /* enum comm_direct: what its ranks do alone */
 	struct board board; /* run_board.h; page NULL: not made */
+	bool is_board_kept; /* in the fd store */
 	/* See comm_worker.h. */
 	bool is_at_worker;             /* the worker has opened it, or will */
 	uint64_t n_begun, n_submitted; /* gathers and reductions together */
-	uint64_t agreeing, agreed;     /* steps, compared over all nodes */
+	uint64_t comparing, compared;  /* steps, compared over all nodes */
 	bool has_nccl_id;
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	int32_t timeout_ms;
@@ -122,9 +123,6 @@ struct comm {
 	struct limiter *limiter;
 	struct calls gathers; /* gather.h */
 	struct full_aside *first_aside;
-	/* Of ranks that gather without the broker; owned (gather_buffers.h). */
-	struct gather_buffer *gather_buffers;
-	uint32_t n_gather_buffers;
 	/* Memory was recalled then; a deadline exists to do so again. */
 	uint64_t recalled_ms;
 	uint32_t recall_position;

@@ -3,6 +3,7 @@
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
+#include "broker/comm/run_record.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -93,6 +94,7 @@ int comm_commit(struct comm *comm, uint32_t rank,
 	comm->committing = request->step;
 	comm->ranks[rank].step = request->step;
 	comm->ranks[rank].n_gathers = request->n_gathers;
+	run_record_note_rank(comm, rank);
 	comm_wake(comm);
 	return 0;
 }
@@ -114,12 +116,14 @@ static void complete_commit(struct comm *comm)
 		failpoint("comm.flipped");
 	}
 	catalog_set(catalog, record->step, step);
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		comm->ranks[i].step = 0;
+		run_record_note_rank(comm, i);
+	}
 	catalog_commit(catalog);
 	failpoint("comm.committed");
 	comm->step = step;
 	comm->committing = 0;
-	for (uint32_t i = 0; i < comm->n_ranks; i++)
-		comm->ranks[i].step = 0;
 	comm->comms->n_commits++;
 	gathers_on_commit(comm);
 	comm_wake(comm);
@@ -128,6 +132,6 @@ static void complete_commit(struct comm *comm)
 void comm_commit_progress(struct comm *comm)
 {
 	if (comm->committing && comm_committed(comm) == comm_all(comm) &&
-	    comm_worker_has_agreed(comm))
+	    comm_worker_has_compared(comm))
 		complete_commit(comm);
 }

@@ -9,6 +9,7 @@
 #include "broker/comm/comm_record.h"
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
+#include "broker/comm/run_record.h"
 #include "broker/session/session.h"
 #include "broker/tensor/store.h"
 #include "cuda/device.h"
@@ -216,6 +217,7 @@ static void run(struct comm *comm)
 		return;
 	}
 	note_places(comm);
+	run_record_make(comm);
 	if (!comm_is_by_worker(comm))
 		comm->state = COMM_RUNNING;
 	/* Otherwise the next round has the worker open it. */
@@ -335,6 +337,7 @@ static int look(struct comm *comm, uint32_t rank, struct error *err)
 	if (comm->state == COMM_JOINING)
 		return COMM_JOIN_WAIT;
 	comm->ranks[place].is_answered = true;
+	run_record_note_rank(comm, place);
 	return COMM_JOIN_DONE;
 }
 

@@ -26,7 +26,7 @@ static uint64_t joined_mask(const struct comm *comm)
 
 static uint64_t commit_deadline(const struct comm *comm)
 {
-	if (!comm->committing || comm->agreeing == comm->committing)
+	if (!comm->committing || comm->comparing == comm->committing)
 		return UINT64_MAX;
 	return comm->committing_since_ms + (uint64_t)comm->timeout_ms;
 }

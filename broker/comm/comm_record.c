@@ -312,7 +312,6 @@ static int adopt_groups(struct comms *comms, struct error *err)
 	return 0;
 }
 
-/* No rank is in it: keep it as if all had just left, or free it. */
 static int adopt(struct comms *comms, uint32_t record, struct error *err)
 {
 	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
@@ -323,15 +322,10 @@ static int adopt(struct comms *comms, uint32_t record, struct error *err)
 				    ACCOUNT_GROUPS, COMM_RECORD_CHARGE, err);
 	if (r < 0)
 		return r;
-	r = add_deadline(comms, record, err);
-	if (r < 0)
-		return r;
-	if (!comm->deadline_ms)
-		comm_record_keep(comms, record);
-	return 0;
+	return add_deadline(comms, record, err);
 }
 
-int comms_adopt(struct comms *comms, struct error *err)
+int comm_records_adopt(struct comms *comms, struct error *err)
 {
 	struct catalog *catalog = &comms->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
@@ -342,6 +336,5 @@ int comms_adopt(struct comms *comms, struct error *err)
 		if (catalog_comm(catalog, i)->id)
 			r = adopt(comms, i, err);
 	}
-	catalog_commit(catalog);
 	return r;
 }

@@ -19,9 +19,8 @@ struct session;
 
 #define COMM_RECORD_CHARGE 16
 
-/* After a restart: set the deadlines of kept communicators. Call it
- * before slot_adopt_all(). */
-int comms_adopt(struct comms *comms, struct error *err);
+/* After a restart: charge for them, and set their deadlines. */
+int comm_records_adopt(struct comms *comms, struct error *err);
 
 /* Find the record of that name. Returns 0 without one. */
 uint32_t comm_record_find(const struct comms *comms, const char *name);

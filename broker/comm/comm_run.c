@@ -8,6 +8,7 @@
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/run_board.h"
+#include "broker/comm/run_record.h"
 #include "broker/comm/verdict.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
@@ -50,13 +51,12 @@ static uint32_t find_direct(const struct comm *comm)
 	return direct;
 }
 
-static void fill_new(struct comm *comm, const struct comm_join_request *request)
+/* Its id and its record are known. */
+static void fill(struct comm *comm, const struct comm_join_request *request)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
 	const struct comm_record *record = catalog_comm(catalog, comm->record);
 
-	comm->id = catalog->header->next_comm_id;
-	catalog_set(catalog, catalog->header->next_comm_id, comm->id + 1);
 	comm->state = COMM_JOINING;
 	comm->n_world = request->n_ranks;
 	comm->n_ranks = request->n_local;
@@ -68,34 +68,31 @@ static void fill_new(struct comm *comm, const struct comm_join_request *request)
 	comm->n_inputs = request->n_inputs;
 	comm->step = record->step;
 	comm->access = record->access;
+	comm->uid = record->uid;
 	comm->begun_ms = now_ms();
-	snprintf(comm->name, sizeof(comm->name), "%s", request->name);
+	comm_record_name(comm->comms, comm->record, comm->name);
 	snprintf(comm->key, sizeof(comm->key), "//comm/%llu",
 		 (unsigned long long)comm->id);
 	comm->asked = *request;
 	comm->asked.name = comm->name;
 	place_ranks(comm, record);
-	verdict_open(comm);
-	comm->direct = find_direct(comm);
 }
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
 
 /* A failed run outlives its record, so it is charged separately. */
-static int charge(struct comm *comm, const char *name, struct error *err)
+static int charge(const struct comm *comm, struct error *err)
 {
 	struct accounts *accounts = &comm->comms->store->base->accounts;
-	struct account *account;
+	struct account *account = accounts_get(accounts, comm->uid);
 	int r;
 
-	comm->uid =
-		catalog_comm(&comm->comms->store->catalog, comm->record)->uid;
-	account = accounts_get(accounts, comm->uid);
 	if (!account)
 		return error_nomem(err, "uid %u", comm->uid);
 	r = account_charge(accounts, account, ACCOUNT_GROUPS, COMM_RUN_CHARGE,
 			   err);
-	return r < 0 ? error_wrap(err, r, "cannot run communicator '%s'", name)
+	return r < 0 ? error_wrap(err, r, "cannot run communicator '%s'",
+				  comm->name)
 		     : 0;
 }
 
@@ -108,9 +105,10 @@ static void refund(struct comm *comm)
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
-int comm_new(struct comms *comms, uint32_t record,
-	     const struct comm_join_request *request, struct comm **ret,
-	     struct error *err)
+/* Make the struct, which nobody is charged for yet and no list has. */
+static int make(struct comms *comms, uint64_t id, uint32_t record,
+		const struct comm_join_request *request, struct comm **ret,
+		struct error *err)
 {
 	const struct limiter_options options = {
 		.kind = request->limiter == COMM_LIMITER_FSDP1 ? LIMITER_FSDP1
@@ -127,34 +125,93 @@ int comm_new(struct comms *comms, uint32_t record,
 	if (!comm)
 		return error_nomem(err, "one more communicator");
 	comm->comms = comms;
+	comm->id = id;
 	comm->record = record;
 	r = limiter_new(&options, &comm->limiter, err);
 	if (r < 0)
 		goto free_comm;
-	r = charge(comm, request->name, err);
-	if (r < 0)
-		goto free_limiter;
 	r = comm_late_init(comm, err);
 	if (r < 0)
-		goto refund_run;
-	fill_new(comm, request);
-	comm_record_use(comms, record, request);
+		goto free_limiter;
+	fill(comm, request);
+	*ret = comm;
+	return 0;
+
+free_limiter:
+	limiter_free(comm->limiter);
+free_comm:
+	free(comm);
+	return r;
+}
+
+static void unmake(struct comm *comm)
+{
+	comm_late_deinit(comm);
+	limiter_free(comm->limiter);
+	free(comm);
+}
+
+static void enlist(struct comm *comm)
+{
+	struct comms *comms = comm->comms;
+
 	comm->next = comms->first;
 	if (comm->next)
 		comm->next->prev = comm;
 	comms->first = comm;
 	comms->n++;
 	comm_late_update(comm);
+}
+
+int comm_new(struct comms *comms, uint32_t record,
+	     const struct comm_join_request *request, struct comm **ret,
+	     struct error *err)
+{
+	struct catalog *catalog = &comms->store->catalog;
+	uint64_t id = catalog->header->next_comm_id;
+	struct comm *comm;
+	int r;
+
+	r = make(comms, id, record, request, &comm, err);
+	if (r < 0)
+		return r;
+	r = charge(comm, err);
+	if (r < 0) {
+		unmake(comm);
+		return r;
+	}
+	catalog_set(catalog, catalog->header->next_comm_id, id + 1);
+	verdict_open(comm);
+	comm->direct = find_direct(comm);
+	comm_record_use(comms, record, request);
+	enlist(comm);
 	*ret = comm;
 	return 0;
+}
 
-refund_run:
-	refund(comm);
-free_limiter:
-	limiter_free(comm->limiter);
-free_comm:
-	free(comm);
-	return r;
+int comm_revive(struct comms *comms, uint32_t run, struct comm **ret,
+		struct error *err)
+{
+	const struct run_record *record =
+		catalog_run(&comms->store->catalog, run);
+	struct comm *comm;
+	int r;
+
+	r = make(comms, record->id, record->comm, &record->asked, &comm, err);
+	if (r < 0)
+		return r;
+	r = accounts_charge_adopted(&comms->store->base->accounts, comm->uid,
+				    ACCOUNT_GROUPS, COMM_RUN_CHARGE, err);
+	if (r < 0) {
+		unmake(comm);
+		return r;
+	}
+	comm->run = run;
+	comm->verdict = record->verdict;
+	comm->direct = record->direct;
+	enlist(comm);
+	*ret = comm;
+	return 0;
 }
 
 void comm_free(struct comm *comm)
@@ -170,9 +227,8 @@ void comm_free(struct comm *comm)
 	comm_release_record(comm);
 	run_board_close(comm);
 	groups_free(comm);
+	run_record_free(comm);
 	wake_name(&comms->store->base->wake, comm->key);
-	comm_late_deinit(comm);
-	limiter_free(comm->limiter);
 	refund(comm);
 	if (comm->prev)
 		comm->prev->next = comm->next;
@@ -181,11 +237,13 @@ void comm_free(struct comm *comm)
 	if (comm->next)
 		comm->next->prev = comm->prev;
 	comms->n--;
-	free(comm);
+	unmake(comm);
 }
 
 void comms_deinit(struct comms *comms)
 {
-	while (comms->first)
+	while (comms->first) {
+		(void)run_record_leave(comms->first);
 		comm_free(comms->first);
+	}
 }

@@ -19,7 +19,13 @@ int comm_new(struct comms *comms, uint32_t record,
 	     const struct comm_join_request *request, struct comm **ret,
 	     struct error *err);
 
+/* After a restart: make the struct of the run that has this run_record, still
+ * without groups, board and ranks. */
+int comm_revive(struct comms *comms, uint32_t run, struct comm **ret,
+		struct error *err);
+
 void comm_free(struct comm *comm);
 
-/* Free everything volatile; the records stay. */
+/* The broker ends: free everything volatile. The records stay, and so do runs
+ * with which a later broker can go on. */
 void comms_deinit(struct comms *comms);

@@ -63,16 +63,16 @@ static void fail(struct comm *comm, int code, const char *sentence)
 
 /* --- comparing ----------------------------------------------------------- */
 
-static void ask(struct comm *comm, struct job_agree *agree, uint64_t about,
+static void ask(struct comm *comm, struct job_compare *compare, uint64_t about,
 		engine_done_fn *done)
 {
 	struct error err = ERROR_NULL;
 	struct matter *matter = matter_new(comm, about, &err);
 
-	agree->kind = JOB_AGREE;
-	agree->comm = comm->id;
-	if (matter &&
-	    engine_agree(comm->comms->engine, agree, done, matter, &err) == 0)
+	compare->kind = JOB_COMPARE;
+	compare->comm = comm->id;
+	if (matter && engine_compare(comm->comms->engine, compare, done, matter,
+				     &err) == 0)
 		return;
 	free(matter);
 	fail(comm, -ECONNABORTED, err.msg);
@@ -81,13 +81,13 @@ static void ask(struct comm *comm, struct job_agree *agree, uint64_t about,
 static void ask_about_step(struct comm *comm, uint64_t step, const char *what,
 			   engine_done_fn *done)
 {
-	struct job_agree agree = {.value = step};
+	struct job_compare compare = {.value = step};
 
-	snprintf(agree.what, sizeof(agree.what), "%s", what);
-	ask(comm, &agree, step, done);
+	snprintf(compare.what, sizeof(compare.what), "%s", what);
+	ask(comm, &compare, step, done);
 }
 
-static void on_step_agreed(void *data, const struct job_done *done)
+static void on_step_compared(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
 	struct comms *comms = matter->comms;
@@ -97,22 +97,22 @@ static void on_step_agreed(void *data, const struct job_done *done)
 	if (comm && done->code < 0) {
 		fail(comm, -ECONNABORTED, done->sentence);
 	} else if (comm) {
-		comm->agreed = step;
+		comm->compared = step;
 		comm_wake(comm);
 	}
 	catalog_commit(&comms->store->catalog);
 }
 
-bool comm_worker_has_agreed(struct comm *comm)
+bool comm_worker_has_compared(struct comm *comm)
 {
-	if (!comm_worker_is_bound(comm) || comm->agreed == comm->committing)
+	if (!comm_worker_is_bound(comm) || comm->compared == comm->committing)
 		return true;
-	if (comm->agreeing == comm->committing ||
+	if (comm->comparing == comm->committing ||
 	    comm->n_submitted < comm->n_begun)
 		return false;
-	comm->agreeing = comm->committing;
+	comm->comparing = comm->committing;
 	ask_about_step(comm, comm->committing, "the step to commit",
-		       on_step_agreed);
+		       on_step_compared);
 	return false;
 }
 
@@ -217,7 +217,7 @@ uint64_t comm_worker_take_turn(struct comm *comm)
 	return ++comm->n_begun;
 }
 
-static void on_plan_agreed(void *data, const struct job_done *done)
+static void on_plan_compared(void *data, const struct job_done *done)
 {
 	struct matter *matter = data;
 	struct comms *comms = matter->comms;
@@ -229,7 +229,7 @@ static void on_plan_agreed(void *data, const struct job_done *done)
 	if (comm && done->code < 0) {
 		fail(comm, -ECONNABORTED, done->sentence);
 	} else if (group) {
-		group->is_agreed = true;
+		group->is_compared = true;
 		comm_wake(comm);
 	}
 	catalog_commit(&comms->store->catalog);
@@ -237,12 +237,12 @@ static void on_plan_agreed(void *data, const struct job_done *done)
 
 static void ask_about_plan(struct group *group)
 {
-	struct job_agree agree = {.value = group->plan.hash};
+	struct job_compare compare = {.value = group->plan.hash};
 
-	snprintf(agree.what, sizeof(agree.what), "the plan of group '%.*s'",
-		 (int)sizeof(agree.what) / 2, group->name);
-	group->is_agreeing = true;
-	ask(group->comm, &agree, group->id, on_plan_agreed);
+	snprintf(compare.what, sizeof(compare.what), "the plan of group '%.*s'",
+		 (int)sizeof(compare.what) / 2, group->name);
+	group->is_comparing = true;
+	ask(group->comm, &compare, group->id, on_plan_compared);
 }
 
 bool comm_worker_is_turn(struct group *group, uint64_t turn)
@@ -253,9 +253,9 @@ bool comm_worker_is_turn(struct group *group, uint64_t turn)
 		return true;
 	if (turn != comm->n_submitted + 1)
 		return false;
-	if (!group->is_agreed && !group->is_agreeing)
+	if (!group->is_compared && !group->is_comparing)
 		ask_about_plan(group);
-	return group->is_agreed;
+	return group->is_compared;
 }
 
 void comm_worker_end_turn(struct comm *comm)

@@ -24,7 +24,7 @@ void comms_on_worker_death(struct comms *comms, const struct error *cause);
 
 /* All ranks on this node have committed: have those of the other nodes? The
  * first call asks them, after all earlier work was submitted. */
-bool comm_worker_has_agreed(struct comm *comm);
+bool comm_worker_has_compared(struct comm *comm);
 
 /* Take the next number in the sequence of calls, for a new gather
  * or reduction. */

@@ -9,22 +9,16 @@
  *
  * When memory is short, all buffers are unpinned and the ranks are asked for
  * those that they do not use. From then on only the ranks' holds keep them.
+ *
+ * What the broker knows of them is in the run's record (run_record.h).
  */
 #pragma once
-#include "proto/message_part.h"
-#include <stdbool.h>
 #include <stdint.h>
 
 struct comm;
 struct comms;
 struct error;
 struct group;
-
-struct gather_buffer {
-	struct slot_ref ref; /* slot 0: not made */
-	uint32_t version;
-	bool is_pinned;
-};
 
 /* Find or make the memory of this version of a buffer, large enough for the
  * group. Returns enum pool_outcome. -EINVAL: there is no such buffer, or it is

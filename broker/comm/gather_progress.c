@@ -10,19 +10,12 @@
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include <errno.h>
 #include <stdlib.h>
 
-static void fail(const struct group *group, const struct error *cause)
+static void finish(struct gather *gather)
 {
-	comm_fail(group->comm, -ECONNABORTED,
-		  "the work stopped while group '%s' of communicator '%s' was "
-		  "gathered: %s",
-		  group->name, group->comm->name, cause->msg);
-}
+	struct group *group = gather->call.group;
 
-static void finish(struct group *group, struct gather *gather)
-{
 	gather->state = GATHER_DONE;
 	gathers_restart_waits(group->comm);
 	gather_end_if_over(gather);
@@ -33,21 +26,14 @@ static void on_gathered(void *data, const struct job_done *done)
 {
 	struct work *work = data;
 	struct comms *comms = work->comms;
-	struct group *group = work_find_group(work);
-	struct error cause = ERROR_NULL;
-	struct call *call;
+	struct call *call = work_end(work, WORK_STREAM_GATHER);
 
-	call = group ? calls_find(&group->comm->gathers, group, work->sequence)
-		     : NULL;
-	free(work);
 	if (!call)
 		return;
-	if (done->code < 0) {
-		error_set(&cause, done->code, "%s", done->sentence);
-		fail(group, &cause);
-	} else {
-		finish(group, gather_of(call));
-	}
+	if (done->code < 0)
+		work_fail(call->group, WORK_STREAM_GATHER, done->sentence);
+	else
+		finish(gather_of(call));
 	catalog_commit(&comms->store->catalog);
 	failpoint("gather.done");
 }
@@ -156,7 +142,7 @@ static bool start_one(struct gather *gather)
 	else if (r == POOL_OK)
 		r = submit(gather, &err);
 	if (r < 0)
-		fail(gather->call.group, &err);
+		work_fail(gather->call.group, WORK_STREAM_GATHER, err.msg);
 	return r == 0;
 }
 

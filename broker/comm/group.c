@@ -87,10 +87,9 @@ int group_find(struct comms *comms, const struct session *session, uint64_t id,
 	return 0;
 }
 
-int group_make(struct comm *comm, const char *name, struct group **ret,
-	       struct error *err)
+int group_make(struct comm *comm, const char *name, uint64_t id,
+	       struct group **ret, struct error *err)
 {
-	struct catalog *catalog = &comm->comms->store->catalog;
 	struct group *group = calloc(1, sizeof(*group));
 
 	if (!group)
@@ -98,8 +97,7 @@ int group_make(struct comm *comm, const char *name, struct group **ret,
 	snprintf(group->name, sizeof(group->name), "%s", name);
 	group->comm = comm;
 	group->since_ms = now_ms();
-	group->id = catalog->header->next_comm_id;
-	catalog_set(catalog, catalog->header->next_comm_id, group->id + 1);
+	group->id = id;
 	comm->n_registering++;
 	link_group(comm, group);
 	*ret = group;

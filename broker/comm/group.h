@@ -26,7 +26,7 @@ struct group {
 	struct plan plan;
 	uint64_t engine_plan;
 	/* All nodes have the same plan: comm_worker.h. */
-	bool is_agreeing, is_agreed;
+	bool is_comparing, is_compared;
 	/* Against ACCOUNT_GROUPS, while there is no record. */
 	uint64_t n_charged;
 	uint32_t charged_uid; /* whose account that is */
@@ -69,8 +69,8 @@ int group_find(struct comms *comms, const struct session *session, uint64_t id,
 	       struct group **ret, uint32_t *ret_rank, struct error *err);
 
 /* Make an empty group that is being registered. -ENOMEM. */
-int group_make(struct comm *comm, const char *name, struct group **ret,
-	       struct error *err);
+int group_make(struct comm *comm, const char *name, uint64_t id,
+	       struct group **ret, struct error *err);
 
 /* A registration is withdrawn if it can be completed for no rank. It stays in
  * the list until every rank was told. */

@@ -1,5 +1,6 @@
 #include "broker/comm/group_progress.h"
 #include "broker/comm/group.h"
+#include "broker/comm/run_record.h"
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
@@ -97,6 +98,10 @@ static void make_ready(struct group *group)
 					       group->shards[i].slots,
 					       rank_memory_count(group->comm));
 	}
+	group->is_ready = true;
+	group->index = group->comm->n_ready++;
+	group->comm->n_registering--;
+	run_record_note_group(group);
 	catalog_commit(&comms->store->catalog);
 	failpoint("group.stored");
 	for (uint32_t i = 0; i < 2; i++) {
@@ -106,9 +111,6 @@ static void make_ready(struct group *group)
 			rank_memory_unpin(group->comm, &pinned);
 		group->is_fresh[i] = false;
 	}
-	group->is_ready = true;
-	group->index = group->comm->n_ready++;
-	group->comm->n_registering--;
 	comm_wake(group->comm);
 }
 

@@ -152,6 +152,7 @@ static int group_new(struct comm *comm, uint32_t rank,
 		     const struct group_request *request, struct group **ret,
 		     struct error *err)
 {
+	struct catalog *catalog = &comm->comms->store->catalog;
 	struct error cause = ERROR_NULL, why = ERROR_NULL;
 	char name[RANK_TEXT];
 	struct group *group = NULL;
@@ -160,9 +161,11 @@ static int group_new(struct comm *comm, uint32_t rank,
 	r = check_number(comm, err);
 	if (r < 0)
 		return r;
-	r = group_make(comm, request->name, &group, err);
+	r = group_make(comm, request->name, catalog->header->next_comm_id,
+		       &group, err);
 	if (r < 0)
 		return r;
+	catalog_set(catalog, catalog->header->next_comm_id, group->id + 1);
 	r = set_up(group, request, &cause);
 	*ret = group;
 	if (r == 0)
@@ -175,6 +178,41 @@ static int group_new(struct comm *comm, uint32_t rank,
 	group_withdraw(group, &why);
 	return error_set(err, r, "cannot register group '%s': %s", group->name,
 			 cause.msg);
+}
+
+/* Such a group needs no plan at the engine: its ranks do the work. */
+int group_revive(struct comm *comm, uint32_t record, struct error *err)
+{
+	const struct comms *comms = comm->comms;
+	const struct group_record *kept =
+		catalog_group(&comms->store->catalog, record);
+	struct group *group;
+	int r;
+
+	r = group_make(comm, group_spec_name(comms, record), kept->run.id,
+		       &group, err);
+	if (r == 0)
+		r = group_spec_read(comms, record, &group->spec, err);
+	if (r == 0)
+		r = group_spec_plan(&group->spec, mesh_of(comm), &group->plan,
+				    err);
+	if (r < 0)
+		return r;
+	if (group->plan.hash != kept->plan_hash)
+		return error_set(err, -EINVAL,
+				 "this broker computes another layout of '%s' "
+				 "than the one that made its memory",
+				 group->name);
+	group->record = record;
+	group->side = kept->side;
+	group->step = kept->step;
+	group->registered = comm_all(comm);
+	group->answered = kept->run.answered;
+	group->is_ready = true;
+	group->index = kept->run.index;
+	comm->n_ready++;
+	comm->n_registering--;
+	return 0;
 }
 
 /* --- registering --------------------------------------------------------- */

@@ -1,5 +1,6 @@
 #include "broker/comm/input.h"
 #include "broker/comm/group.h"
+#include "broker/comm/run_record.h"
 #include "broker/tensor/slot_state.h"
 #include "proto/error.h"
 #include <assert.h>
@@ -91,7 +92,7 @@ int input_check_kept(const struct group *group, uint32_t rank,
 	char name[RANK_TEXT];
 	int r = check_gradients(group, err);
 
-	if (r < 0 || comm->ranks[rank].n_inputs < comm->n_inputs)
+	if (r < 0 || run_record_of(comm)->ranks[rank].n_inputs < comm->n_inputs)
 		return r;
 	comm_rank_name(comm, rank, name, sizeof(name));
 	return error_set(err, -EBUSY,
@@ -101,7 +102,7 @@ int input_check_kept(const struct group *group, uint32_t rank,
 }
 
 /* The place of the slot among the rank's inputs; NULL. */
-static uint32_t *find_kept(struct comm_rank *who, uint32_t slot)
+static uint32_t *find_kept(struct run_rank *who, uint32_t slot)
 {
 	for (uint32_t i = 0; i < who->n_inputs; i++) {
 		if (who->inputs[i] == slot)
@@ -112,29 +113,37 @@ static uint32_t *find_kept(struct comm_rank *who, uint32_t slot)
 
 void input_keep(struct comm *comm, uint32_t rank, uint32_t slot)
 {
-	struct comm_rank *who = &comm->ranks[rank];
+	struct catalog *catalog = &comm->comms->store->catalog;
+	struct run_rank *who = &run_record_of(comm)->ranks[rank];
 
 	assert(who->n_inputs < BOARD_MAX_AHEAD);
-	who->inputs[who->n_inputs++] = slot;
+	catalog_set(catalog, who->inputs[who->n_inputs], slot);
+	catalog_set(catalog, who->n_inputs, who->n_inputs + 1);
 }
 
 bool input_is_kept(const struct comm *comm, uint32_t slot)
 {
-	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
-		const struct comm_rank *who = &comm->ranks[rank];
+	uint32_t rank = 0;
 
-		for (uint32_t i = 0; i < who->n_inputs; i++) {
-			if (who->inputs[i] == slot)
-				return true;
-		}
-	}
-	return false;
+	while (rank < comm->n_ranks &&
+	       !find_kept(&run_record_of(comm)->ranks[rank], slot))
+		rank++;
+	return rank < comm->n_ranks;
+}
+
+/* Take the last one out, and unpin it. */
+static void release_last(struct comm *comm, struct run_rank *who)
+{
+	catalog_set(&comm->comms->store->catalog, who->n_inputs,
+		    who->n_inputs - 1);
+	(void)slot_unpin(comm->comms->store, who->inputs[who->n_inputs]);
 }
 
 int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
 	      struct error *err)
 {
-	struct comm_rank *who = &comm->ranks[rank];
+	struct catalog *catalog = &comm->comms->store->catalog;
+	struct run_rank *who = &run_record_of(comm)->ranks[rank];
 	uint32_t *place = find_kept(who, slot);
 	char name[RANK_TEXT];
 
@@ -142,16 +151,10 @@ int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
 		return error_set(
 			err, -ENOENT, "%s keeps no such input",
 			comm_rank_name(comm, rank, name, sizeof(name)));
-	*place = who->inputs[--who->n_inputs];
-	(void)slot_unpin(comm->comms->store, slot);
+	catalog_set(catalog, *place, who->inputs[who->n_inputs - 1]);
+	catalog_set(catalog, who->inputs[who->n_inputs - 1], slot);
+	release_last(comm, who);
 	return 0;
-}
-
-static void release_kept(struct comm *comm, struct comm_rank *who)
-{
-	while (who->n_inputs > 0)
-		(void)slot_unpin(comm->comms->store,
-				 who->inputs[--who->n_inputs]);
 }
 
 /* --- the end ------------------------------------------------------------- */
@@ -164,8 +167,10 @@ void inputs_release(struct comm *comm)
 		for (uint32_t rank = 0; rank < comm->n_ranks; rank++)
 			release(group, rank);
 	}
-	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
-		if (comm->direct & COMM_DIRECT_REDUCE)
-			release_kept(comm, &comm->ranks[rank]);
+	for (uint32_t rank = 0; comm->run && rank < comm->n_ranks; rank++) {
+		struct run_rank *who = &run_record_of(comm)->ranks[rank];
+
+		while (who->n_inputs > 0)
+			release_last(comm, who);
 	}
 }

@@ -14,17 +14,8 @@
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-static void fail(const struct group *group, const struct error *cause)
-{
-	comm_fail(group->comm, -ECONNABORTED,
-		  "the work stopped while group '%s' of communicator '%s' was "
-		  "reduced: %s",
-		  group->name, group->comm->name, cause->msg);
-}
 
 static void finish(struct reduction *reduction)
 {
@@ -41,22 +32,14 @@ static void on_reduced(void *data, const struct job_done *done)
 {
 	struct work *work = data;
 	struct comms *comms = work->comms;
-	struct group *group = work_find_group(work);
-	struct error cause = ERROR_NULL;
-	struct call *call;
+	struct call *call = work_end(work, WORK_STREAM_REDUCE);
 
-	call = group ? calls_find(&group->comm->reductions, group,
-				  work->sequence)
-		     : NULL;
-	free(work);
 	if (!call)
 		return;
-	if (done->code < 0) {
-		error_set(&cause, done->code, "%s", done->sentence);
-		fail(group, &cause);
-	} else {
+	if (done->code < 0)
+		work_fail(call->group, WORK_STREAM_REDUCE, done->sentence);
+	else
 		finish(reduction_of(call));
-	}
 	catalog_commit(&comms->store->catalog);
 	failpoint("reduce.done");
 }
@@ -237,7 +220,7 @@ static bool start_one(struct reduction *reduction)
 	if (r == POOL_OK && !reduction->call.group->comm->is_by_ranks)
 		r = submit(reduction, &err);
 	if (r < 0)
-		fail(reduction->call.group, &err);
+		work_fail(reduction->call.group, WORK_STREAM_REDUCE, err.msg);
 	return r == 0;
 }
 

@@ -1,12 +1,44 @@
 #include "broker/comm/run_board.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"
+#include "broker/comm/run_record.h"
 #include "broker/engine/engine.h"
+#include "broker/tensor/store.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 
 _Static_assert(BOARD_RANKS >= PLAN_MAX_RANKS && BOARD_GROUPS >= COMM_MAX_GROUPS,
 	       "a board has room for all");
+
+static void name_file(uint64_t run, char ret[FDSTORE_NAME_SIZE])
+{
+	snprintf(ret, FDSTORE_NAME_SIZE, "board%" PRIu64, run);
+}
+
+static struct fdstore *fdstore_of(const struct comm *comm)
+{
+	return &comm->comms->store->base->fdstore;
+}
+
+/* A run whose board cannot be kept now ends with the broker, unless a rank that
+ * asks later finds it can. One that ends with it anyway takes no room. */
+static void keep(struct comm *comm)
+{
+	char name[FDSTORE_NAME_SIZE];
+
+	if (!comm->run || comm->is_board_kept ||
+	    !run_record_is_sound(run_record_of(comm)))
+		return;
+	name_file(comm->id, name);
+	comm->is_board_kept = fdstore_put(fdstore_of(comm), comm->board.fd,
+					  name, NULL) == FDSTORE_OK;
+	failpoint("board.stored");
+	catalog_set(&comm->comms->store->catalog, run_record_of(comm)->is_shown,
+		    true);
+}
 
 static int make(struct comm *comm, struct error *err)
 {
@@ -34,9 +66,37 @@ int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 				 TABLE_RUNS - 1, comm->name);
 	if (!comm->board.page)
 		r = make(comm, err);
-	if (r == 0)
-		*ret_fd = comm->board.fd;
-	return r;
+	if (r < 0)
+		return r;
+	keep(comm);
+	*ret_fd = comm->board.fd;
+	return 0;
+}
+
+int run_board_adopt(struct comm *comm, struct error *err)
+{
+	char name[FDSTORE_NAME_SIZE];
+	int fd, r;
+
+	if (!run_record_of(comm)->is_shown)
+		return 0;
+	name_file(comm->id, name);
+	fd = fdstore_take(fdstore_of(comm), name);
+	if (fd < 0)
+		return error_set(err, -ENOENT, "its board was not kept");
+	comm->is_board_kept = true;
+	r = board_adopt(&comm->board, fd, comm->n_ranks, comm->id, err);
+	if (r < 0)
+		return r;
+	for (struct group *group = comm->first_group; group;
+	     group = group->next)
+		group->n_reductions = board_reduced(&comm->board, group->index);
+	return 0;
+}
+
+void run_boards_drop_strays(struct store *store)
+{
+	fdstore_drop_rest(&store->base->fdstore, "board");
 }
 
 /* How many of the group are done that are not counted yet. */
@@ -85,6 +145,12 @@ void run_board_ring(struct comm *comm)
 /* A board that was never made has no fd, not fd 0. */
 void run_board_close(struct comm *comm)
 {
+	char name[FDSTORE_NAME_SIZE];
+
+	name_file(comm->id, name);
+	if (comm->is_board_kept)
+		fdstore_remove(fdstore_of(comm), name);
+	comm->is_board_kept = false;
 	if (comm->board.page)
 		board_close(&comm->board);
 }

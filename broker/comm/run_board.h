@@ -1,16 +1,26 @@
 /*
  * The board of a run (shm/board.h): made when a rank first asks for it, and
- * rung when the run has failed. The broker never waits for what is on it.
+ * rung when the run has failed. The broker never waits for what is on it. It is
+ * in the fd store, so that a later broker has it, too.
  */
 #pragma once
 
 struct comm;
 struct comms;
 struct error;
+struct store;
 
 /* The file, which stays the run's. -EOPNOTSUPP: some ranks are on other nodes,
  * or the run has no verdict by which those who wait would learn of its end. */
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err);
+
+/* After a restart, when its groups are there: take the board that earlier ranks
+ * got, if any did. */
+int run_board_adopt(struct comm *comm, struct error *err);
+
+/* Drop what runs of an earlier broker have left. Call it after their adoption.
+ */
+void run_boards_drop_strays(struct store *store);
 
 /* Count what its ranks have reduced since the last time. */
 void run_board_count(struct comm *comm);

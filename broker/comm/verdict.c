@@ -9,6 +9,18 @@ void verdicts_clear(struct table *table)
 		table_set_verdict(table, i, 0);
 }
 
+void verdicts_adopt(const struct comms *comms)
+{
+	bool is_used[TABLE_RUNS] = {false};
+
+	for (const struct comm *comm = comms->first; comm; comm = comm->next)
+		is_used[comm->verdict] = true;
+	for (uint32_t i = 0; i < TABLE_RUNS; i++) {
+		if (!is_used[i])
+			table_set_verdict(&comms->store->table, i, 0);
+	}
+}
+
 static bool is_free(const struct table *table, uint32_t i)
 {
 	/* relaxed: nobody else writes it */

@@ -4,17 +4,20 @@
  *
  * A run has a word from its begin until it is freed, so that its ranks find it
  * failed or not theirs. It says that the run is over; why is
- * said by the reply to the next request. Only the broker writes these words,
- * and it does not read them but to find a free one: they are rebuilt from
- * nothing, since no run survives a restart.
+ * said by the reply to the next request. Only the broker writes these words.
+ * They outlive it: a run that has failed by its word stays so after a restart,
+ * since ranks may have seen it.
  */
 #pragma once
 
 struct comm;
+struct comms;
 struct table;
 
-/* At the start of the broker. */
+/* No run goes on. */
 void verdicts_clear(struct table *table);
+/* After a restart: clear the words of runs that do not go on. */
+void verdicts_adopt(const struct comms *comms);
 
 /* The run begins. Without a word, since all are in use, its `verdict` stays 0,
  * and its ranks do nothing alone. */

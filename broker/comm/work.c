@@ -2,6 +2,7 @@
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
+#include <errno.h>
 #include <stdlib.h>
 
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
@@ -27,9 +28,27 @@ uint32_t work_stream(const struct group *group, enum work_stream stream)
 	return (uint32_t)group->comm->id * 2 + (uint32_t)stream;
 }
 
-struct group *work_find_group(const struct work *work)
+struct call *work_end(struct work *work, enum work_stream stream)
 {
 	struct group *group = group_find_id(work->comms, work->group);
+	uint64_t sequence = work->sequence;
+	struct comm *comm;
 
-	return group && group->comm->state == COMM_RUNNING ? group : NULL;
+	free(work);
+	if (!group || group->comm->state != COMM_RUNNING)
+		return NULL;
+	comm = group->comm;
+	return calls_find(stream == WORK_STREAM_GATHER ? &comm->gathers
+						       : &comm->reductions,
+			  group, sequence);
+}
+
+void work_fail(const struct group *group, enum work_stream stream,
+	       const char *cause)
+{
+	comm_fail(group->comm, -ECONNABORTED,
+		  "the work stopped while group '%s' of communicator '%s' was "
+		  "%s: %s",
+		  group->name, group->comm->name,
+		  stream == WORK_STREAM_GATHER ? "gathered" : "reduced", cause);
 }

@@ -7,6 +7,7 @@
 #pragma once
 #include <stdint.h>
 
+struct call;
 struct comms;
 struct error;
 struct group;
@@ -30,5 +31,11 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 /* The number of the stream at the engine. */
 uint32_t work_stream(const struct group *group, enum work_stream stream);
 
-/* The group, if its communicator has not failed or ended; else NULL. */
-struct group *work_find_group(const struct work *work);
+/* The job has ended: free the work, and return the gather or reduction of the
+ * stream that it was for; NULL: the communicator has failed or ended. */
+struct call *work_end(struct work *work, enum work_stream stream);
+
+/* The job, or the attempt to start it, has failed, and with it the
+ * communicator. */
+void work_fail(const struct group *group, enum work_stream stream,
+	       const char *cause);
