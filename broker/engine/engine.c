@@ -11,10 +11,12 @@
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 /* A worker that dies so soon without having done a job counts as a
  * quick death. */
@@ -40,6 +42,7 @@ int engine_init(struct engine *engine, struct error *err)
 {
 	(void)err;
 	engine->next_number = engine->next_plan = 1;
+	engine->oom_fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
 	return 0;
 }
 
@@ -210,17 +213,17 @@ int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 	return 0;
 }
 
-int engine_agree(struct engine *engine, const struct job_agree *agree,
-		 engine_done_fn *done, void *data, struct error *err)
+int engine_compare(struct engine *engine, const struct job_compare *compare,
+		   engine_done_fn *done, void *data, struct error *err)
 {
 	struct engine_job *added;
-	int r = job_new(engine, sizeof(*agree), done, data, &added, err);
+	int r = job_new(engine, sizeof(*compare), done, data, &added, err);
 
 	if (r < 0)
 		return r;
-	added->message.agree = *agree;
-	added->message.agree.number = added->number;
-	take_comm(engine, added, agree->comm);
+	added->message.compare = *compare;
+	added->message.compare.number = added->number;
+	take_comm(engine, added, compare->comm);
 	append(engine, added);
 	return 0;
 }
@@ -603,4 +606,7 @@ void engine_stop(struct engine *engine)
 	fail_jobs(engine, take_all(engine), &cause);
 	while (engine->plans)
 		engine_free_plan(engine, engine->plans);
+	if (engine->oom_fd >= 0)
+		close(engine->oom_fd);
+	engine->oom_fd = -1;
 }

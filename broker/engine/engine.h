@@ -54,6 +54,7 @@ struct engine {
 	struct store *store;
 	const struct rlimit *first_limit; /* restored in the worker */
 	struct engine_hooks hooks;
+	int oom_fd;                   /* the broker's oom_score_adj; -1 */
 	struct engine_worker *worker; /* NULL: not running */
 	int32_t pid;                  /* of the worker; 0 */
 	bool is_ready;                /* the worker said hello */
@@ -163,8 +164,8 @@ int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
 void engine_forget_comm(struct engine *engine, uint64_t comm);
 
 /* Submit a job that compares a value over all nodes. */
-int engine_agree(struct engine *engine, const struct job_agree *agree,
-		 engine_done_fn *done, void *data, struct error *err);
+int engine_compare(struct engine *engine, const struct job_compare *compare,
+		   engine_done_fn *done, void *data, struct error *err);
 
 /* The record of a chunk was released: the worker unmaps the chunk. */
 void engine_forget_chunk(struct engine *engine, uint32_t chunk_index);

@@ -45,7 +45,7 @@ struct engine_job {
 		struct job host;
 		struct job_device device;
 		struct job_comm comm;
-		struct job_agree agree;
+		struct job_compare compare;
 	} message;
 	size_t size; /* of the message */
 	uint64_t number;

@@ -113,6 +113,29 @@ destroy_files:
 	return r;
 }
 
+/*
+ * Do it without the protection from the kernel's OOM killer that the unit gives
+ * the broker: the worker inherits its value, and can be started again. It could
+ * not write its own, since the sandbox has no file of its process.
+ */
+static int spawn_unprotected(const struct engine *engine, const char *path,
+			     int link_fd, pid_t *ret_pid)
+{
+	char text[16] = "";
+	ssize_t n = pread(engine->oom_fd, text, sizeof(text) - 1, 0);
+	bool is_protected = n > 0 && text[0] == '-' &&
+			    pwrite(engine->oom_fd, "0", 1, 0) == 1;
+	int r = spawn(path, link_fd, ret_pid);
+
+	if (is_protected && pwrite(engine->oom_fd, text, (size_t)n, 0) < 0)
+		log_line(LOG_LEVEL_WARNING,
+			 "cannot set oom_score_adj back to %.*s: %s; the "
+			 "kernel may kill the broker when memory is short",
+			 (int)strcspn(text, "\n"), text,
+			 strerrordesc_np(errno));
+	return r;
+}
+
 /* The raised limit on descriptors is for the broker only. */
 static void restore_limit(const struct engine_worker *worker)
 {
@@ -137,7 +160,8 @@ static int start_process(struct engine_worker *worker, struct error *err)
 	worker->link_fd = fds[0];
 	r = failpoint_fail("engine.spawn");
 	if (r == 0)
-		r = -spawn(path, fds[1], &worker->pid);
+		r = -spawn_unprotected(worker->engine, path, fds[1],
+				       &worker->pid);
 	close(fds[1]);
 	if (r < 0) {
 		worker->pid = 0;

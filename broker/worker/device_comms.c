@@ -289,15 +289,15 @@ int device_comms_take_timelines(struct device_comms *comms,
 
 /* --- jobs ---------------------------------------------------------------- */
 
-int device_comms_agree(struct device_comms *comms,
-		       const struct job_agree *message, struct error *err)
+int device_comms_compare(struct device_comms *comms,
+			 const struct job_compare *message, struct error *err)
 {
 	struct device_comm *comm;
 	struct device_job *job;
 	int r = find_for_job(comms, message->comm, &comm, err);
 
 	if (r == 0)
-		r = device_job_new(comms->sock_fd, JOB_AGREE, message->number,
+		r = device_job_new(comms->sock_fd, JOB_COMPARE, message->number,
 				   comm->n_ranks, &job, err);
 	if (r < 0)
 		return r;

@@ -25,8 +25,8 @@ void device_comms_deinit(struct device_comms *comms);
 /* The jobs: answered when they are done, or else an error, to be answered. */
 int device_comms_open(struct device_comms *comms, const struct job_comm *job,
 		      struct error *err);
-int device_comms_agree(struct device_comms *comms, const struct job_agree *job,
-		       struct error *err);
+int device_comms_compare(struct device_comms *comms,
+			 const struct job_compare *job, struct error *err);
 int device_comms_run(struct device_comms *comms, const struct job_device *job,
 		     struct error *err);
 

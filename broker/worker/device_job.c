@@ -97,7 +97,8 @@ void device_share_end(struct device_share *share, const struct error *err)
 	if (!is_last)
 		return;
 	job->end_ns = now_ns();
-	/* Before the answer: what is forgotten then is unmapped then. */
+	/* Before the broker learns that it is done: what is forgotten then is
+	 * unmapped then. */
 	give_back(job);
 	device_job_answer(job, &job->failure);
 	job_free(job);

@@ -53,7 +53,7 @@ struct device_job {
 			bool has_factor, is_sum_forced;
 			double factor;
 		};
-		/* JOB_AGREE */
+		/* JOB_COMPARE */
 		struct {
 			uint64_t value;
 			char what[JOB_MAX_WHAT];

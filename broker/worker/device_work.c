@@ -62,7 +62,7 @@ static int open_rank(struct device_rank *rank, struct error *err)
 
 /* --- comparing ----------------------------------------------------------- */
 
-/* That ranks differ is an answer, and no failure of the communicator. */
+/* That ranks differ is a result, and no failure of the communicator. */
 static int verify_equal(struct device_rank *rank, struct device_share *share,
 			struct error *err)
 {
@@ -248,7 +248,7 @@ int device_work_begin(struct device_rank *rank, struct device_share *share,
 	switch (share->job->kind) {
 	case JOB_COMM:
 		return open_rank(rank, err);
-	case JOB_AGREE:
+	case JOB_COMPARE:
 		return verify_equal(rank, share, err);
 	case JOB_DEVICE_GATHER:
 		return gather(rank, share, err);

@@ -46,7 +46,7 @@ enum job_message_kind {
 	/* to the worker, of communicators on devices */
 	JOB_COMM = 9,           /* struct job_comm */
 	JOB_FORGET_COMM = 10,   /* struct job_forget_comm */
-	JOB_AGREE = 11,         /* struct job_agree */
+	JOB_COMPARE = 11,       /* struct job_compare */
 	JOB_DEVICE_GATHER = 12, /* struct job_device */
 	JOB_DEVICE_REDUCE = 13, /* struct job_device */
 	JOB_TIMELINES = 14,     /* struct job_timelines, with an fd */
@@ -154,7 +154,7 @@ struct job_timelines {
 
 /* A job: -EINVAL unless all ranks of the world have the same value; the
  * sentence says what differs ("the step to commit"), and names a rank. */
-struct job_agree {
+struct job_compare {
 	uint32_t kind;
 	uint32_t reserved;
 	uint64_t number;

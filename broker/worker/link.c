@@ -33,7 +33,7 @@ static const struct {
 	[JOB_REDUCE] = {sizeof(struct job), 0},
 	[JOB_COMM] = {sizeof(struct job_comm), 0},
 	[JOB_FORGET_COMM] = {sizeof(struct job_forget_comm), 0},
-	[JOB_AGREE] = {sizeof(struct job_agree), 0},
+	[JOB_COMPARE] = {sizeof(struct job_compare), 0},
 	[JOB_DEVICE_GATHER] = {sizeof(struct job_device), 0},
 	[JOB_DEVICE_REDUCE] = {sizeof(struct job_device), 0},
 	[JOB_TIMELINES] = {sizeof(struct job_timelines), 1},

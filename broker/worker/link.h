@@ -16,7 +16,7 @@ union link_message {
 	struct job_comm comm;
 	struct job_forget_comm forget_comm;
 	struct job_timelines timelines;
-	struct job_agree agree;
+	struct job_compare compare;
 	struct job_device device;
 };
 

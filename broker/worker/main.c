@@ -84,6 +84,7 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 			*ret_status = EXIT_SUCCESS;
 			return false;
 		default:
+			fputs("fsdp-worker: see fsdp-worker --help\n", stderr);
 			return false;
 		}
 	}
@@ -118,23 +119,6 @@ static bool follow_parent(void)
 	return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
 }
 
-/* The broker's unit protects it from the kernel's OOM killer. The worker can be
- * started again. A process may raise its own value. */
-static void leave_oom_protection(void)
-{
-	static const char path[] = "/proc/self/oom_score_adj";
-	FILE *file = fopen(path, "r+e");
-	int value = 0;
-
-	if (!file)
-		return;
-	if (fscanf(file, "%d", &value) == 1 && value < 0) {
-		rewind(file);
-		fputs("0", file);
-	}
-	fclose(file);
-}
-
 int main(int argc, char **argv)
 {
 	struct error err = ERROR_NULL;
@@ -154,7 +138,6 @@ int main(int argc, char **argv)
 	(void)signal(SIGTERM, SIG_DFL);
 	if (!follow_parent())
 		return EXIT_FAILURE;
-	leave_oom_protection();
 	driver_ask_for_queues();
 	if (worker_run(WORKER_FD, count_threads(), &err) == 0)
 		return EXIT_SUCCESS;

@@ -212,12 +212,24 @@ static void await_task(struct seat *seat, uint64_t busy_ns)
 	threads->n_looking--;
 }
 
+/* By prctl(). To name another thread is to write a file, which Landlock
+ * forbids. */
+static void name_self(const struct seat *seat)
+{
+	unsigned at = (unsigned)(seat - seat->threads->seats) - 1;
+	char name[16];
+
+	snprintf(name, sizeof(name), "fsdp-task/%u", at % 1000);
+	(void)pthread_setname_np(pthread_self(), name);
+}
+
 static void *work(void *data)
 {
 	struct seat *seat = data;
 	struct threads *threads = seat->threads;
 	uint64_t busy_ns = 0;
 
+	name_self(seat);
 	pthread_mutex_lock(&threads->lock);
 	while (!threads->is_stopping) {
 		struct thread_job *job = pick(threads);
@@ -236,7 +248,6 @@ static void *work(void *data)
 static int start_thread(struct threads *threads)
 {
 	struct seat *seat = &threads->seats[threads->n];
-	char name[16];
 	int r;
 
 	*seat = (struct seat){.threads = threads};
@@ -246,8 +257,6 @@ static int start_thread(struct threads *threads)
 		pthread_cond_destroy(&seat->is_wanted);
 		return -r;
 	}
-	snprintf(name, sizeof(name), "fsdp-task/%u", (threads->n - 1) % 1000);
-	(void)pthread_setname_np(seat->thread, name);
 	threads->n++;
 	return 0;
 }

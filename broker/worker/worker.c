@@ -2,8 +2,8 @@
  * From messages to jobs in the thread pool and back.
  *
  * The link's thread checks a job, takes references to all that it uses and
- * queues it; the thread that ends its last task answers and gives them back. A
- * job that cannot be done is answered at once.
+ * queues it; the thread that ends its last task reports it and gives them back.
+ * A job that cannot be done is answered at once.
  *
  * The link's thread is one of those that work. It looks for messages before
  * each task, and while it has none for as long as the others look for tasks.
@@ -52,7 +52,7 @@ struct work {
 
 /* --- the end of a job ---------------------------------------------------- */
 
-static void answer(int sock_fd, uint64_t number, const struct error *err,
+static void report(int sock_fd, uint64_t number, const struct error *err,
 		   const struct work *work)
 {
 	struct job_done done = {.kind = JOB_DONE, .number = number};
@@ -80,10 +80,11 @@ static void on_done(struct thread_job *job, bool is_cut_off)
 {
 	struct work *work = (struct work *)job;
 
-	/* Before the answer: what is forgotten then is unmapped then. */
+	/* Before the broker learns that it is done: what is forgotten then is
+	 * unmapped then. */
 	work_deinit(work);
 	if (!is_cut_off)
-		answer(work->sock_fd, work->number, NULL, work);
+		report(work->sock_fd, work->number, NULL, work);
 }
 
 /* --- ranges -------------------------------------------------------------- */
@@ -294,7 +295,7 @@ static void log_error(const struct error *err)
 	fprintf(stderr, "fsdp-worker: %s\n", err->msg);
 }
 
-/* What cannot be done is answered at once. */
+/* What cannot be done is refused at once. */
 static void handle_job(struct worker *worker, const union link_message *message)
 {
 	struct error err = ERROR_NULL;
@@ -306,9 +307,10 @@ static void handle_job(struct worker *worker, const union link_message *message)
 		number = message->comm.number;
 		r = device_comms_open(&worker->comms, &message->comm, &err);
 		break;
-	case JOB_AGREE:
-		number = message->agree.number;
-		r = device_comms_agree(&worker->comms, &message->agree, &err);
+	case JOB_COMPARE:
+		number = message->compare.number;
+		r = device_comms_compare(&worker->comms, &message->compare,
+					 &err);
 		break;
 	case JOB_DEVICE_GATHER:
 	case JOB_DEVICE_REDUCE:
@@ -320,7 +322,7 @@ static void handle_job(struct worker *worker, const union link_message *message)
 		r = queue(worker, &message->job, &err);
 	}
 	if (r < 0)
-		answer(worker->sock_fd, number, &err, NULL);
+		report(worker->sock_fd, number, &err, NULL);
 }
 
 static void handle(struct worker *worker, const union link_message *message,
