@@ -10,15 +10,13 @@ static int control(struct fsdp_client *client,
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_CONTROL, .control = *control};
-	struct answer answer;
-	int r = client_check(client, err);
+	struct received received;
+	int r = client_call(client, &request, &received, err);
 
-	if (r == 0)
-		r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
-	*ret = answer.reply.control;
-	answer_deinit(&answer);
+	*ret = received.reply.control;
+	received_deinit(&received);
 	return 0;
 }
 

@@ -22,7 +22,7 @@ int connection_begin(struct connection *c, const struct request *request,
 }
 
 /* The reply has come: repeat the request, or collect the reply. */
-static int finish(struct connection *c, struct call *call, struct answer *ret,
+static int finish(struct connection *c, struct call *call, struct received *ret,
 		  struct error *err)
 {
 	int r;
@@ -41,7 +41,7 @@ static int finish(struct connection *c, struct call *call, struct answer *ret,
 }
 
 int connection_collect(struct connection *c, struct call *call,
-		       struct answer *ret, struct error *err)
+		       struct received *ret, struct error *err)
 {
 	int r = CONNECTION_PENDING;
 

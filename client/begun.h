@@ -5,7 +5,7 @@
 #pragma once
 #include <stdint.h>
 
-struct answer;
+struct received;
 struct call;
 struct connection;
 struct error;
@@ -25,7 +25,7 @@ int connection_begin(struct connection *connection,
 /* Returns the result of connection_call(), which ends the call, or
  * CONNECTION_PENDING. It waits only to reconnect. */
 int connection_collect(struct connection *connection, struct call *call,
-		       struct answer *ret, struct error *err);
+		       struct received *ret, struct error *err);
 
 /* Nobody will collect it. */
 void connection_abandon(struct connection *connection, struct call *call);

@@ -90,7 +90,7 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	struct fsdp_bundle_options o;
 	struct request request = {.kind = MESSAGE_BUNDLE_BEGIN};
 	struct fsdp_bundle *bundle;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = client_check(client, err);
@@ -106,16 +106,16 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	bundle = calloc(1, sizeof(*bundle));
 	if (!bundle)
 		return error_nomem(err, "a bundle");
-	r = client_call(client, &request, &answer, err);
+	r = client_call(client, &request, &received, err);
 	if (r < 0) {
 		free(bundle);
 		return r;
 	}
 	bundle->client = client;
-	bundle->id = answer.reply.bundle.bundle;
+	bundle->id = received.reply.bundle.bundle;
 	bundle->is_on_device =
 		!device_uuid_is_host(&request.bundle_begin.device);
-	answer_deinit(&answer);
+	received_deinit(&received);
 	pthread_mutex_lock(&client->bundles_lock);
 	bundle->next = client->bundles;
 	client->bundles = bundle;
@@ -169,25 +169,25 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 	struct alloc_request alloc = {.access = {.gid = GID_DEFAULT},
 				      .n_items = (uint32_t)n};
 	struct places_use use = {.n = n, .names = names, .is_writable = true};
-	struct answer answer;
-	struct places_reply *places = &answer.reply.places;
+	struct received received;
+	struct places_reply *places = &received.reply.places;
 	int r;
 
 	r = client_check_batch(client, n, err);
 	if (r < 0 || n == 0)
 		return r;
 	alloc.bundle = use.bundle = bundle->id;
-	r = spec_alloc(client, &alloc, specs, names, &answer, err);
+	r = spec_alloc(client, &alloc, specs, names, &received, err);
 	if (r < 0)
 		return r;
-	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
+	places_take_chunks(client, &received, places->chunks, places->n_chunks,
 			   0);
 	r = note_chunks(bundle, places, err);
 	if (r < 0)
 		places_give_back(client, places);
 	else
 		r = places_adopt_batch(client, places, &use, ret, err);
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 
@@ -251,16 +251,16 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
 				  .bundle_end = {.bundle = bundle->id}};
-	struct answer answer;
+	struct received received;
 	int r = unmap_all(bundle, err);
 
 	if (r == 0)
-		r = client_call(bundle->client, &request, &answer, err);
+		r = client_call(bundle->client, &request, &received, err);
 	if (r < 0)
 		return r;
-	bundle->version = answer.reply.bundle.version;
+	bundle->version = received.reply.bundle.version;
 	bundle->is_committed = true;
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return 0;
 }
 
@@ -336,24 +336,25 @@ static int await(struct fsdp_tensor **tensors, size_t n, uint64_t version,
 	return r;
 }
 
-static int adopt_members(struct fsdp_client *client, struct answer *answer,
+static int adopt_members(struct fsdp_client *client, struct received *received,
 			 const struct fsdp_get_options *options,
 			 struct fsdp_tensor ***ret, size_t *ret_n,
 			 struct error *err)
 {
-	const struct bundle_get_reply *reply = &answer->reply.bundle_get;
+	const struct bundle_get_reply *reply = &received->reply.bundle_get;
 	struct places_use use = {
 		.n = reply->n_members, .is_named = true, .options = options};
 	struct fsdp_tensor **tensors;
 	struct manifest *manifest;
 	int r;
 
-	if (answer->n_fds < 1)
+	if (received->n_fds < 1)
 		return error_set(err, -EPROTO, "fsdpd sent no manifest");
-	r = places_open_manifest(client, reply, answer->fds[0], &manifest, err);
+	r = places_open_manifest(client, reply, received->fds[0], &manifest,
+				 err);
 	if (r < 0)
 		return r;
-	places_take_chunks(client, answer, reply->chunks, reply->n_chunks, 1);
+	places_take_chunks(client, received, reply->chunks, reply->n_chunks, 1);
 	/* One more: a bundle may be empty, and NULL must mean that memory ran
 	 * out. */
 	tensors = calloc((size_t)reply->n_members + 1,
@@ -383,7 +384,7 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_BUNDLE_GET};
 	struct fsdp_get_options desc;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = client_check(client, err);
@@ -407,10 +408,10 @@ int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 		.newer_than = desc.newer_than,
 		.version = desc.version,
 	};
-	r = client_call(client, &request, &answer, err);
+	r = client_call(client, &request, &received, err);
 	if (r < 0)
 		return r;
-	r = adopt_members(client, &answer, &desc, ret, ret_n, err);
-	answer_deinit(&answer);
+	r = adopt_members(client, &received, &desc, ret, ret_n, err);
+	received_deinit(&received);
 	return r;
 }

@@ -4,13 +4,13 @@
 #include <string.h>
 #include <unistd.h>
 
-void answer_deinit(struct answer *answer)
+void received_deinit(struct received *received)
 {
-	for (uint16_t i = 0; i < answer->n_fds; i++)
-		if (answer->fds[i] >= 0)
-			(void)close(answer->fds[i]);
-	answer->n_fds = 0;
-	reply_deinit(&answer->reply);
+	for (uint16_t i = 0; i < received->n_fds; i++)
+		if (received->fds[i] >= 0)
+			(void)close(received->fds[i]);
+	received->n_fds = 0;
+	reply_deinit(&received->reply);
 }
 
 bool call_may_be_granted(const struct call *call)
@@ -132,38 +132,39 @@ void call_detach(struct calls *calls, struct call *call)
 	call->next = call->prev = NULL;
 }
 
-void call_take_fds(const struct call *call, struct answer *ret)
+void call_take_fds(const struct call *call, struct received *ret)
 {
 	ret->n_fds = call->frame.n_fds;
 	memcpy(ret->fds, call->frame.fds, sizeof(ret->fds));
 }
 
-int call_decode(const struct call *call, struct answer *ret, struct error *err)
+int call_decode(const struct call *call, struct received *ret,
+		struct error *err)
 {
-	struct answer answer;
+	struct received received;
 	int r;
 
-	call_take_fds(call, &answer);
+	call_take_fds(call, &received);
 	if (call->frame.kind != call->kind)
-		r = error_set(err, -EPROTO, "fsdpd answered a %s with a %s",
+		r = error_set(err, -EPROTO, "fsdpd replied to a %s with a %s",
 			      message_kind_name(call->kind),
 			      message_kind_name(call->frame.kind));
 	else
 		r = reply_decode(call->kind, call->frame.code, call->frame.body,
-				 call->frame.body_size, &answer.reply, err);
+				 call->frame.body_size, &received.reply, err);
 	if (r < 0) {
 		struct frame frame = call->frame;
 
 		frame_close_fds(&frame);
 		return r;
 	}
-	r = answer.reply.code;
+	r = received.reply.code;
 	if (r < 0) {
-		error_set(err, r, "%s", answer.reply.sentence);
-		answer_deinit(&answer);
+		error_set(err, r, "%s", received.reply.sentence);
+		received_deinit(&received);
 		return r == -EAGAIN ? CALL_AGAIN : r;
 	}
-	*ret = answer;
+	*ret = received;
 	return 0;
 }
 

@@ -15,14 +15,14 @@
 #include <stdint.h>
 
 /* The decoded reply and the descriptors that came with it. */
-struct answer {
+struct received {
 	struct reply reply;
 	int fds[FRAME_MAX_FDS]; /* owned; -1 once taken */
 	uint16_t n_fds;
 };
 
 /* Close the descriptors that were not taken, and free the reply. */
-void answer_deinit(struct answer *answer);
+void received_deinit(struct received *received);
 
 /* The broker refused one-way request `number` among those of `data`. The
  * reading thread calls this with the connection's lock held. */
@@ -96,7 +96,8 @@ struct interrupt call_interrupt(const struct call *call,
 
 /* Decode the reply in the call's buffer, with its descriptors. CALL_AGAIN, or
  * the error of the broker's refusal. */
-int call_decode(const struct call *call, struct answer *ret, struct error *err);
+int call_decode(const struct call *call, struct received *ret,
+		struct error *err);
 
 /* Take the descriptors of the reply. */
-void call_take_fds(const struct call *call, struct answer *ret);
+void call_take_fds(const struct call *call, struct received *ret);

@@ -29,7 +29,7 @@ static int call_open(struct fsdp_client *client, struct request *request,
 	const struct interrupt *interrupt = &client->connection.self.interrupt;
 	int32_t timeout_ms = request->channel_open.timeout_ms;
 	int64_t end_ns = bell_now_ns() + timeout_ms * MS_NS, left_ms;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	for (;;) {
@@ -41,7 +41,7 @@ static int call_open(struct fsdp_client *client, struct request *request,
 			left_ms = 0;
 		request->channel_open.timeout_ms =
 			interrupt_slice(interrupt, left_ms);
-		r = client_call(client, request, &answer, err);
+		r = client_call(client, request, &received, err);
 		if (r == 0)
 			break;
 		if ((r != -ETIMEDOUT && r != -ENOMEM && r != -EDQUOT) ||
@@ -50,8 +50,8 @@ static int call_open(struct fsdp_client *client, struct request *request,
 		if (interrupt_is_asked(interrupt))
 			return interrupt_refuse(err);
 	}
-	*ret = answer.reply.channel;
-	answer_deinit(&answer);
+	*ret = received.reply.channel;
+	received_deinit(&received);
 	return 0;
 }
 
@@ -65,19 +65,19 @@ static int fetch_slots(struct fsdp_channel *channel,
 	const struct slots_form form = {.channel = reply->channel,
 					.mode = (enum slots_mode)reply->way,
 					.capacity = reply->capacity};
-	struct answer answer;
-	int r = client_call(channel->client, &request, &answer, err);
+	struct received received;
+	int r = client_call(channel->client, &request, &received, err);
 
 	if (r < 0)
 		return r;
-	if (answer.n_fds != 1) {
+	if (received.n_fds != 1) {
 		r = error_set(err, -EPROTO, "fsdpd sent no file of a channel");
 	} else {
-		r = slots_open(&channel->slots, answer.fds[0], &form,
+		r = slots_open(&channel->slots, received.fds[0], &form,
 			       SLOTS_USER, err);
-		answer.fds[0] = -1;
+		received.fds[0] = -1;
 	}
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 
@@ -334,7 +334,7 @@ int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_CHANNELS};
 	struct pages pages = PAGES(client, &request, channels);
-	const struct channels_reply *page = &pages.answer.reply.channels;
+	const struct channels_reply *page = &pages.received.reply.channels;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show(item, fn, data);

@@ -49,17 +49,14 @@ static int ask_buffer(struct fsdp_channel *channel, uint32_t at,
 	struct buffer *buffer = &channel->buffers[at];
 	struct fsdp_tensor *tensor = NULL;
 	struct tensor_place place = {.size = 0};
-	struct answer answer;
-	int r = client_call(client, &request, &answer, err);
+	struct received received;
+	int r = client_call(client, &request, &received, err);
 
 	if (r < 0)
 		return r;
-	places_take_chunks(client, &answer, answer.reply.places.chunks,
-			   answer.reply.places.n_chunks, 0);
-	if (answer.reply.places.n_places == 1)
-		place = answer.reply.places.places[0];
-	r = places_adopt(client, &answer.reply.places, &use, &tensor, err);
-	answer_deinit(&answer);
+	if (received.reply.places.n_places == 1)
+		place = received.reply.places.places[0];
+	r = places_receive(client, &received, &use, &tensor, err);
 	if (r < 0)
 		return r;
 	if (place.size < channel->slots.capacity) {

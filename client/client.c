@@ -90,7 +90,7 @@ void client_end_share(struct fsdp_client *client, uint32_t chunk)
 }
 
 static int call_once(struct fsdp_client *client, const struct request *request,
-		     struct answer *ret, struct error *err)
+		     struct received *ret, struct error *err)
 {
 	struct event_sent *told;
 	int r;
@@ -135,7 +135,7 @@ static bool is_slice_over(const struct fsdp_client *client, int r,
 
 /* Wait in slices, and look at our streams between them. */
 static int call_patiently(struct fsdp_client *client, struct request *request,
-			  int32_t *timeout_ms, struct answer *ret,
+			  int32_t *timeout_ms, struct received *ret,
 			  struct error *err)
 {
 	int64_t start_ms = clock_now_ms(), now_ms = start_ms, begun_ms;
@@ -158,11 +158,14 @@ static int call_patiently(struct fsdp_client *client, struct request *request,
 }
 
 int client_call(struct fsdp_client *client, const struct request *request,
-		struct answer *ret, struct error *err)
+		struct received *ret, struct error *err)
 {
 	struct request copy;
 	int32_t *timeout_ms;
+	int r = client_check(client, err);
 
+	if (r < 0)
+		return r;
 	if (__builtin_expect(!must_look(client), 1))
 		return call_once(client, request, ret, err);
 	copy = *request;
@@ -184,11 +187,11 @@ int client_send_one_way(struct fsdp_client *client,
 int client_command(struct fsdp_client *client, const struct request *request,
 		   struct error *err)
 {
-	struct answer answer;
-	int r = client_call(client, request, &answer, err);
+	struct received received;
+	int r = client_call(client, request, &received, err);
 
 	if (r < 0)
 		return r;
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return 0;
 }

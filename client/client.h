@@ -84,12 +84,12 @@ void client_retire(struct fsdp_client *client);
 /* Memory that was shared of this chunk may now be freed or used otherwise. */
 void client_end_share(struct fsdp_client *client, uint32_t chunk);
 
-/* connection_call(), and the other work of slow paths: client_retire(), and
- * reporting the progress of streams that only this process can see
- * (client/event.h). While there are such streams, a call that waits looks at
- * them from time to time. */
+/* client_check(), connection_call(), and the other work of slow paths:
+ * client_retire(), and reporting the progress of streams that only this process
+ * can see (client/event.h). While there are such streams, a call that waits
+ * looks at them from time to time. */
 int client_call(struct fsdp_client *client, const struct request *request,
-		struct answer *ret, struct error *err);
+		struct received *ret, struct error *err);
 
 /* connection_send_one_way(), likewise. */
 int client_send_one_way(struct fsdp_client *client,

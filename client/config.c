@@ -22,7 +22,7 @@ int fsdp_config(struct fsdp_client *client, fsdp_config_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_CONFIG};
 	struct pages pages = PAGES(client, &request, config);
-	const struct config_reply *page = &pages.answer.reply.config;
+	const struct config_reply *page = &pages.received.reply.config;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show(item, fn, data);
@@ -33,14 +33,12 @@ int fsdp_reload(struct fsdp_client *client, char *ret, size_t size)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_RELOAD};
-	struct answer answer;
-	int r = client_check(client, err);
+	struct received received;
+	int r = client_call(client, &request, &received, err);
 
-	if (r == 0)
-		r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
-	snprintf(ret, size, "%s", answer.reply.reload.report);
-	answer_deinit(&answer);
+	snprintf(ret, size, "%s", received.reply.reload.report);
+	received_deinit(&received);
 	return 0;
 }

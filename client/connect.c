@@ -50,23 +50,24 @@ static int choose_path(const char *path, char **ret, struct error *err)
 }
 
 /* The caller of this reply gave up: return the grants. */
-static void undo(struct answer *answer, void *data)
+static void undo(struct received *received, void *data)
 {
 	struct fsdp_client *client = data;
 	struct manifest *manifest;
 	struct places_reply places;
 
-	if (answer->reply.kind == MESSAGE_GROUP) {
+	if (received->reply.kind == MESSAGE_GROUP) {
 		places = (struct places_reply){
-			.n_places = answer->reply.group.n_places,
-			.places = answer->reply.group.places,
+			.n_places = received->reply.group.n_places,
+			.places = received->reply.group.places,
 		};
 		places_give_back(client, &places);
-	} else if (answer->reply.kind != MESSAGE_BUNDLE_GET) {
-		places_give_back(client, &answer->reply.places);
-	} else if (answer->n_fds > 0 &&
-		   places_open_manifest(client, &answer->reply.bundle_get,
-					answer->fds[0], &manifest, NULL) == 0) {
+	} else if (received->reply.kind != MESSAGE_BUNDLE_GET) {
+		places_give_back(client, &received->reply.places);
+	} else if (received->n_fds > 0 &&
+		   places_open_manifest(client, &received->reply.bundle_get,
+					received->fds[0], &manifest,
+					NULL) == 0) {
 		places_give_back_manifest(client, manifest);
 		manifest_close(manifest);
 	}
@@ -242,7 +243,6 @@ int fsdp_ping(struct fsdp_client *client)
 {
 	struct request request = {.kind = MESSAGE_PING};
 	struct error *err = error_of_thread();
-	int r = client_check(client, err);
 
-	return r < 0 ? r : client_command(client, &request, err);
+	return client_command(client, &request, err);
 }

@@ -44,7 +44,7 @@ int connection_begin_call(struct connection *c, const struct request *request,
 }
 
 static int call_once(struct connection *c, const struct request *request,
-		     int fd, struct answer *ret, struct error *err)
+		     int fd, struct received *ret, struct error *err)
 {
 	/* The call may outlive its caller. */
 	int own_fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -71,7 +71,7 @@ static int call_once(struct connection *c, const struct request *request,
 }
 
 int connection_call(struct connection *c, const struct request *request, int fd,
-		    struct answer *ret, struct error *err)
+		    struct received *ret, struct error *err)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
 

@@ -8,7 +8,7 @@
  * publishes.
  *
  * When the broker disappears the reader reconnects, and every request without a
- * reply is sent again under its number. The broker answers requests that it
+ * reply is sent again under its number. The broker replies to requests that it
  * carried out before with their recorded replies.
  */
 #pragma once
@@ -25,7 +25,7 @@
 
 /* A reply to a call that no thread waits for any more: its grants must be
  * returned. */
-typedef void connection_orphan_fn(struct answer *answer, void *data);
+typedef void connection_orphan_fn(struct received *received, void *data);
 
 struct connection {
 	pthread_mutex_t lock;
@@ -78,10 +78,10 @@ void connection_close(struct connection *connection);
  * Send one request with a descriptor (-1: none; borrowed) and wait for its
  * reply, for as long as the broker takes; if the broker is away, for
  * reconnect_ms. A refusal is returned with its sentence. On success the caller
- * owns `ret` (answer_deinit()).
+ * owns `ret` (received_deinit()).
  */
 int connection_call(struct connection *connection,
-		    const struct request *request, int fd, struct answer *ret,
+		    const struct request *request, int fd, struct received *ret,
 		    struct error *err);
 
 /* A call for the request, which is not sent yet. On success `fd` (-1: none) is

@@ -63,22 +63,22 @@ static int ask(struct fsdp_client *client, const struct slot_ref *ref,
 		.kind = MESSAGE_TIMELINES,
 		.timelines = {.session = fence->session, .ref = *ref},
 	};
-	struct answer answer;
+	struct received received;
 	int r;
 
 	if (is_own(client, fence))
 		return event_book_find(&client->events, fence->value, ret)
 			       ? 0
 			       : EVENT_OVER;
-	r = client_call(client, &request, &answer, err);
+	r = client_call(client, &request, &received, err);
 	if (r < 0)
 		return r == -ESRCH ? EVENT_OVER : r;
-	if (answer.reply.timelines.has_event)
-		r = handle_decode(answer.reply.timelines.event, HANDLE_SIZE,
+	if (received.reply.timelines.has_event)
+		r = handle_decode(received.reply.timelines.event, HANDLE_SIZE,
 				  HANDLE_EVENT, ret, err);
 	else
 		r = error_set(err, -EPROTO, "fsdpd sent no event");
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 

@@ -90,18 +90,18 @@ static void tell_refusal(const struct call *call, const struct reply *reply)
 
 void exchange_end_orphan(struct connection *c, struct call *call)
 {
-	struct answer answer;
+	struct received received;
 	bool is_crowded = false;
 
-	call_take_fds(call, &answer);
+	call_take_fds(call, &received);
 	if (reply_decode(call->kind, call->frame.code, call->frame.body,
-			 call->frame.body_size, &answer.reply, NULL) == 0) {
-		is_crowded = answer.reply.code == -EAGAIN;
-		if (answer.reply.code == 0 && message_grants(call->kind))
-			c->on_orphan(&answer, c->orphan_data);
-		else if (answer.reply.code < 0 && !is_crowded)
-			tell_refusal(call, &answer.reply);
-		answer_deinit(&answer);
+			 call->frame.body_size, &received.reply, NULL) == 0) {
+		is_crowded = received.reply.code == -EAGAIN;
+		if (received.reply.code == 0 && message_grants(call->kind))
+			c->on_orphan(&received, c->orphan_data);
+		else if (received.reply.code < 0 && !is_crowded)
+			tell_refusal(call, &received.reply);
+		received_deinit(&received);
 	} else {
 		frame_close_fds(&call->frame);
 	}
@@ -118,7 +118,7 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 
 /* The call with that number; NULL: none. Earlier one-way requests were sent
  * before it and are done: a refusal would have come first. */
-static struct call *find_answered(struct connection *c, uint64_t number)
+static struct call *find_call(struct connection *c, uint64_t number)
 {
 	struct call *call = c->calls.first;
 
@@ -138,7 +138,7 @@ static struct call *find_answered(struct connection *c, uint64_t number)
 static void deliver(struct connection *c, struct call *mine,
 		    struct frame *frame)
 {
-	struct call *call = find_answered(c, frame->number);
+	struct call *call = find_call(c, frame->number);
 
 	if (!call) {
 		frame_close_fds(frame);

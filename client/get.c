@@ -76,19 +76,15 @@ struct request get_request(const char *const *names, size_t n,
 	};
 }
 
-int get_adopt(struct fsdp_client *client, struct answer *answer,
+int get_adopt(struct fsdp_client *client, struct received *received,
 	      const char *const *names, size_t n,
 	      const struct fsdp_get_options *options, struct fsdp_tensor **got,
 	      struct error *err)
 {
 	struct places_use use = {
 		.n = n, .names = names, .is_named = true, .options = options};
-	struct places_reply *places = &answer->reply.places;
-	int r;
+	int r = places_receive(client, received, &use, got, err);
 
-	places_take_chunks(client, answer, places->chunks, places->n_chunks, 0);
-	r = places_adopt(client, places, &use, got, err);
-	answer_deinit(answer);
 	if (r < 0 || are_newer(got, n, options->newer_than))
 		return r;
 	free_all(got, n);
@@ -100,11 +96,12 @@ static int ask(struct fsdp_client *client, const char *const *names, size_t n,
 	       struct error *err)
 {
 	struct request request = get_request(names, n, options);
-	struct answer answer;
-	int r = client_call(client, &request, &answer, err);
+	struct received received;
+	int r = client_call(client, &request, &received, err);
 
 	return r < 0 ? r
-		     : get_adopt(client, &answer, names, n, options, got, err);
+		     : get_adopt(client, &received, names, n, options, got,
+				 err);
 }
 
 static int refuse_unknown(const char *name, struct error *err)

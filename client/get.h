@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
+struct received;
 struct error;
 struct fsdp_client;
 struct fsdp_get_options;
@@ -23,7 +23,7 @@ struct request get_request(const char *const *names, size_t n,
 
 /* Make handles of the tensors that the broker granted; consumes the reply, also
  * on failure. */
-int get_adopt(struct fsdp_client *client, struct answer *answer,
+int get_adopt(struct fsdp_client *client, struct received *received,
 	      const char *const *names, size_t n,
 	      const struct fsdp_get_options *options, struct fsdp_tensor **got,
 	      struct error *err);

@@ -73,6 +73,29 @@ static int wait_for(const struct identity *self, int fd, short events,
 	}
 }
 
+/*
+ * Wait until a frame may be sent again, after frame_send() returned `r`.
+ * -EPERM: the broker takes no descriptors now, from this user or on connections
+ * that it has not accepted yet (broker/session/listener.h), and no event tells
+ * when it does.
+ */
+static int wait_to_send(const struct identity *self, int fd, int r,
+			int64_t deadline_ms, struct error *err)
+{
+	int64_t soon_ms = clock_now_ms() + 1;
+
+	if (r == FRAME_AGAIN)
+		return wait_for(self, fd, POLLOUT, deadline_ms, err);
+	if (soon_ms < deadline_ms) {
+		r = wait_for(self, fd, 0, soon_ms, err);
+		return r == HANDSHAKE_AGAIN ? 0 : r;
+	}
+	error_set(err, -EAGAIN,
+		  "fsdpd accepts no descriptors now, because it has too many "
+		  "to close; try again");
+	return HANDSHAKE_AGAIN;
+}
+
 static int send_request(const struct identity *self, int fd,
 			const struct request *request, const int *fds,
 			uint16_t n_fds, int64_t deadline_ms, struct error *err)
@@ -91,15 +114,9 @@ static int send_request(const struct identity *self, int fd,
 		frame.fds[i] = fds[i];
 	do {
 		r = frame_send(fd, &frame, err);
-	} while (r == FRAME_AGAIN &&
-		 !(r = wait_for(self, fd, POLLOUT, deadline_ms, err)));
+	} while ((r == FRAME_AGAIN || (r == -EPERM && n_fds > 0)) &&
+		 !(r = wait_to_send(self, fd, r, deadline_ms, err)));
 	free(body);
-	if (r == -EPERM && n_fds > 0) {
-		error_set(err, -EAGAIN,
-			  "fsdpd accepts no descriptors now, because it has "
-			  "too many to close; try again");
-		return HANDSHAKE_AGAIN;
-	}
 	if (r == FRAME_EOF) {
 		error_set(err, -ECONNRESET, "fsdpd closed the connection");
 		return HANDSHAKE_AGAIN;
@@ -130,7 +147,7 @@ static int take_reply(const struct identity *self, struct frame *frame,
 
 	if (frame->kind != MESSAGE_HELLO)
 		return error_set(err, -EPROTO,
-				 "fsdpd answered the hello with a %s",
+				 "fsdpd replied to the hello with a %s",
 				 message_kind_name(frame->kind));
 	r = reply_decode(frame->kind, frame->code, frame->body,
 			 frame->body_size, &reply, err);

@@ -26,7 +26,7 @@ struct identity {
 
 #define GREETING_MAX_FDS 3
 
-/* What the broker answered. */
+/* What the broker replied. */
 struct greeting {
 	int sock_fd; /* owned by the caller from then on, like the descriptors
 		      */

@@ -70,7 +70,7 @@ static int list(struct fsdp_client *client, const char *prefix,
 		.list = {.prefix = prefix ? prefix : "", .filter = filter},
 	};
 	struct pages pages = PAGES(client, &request, list);
-	const struct list_reply *page = &pages.answer.reply.list;
+	const struct list_reply *page = &pages.received.reply.list;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_entry(item, fn, data);
@@ -116,7 +116,7 @@ static int who(struct fsdp_client *client, struct who_request who_request,
 {
 	struct request request = {.kind = MESSAGE_WHO, .who = who_request};
 	struct pages pages = PAGES(client, &request, who);
-	const struct who_reply *page = &pages.answer.reply.who;
+	const struct who_reply *page = &pages.received.reply.who;
 
 	while (pages_next(&pages)) {
 		for (uint32_t i = 0; i < page->n_holders && pages.r == 0; i++)
@@ -166,7 +166,7 @@ int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_CLIENTS};
 	struct pages pages = PAGES(client, &request, clients);
-	const struct clients_reply *page = &pages.answer.reply.clients;
+	const struct clients_reply *page = &pages.received.reply.clients;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_peer(item, fn, data);
@@ -193,7 +193,7 @@ int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_PREFIXES};
 	struct pages pages = PAGES(client, &request, prefixes);
-	const struct prefixes_reply *page = &pages.answer.reply.prefixes;
+	const struct prefixes_reply *page = &pages.received.reply.prefixes;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_prefix(item, fn, data);
@@ -205,15 +205,11 @@ int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_STATUS};
-	struct answer answer;
-	const struct status_reply *reply = &answer.reply.status;
+	struct received received;
+	const struct status_reply *reply = &received.reply.status;
 	char *note = NULL;
-	int r;
+	int r = client_call(client, &request, &received, err);
 
-	r = client_check(client, err);
-	if (r < 0)
-		return r;
-	r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
 	if (ret_note) {
@@ -223,7 +219,7 @@ int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn, void *data,
 	}
 	for (uint32_t i = 0; i < reply->n_values && r == 0; i++)
 		r = fn(reply->values[i].name, reply->values[i].value, data);
-	answer_deinit(&answer);
+	received_deinit(&received);
 	if (r == 0 && ret_note)
 		*ret_note = note;
 	else
@@ -235,7 +231,6 @@ int fsdp_status_reset(struct fsdp_client *client)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_STATUS, .status = {true}};
-	int r = client_check(client, err);
 
-	return r < 0 ? r : client_command(client, &request, err);
+	return client_command(client, &request, err);
 }

@@ -33,8 +33,7 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 		.device = device_uuid_of(device),
 	};
 	struct places_use use = {.n = n, .is_writable = true};
-	struct answer answer;
-	struct places_reply *places = &answer.reply.places;
+	struct received received;
 	int r;
 
 	r = client_check_batch(client, n, err);
@@ -42,14 +41,8 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 		r = device_check_usable(&alloc.device, err);
 	if (r < 0 || n == 0)
 		return r;
-	r = spec_alloc(client, &alloc, specs, NULL, &answer, err);
-	if (r < 0)
-		return r;
-	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
-			   0);
-	r = places_adopt_batch(client, places, &use, ret, err);
-	answer_deinit(&answer);
-	return r;
+	r = spec_alloc(client, &alloc, specs, NULL, &received, err);
+	return r < 0 ? r : places_receive(client, &received, &use, ret, err);
 }
 
 /* The view is writable if its base is. */
@@ -80,8 +73,7 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 	struct places_use use = {.n = 1};
 	struct fsdp_client *client;
 	struct fsdp_tensor *view;
-	struct answer answer;
-	struct places_reply *places = &answer.reply.places;
+	struct received received;
 	int r;
 
 	r = client_check_held(base, err);
@@ -93,13 +85,9 @@ int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 	client = base->client;
 	item.base = (struct slot_ref){.slot = base->slot,
 				      .generation = base->generation};
-	r = client_call(client, &request, &answer, err);
-	if (r < 0)
-		return r;
-	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
-			   0);
-	r = places_adopt_batch(client, places, &use, &view, err);
-	answer_deinit(&answer);
+	r = client_call(client, &request, &received, err);
+	if (r == 0)
+		r = places_receive(client, &received, &use, &view, err);
 	if (r < 0)
 		return r;
 	inherit(base, view);
@@ -267,7 +255,7 @@ static void end_marks(struct fsdp_client *client, size_t n,
 static int send_publish(struct fsdp_client *client,
 			const struct fsdp_publication *publications, size_t n,
 			struct desc *const *desc, const uint8_t *const *events,
-			struct answer *ret, struct error *err)
+			struct received *ret, struct error *err)
 {
 	struct publish_item items[FSDP_MAX_BATCH];
 	struct request request = {
@@ -295,7 +283,7 @@ static int send_publish(struct fsdp_client *client,
 	r = client_call(client, &request, ret, err);
 	if (r < 0 || ret->reply.versions.n_versions == n)
 		return r;
-	answer_deinit(ret);
+	received_deinit(ret);
 	return error_set(err, -EPROTO,
 			 "fsdpd published another number of "
 			 "tensors than asked");
@@ -345,7 +333,7 @@ int fsdp_publish(struct fsdp_client *client,
 	struct error *err = error_of_thread();
 	struct desc *desc[FSDP_MAX_BATCH];
 	const uint8_t *events[FSDP_MAX_BATCH];
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = take_publications(client, publications, n, items, err);
@@ -356,15 +344,16 @@ int fsdp_publish(struct fsdp_client *client,
 		return r;
 	r = mark_all(items, n, desc, events, err);
 	if (r == 0)
-		r = send_publish(client, items, n, desc, events, &answer, err);
+		r = send_publish(client, items, n, desc, events, &received,
+				 err);
 	end_marks(client, n, desc, events);
 	if (r < 0) {
 		forget(items, n, desc);
 		return r;
 	}
 	for (size_t i = 0; i < n; i++)
-		show(&items[i], desc[i], answer.reply.versions.versions[i]);
-	answer_deinit(&answer);
+		show(&items[i], desc[i], received.reply.versions.versions[i]);
+	received_deinit(&received);
 	give_versions(publications, n, items);
 	return 0;
 }

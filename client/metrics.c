@@ -32,7 +32,7 @@ int fsdp_histograms(struct fsdp_client *client, fsdp_histogram_fn *fn,
 {
 	struct request request = {.kind = MESSAGE_HISTOGRAMS};
 	struct pages pages = PAGES(client, &request, histograms);
-	const struct histograms_reply *page = &pages.answer.reply.histograms;
+	const struct histograms_reply *page = &pages.received.reply.histograms;
 	uint64_t limits_ns[HISTOGRAM_BUCKETS];
 
 	for (uint32_t i = 0; i < HISTOGRAM_BUCKETS; i++)
@@ -75,7 +75,7 @@ int fsdp_chunks(struct fsdp_client *client, fsdp_chunk_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_MEMORY};
 	struct pages pages = PAGES(client, &request, memory);
-	const struct memory_reply *page = &pages.answer.reply.memory;
+	const struct memory_reply *page = &pages.received.reply.memory;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_chunk(item, fn, data);
@@ -108,7 +108,7 @@ int fsdp_accounts(struct fsdp_client *client, fsdp_account_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_ACCOUNTS};
 	struct pages pages = PAGES(client, &request, accounts);
-	const struct accounts_reply *page = &pages.answer.reply.accounts;
+	const struct accounts_reply *page = &pages.received.reply.accounts;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_account(item, fn, data);

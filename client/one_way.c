@@ -20,11 +20,11 @@ static bool may_send_one_way(struct connection *c)
 static int call_and_forget(struct connection *c, const struct request *request,
 			   struct error *err)
 {
-	struct answer answer;
-	int r = connection_call(c, request, -1, &answer, err);
+	struct received received;
+	int r = connection_call(c, request, -1, &received, err);
 
 	if (r == 0)
-		answer_deinit(&answer);
+		received_deinit(&received);
 	return r;
 }
 

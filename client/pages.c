@@ -5,11 +5,11 @@
 /* False: this was the last page. */
 static bool leave(struct pages *pages)
 {
-	const char *reply = (const char *)&pages->answer.reply;
+	const char *reply = (const char *)&pages->received.reply;
 
 	memcpy(pages->cursor, reply + pages->next_offset,
 	       sizeof(*pages->cursor));
-	answer_deinit(&pages->answer);
+	received_deinit(&pages->received);
 	pages->has_page = false;
 	return *pages->cursor != 0 && pages->r == 0;
 }
@@ -20,11 +20,8 @@ bool pages_next(struct pages *pages)
 
 	if (pages->has_page && !leave(pages))
 		return false;
-	pages->r = client_check(pages->client, err);
-	if (pages->r < 0)
-		return false;
-	pages->r =
-		client_call(pages->client, pages->request, &pages->answer, err);
+	pages->r = client_call(pages->client, pages->request, &pages->received,
+			       err);
 	pages->has_page = pages->r == 0;
 	return pages->has_page;
 }

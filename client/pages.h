@@ -3,7 +3,7 @@
  * seen twice or not at all.
  *
  *	struct pages pages = PAGES(client, &request, comms);
- *	const struct comms_reply *page = &pages.answer.reply.comms;
+ *	const struct comms_reply *page = &pages.received.reply.comms;
  *
  *	pages_for_each (&pages, page, item)
  *		pages.r = show(item, fn, data);
@@ -23,7 +23,7 @@ struct pages {
 	uint64_t *cursor;   /* of the request */
 	size_t next_offset; /* of the next cursor in the reply */
 	bool has_page;
-	struct answer answer; /* the page */
+	struct received received; /* the page */
 	/* The list's return value. A nonzero value ends it: an error, or the
 	 * result of the caller's function. */
 	int r;

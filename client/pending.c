@@ -100,15 +100,15 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 static int collect(struct fsdp_pending *pending, struct error *err)
 {
 	struct fsdp_client *client = pending->client;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	if (!pending->call)
 		return 0;
-	r = connection_collect(&client->connection, pending->call, &answer,
+	r = connection_collect(&client->connection, pending->call, &received,
 			       err);
 	return r != 0 ? r
-		      : get_adopt(client, &answer,
+		      : get_adopt(client, &received,
 				  (const char *const *)pending->names,
 				  pending->n, &pending->options, pending->got,
 				  err);

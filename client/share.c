@@ -160,7 +160,7 @@ static int find_allocation(struct fsdp_client *client, void *const *pointers,
 
 static int ask(struct fsdp_client *client, const struct allocation *allocation,
 	       struct share_item *items, size_t n,
-	       const struct fsdp_access *access, struct answer *ret,
+	       const struct fsdp_access *access, struct received *ret,
 	       struct error *err)
 {
 	struct request request = {
@@ -213,13 +213,13 @@ static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 static int ask_chunk(struct fsdp_client *client, uint32_t chunk,
 		     struct allocation *allocation, struct error *err)
 {
-	struct answer answer;
-	int r = places_ask_chunks(client, &chunk, 1, &answer, err);
+	struct received received;
+	int r = places_ask_chunks(client, &chunk, 1, &received, err);
 
 	if (r < 0)
 		return r;
-	r = note_chunk(client, answer.reply.chunks.chunks, allocation, err);
-	answer_deinit(&answer);
+	r = note_chunk(client, received.reply.chunks.chunks, allocation, err);
+	received_deinit(&received);
 	return r;
 }
 
@@ -266,15 +266,15 @@ static int share(struct fsdp_client *client, void *const *pointers,
 		 struct error *err)
 {
 	struct allocation allocation = {0};
-	struct answer answer;
+	struct received received;
 	int r = find_allocation(client, pointers, items, n, &allocation, err);
 
 	if (r == 0)
-		r = ask(client, &allocation, items, n, access, &answer, err);
+		r = ask(client, &allocation, items, n, access, &received, err);
 	if (r == 0) {
-		r = take_places(client, &answer.reply.places,
+		r = take_places(client, &received.reply.places,
 				find_full(items, n), n, &allocation, ret, err);
-		answer_deinit(&answer);
+		received_deinit(&received);
 	}
 	allocation_close(&allocation);
 	return r;

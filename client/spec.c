@@ -78,7 +78,7 @@ int spec_wrap(struct error *err, int r, const char *array, size_t i)
 
 int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
 	       const struct fsdp_spec *specs, const char *const *names,
-	       struct answer *ret, struct error *err)
+	       struct received *ret, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_ALLOC};
 	struct alloc_item *items = calloc(alloc->n_items, sizeof(*items));

@@ -6,7 +6,7 @@
 #include "client/fsdp.h"
 #include "proto/message.h"
 
-struct answer;
+struct received;
 struct error;
 
 /* NULL, or all 0: the defaults. Mode 0600 gives a group no rights, so with it a
@@ -24,4 +24,4 @@ int spec_wrap(struct error *err, int r, const char *array, size_t i);
 /* Send `alloc`, whose items are made of specs and names (NULL: none). */
 int spec_alloc(struct fsdp_client *client, struct alloc_request *alloc,
 	       const struct fsdp_spec *specs, const char *const *names,
-	       struct answer *ret, struct error *err);
+	       struct received *ret, struct error *err);

@@ -94,7 +94,7 @@ static int ask(struct fsdp_client *client, uint64_t session,
 	       struct timelines *ret, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_TIMELINES};
-	struct answer answer;
+	struct received received;
 	int r;
 
 	if (!is_own(client, session)) {
@@ -102,18 +102,19 @@ static int ask(struct fsdp_client *client, uint64_t session,
 		request.timelines.ref = *ref;
 		request.timelines.wants_writable = is_writable;
 	}
-	r = client_call(client, &request, &answer, err);
+	r = client_call(client, &request, &received, err);
 	if (r < 0)
 		return r == -ESRCH ? TIMELINE_ENDED : r;
-	if (answer.n_fds != 1 || answer.reply.timelines.session != session) {
+	if (received.n_fds != 1 ||
+	    received.reply.timelines.session != session) {
 		r = error_set(err, -EPROTO,
 			      "fsdpd sent no timelines of session %llu",
 			      (unsigned long long)session);
 	} else {
-		r = timelines_open(ret, answer.fds[0], is_writable, err);
-		answer.fds[0] = -1;
+		r = timelines_open(ret, received.fds[0], is_writable, err);
+		received.fds[0] = -1;
 	}
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 

@@ -41,15 +41,13 @@ int fsdp_watch(struct fsdp_client *client, const char *prefix, uint64_t *cursor,
 			   .prefix = prefix ? prefix : "",
 			   .timeout_ms = timeout_ms},
 	};
-	struct answer answer;
-	int r = client_check(client, err);
+	struct received received;
+	int r = client_call(client, &request, &received, err);
 
-	if (r == 0)
-		r = client_call(client, &request, &answer, err);
 	if (r < 0)
 		return r;
-	*cursor = answer.reply.events.next;
-	r = show_all(&answer.reply.events, fn, data);
-	answer_deinit(&answer);
+	*cursor = received.reply.events.next;
+	r = show_all(&received.reply.events, fn, data);
+	received_deinit(&received);
 	return r;
 }
