@@ -541,14 +541,27 @@ FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
  * Returns the address of the first element, which is valid while the handle is
  * held; NULL if it is not held, or the tensor has no elements. Writes through
  * it fault, except in the process that allocated the tensor, before it is
- * published: see fsdp_data_mut(). For a device tensor it is an address on the
- * device, valid in this process; only the device can use it, and a fault there
- * makes CUDA unusable in this process.
+ * published, and after fsdp_ticket_redeem_mut(): see fsdp_data_mut(). For a
+ * device tensor it is an address on the device, valid in this process; only the
+ * device can use it, and a fault there makes CUDA unusable in this process.
  */
 FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 /* Returns the same address, writable; NULL if this process may not write the
  * tensor. A member of a bundle is writable until the bundle is committed. */
 FSDP_API void *fsdp_data_mut(struct fsdp_tensor *tensor);
+
+/*
+ * Maps a held tensor a second time, for a caller that wants to change it: the
+ * kernel copies each page (and what else is on it) when it is written, and
+ * nobody else sees the change. Gives the address of the first element. It asks
+ * the broker. Hold the tensor until fsdp_private_unmap(), since the broker
+ * counts its memory as long as it is held. -EOPNOTSUPP: the tensor is not in a
+ * committed bundle in host memory, so others may use its memory for something
+ * new, which pages that were not written would show; copy it.
+ */
+FSDP_API int fsdp_private_map(struct fsdp_tensor *tensor, void **ret);
+/* Ends it, also in a forked child; `size` is that of fsdp_tensor_info(). */
+FSDP_API void fsdp_private_unmap(void *data, uint64_t size);
 
 struct fsdp_info {
 	size_t struct_size;
@@ -655,6 +668,19 @@ FSDP_API int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id);
 FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 				const struct fsdp_ticket *tickets, size_t n,
 				struct fsdp_tensor **ret);
+
+/*
+ * The same, writable: for processes of one job that write parts of one tensor,
+ * and order their writes themselves. A process maps memory in whole chunks, so
+ * that a stray store into other tensors of these chunks no longer faults, and
+ * children that it forks do not have them. -EACCES: this process may not write
+ * the memory (struct fsdp_access). -EPERM: a tensor has a name, so that others
+ * count on it not to change. After a failure these uses of the tickets are
+ * gone.
+ */
+FSDP_API int fsdp_ticket_redeem_mut(struct fsdp_client *client,
+				    const struct fsdp_ticket *tickets, size_t n,
+				    struct fsdp_tensor **ret);
 
 /* --- bundles ------------------------------------------------------------- */
 

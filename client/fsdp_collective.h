@@ -121,6 +121,16 @@ FSDP_API int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 			     const struct fsdp_part *in,
 			     const struct fsdp_part *out);
 
+/*
+ * Reduces `n` tensors of this process, of `count` elements each, in their
+ * order, with the bits of the calls above, but without a communicator: for
+ * memory that the ranks share (fsdp_ticket_redeem_mut()). They are aligned for
+ * their dtype, and `out` overlaps none of them. `n` is 1 to FSDP_MAX_RANKS.
+ */
+FSDP_API int fsdp_fold(enum fsdp_dtype dtype, enum fsdp_reduction how,
+		       const void *const *in, uint32_t n, void *out,
+		       uint64_t count);
+
 /* --- messages ------------------------------------------------------------ */
 
 /*

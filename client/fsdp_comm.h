@@ -23,11 +23,13 @@
  *         update    fsdp_shard: write `next` from `current` and `grad`
  *         fsdp_commit, fsdp_wait
  *
- * If a rank dies, leaves or is late, or if the worker or the broker dies, the
- * communicator has failed: every call on it, and every wait for it, returns
- * -ECONNABORTED with a message that names the process and the cause. Then call
+ * If a rank dies, leaves or is late, or if the worker dies, the communicator
+ * has failed: every call on it, and every wait for it, returns -ECONNABORTED
+ * with a message that names the process and the cause. Then call
  * fsdp_comm_leave() and join the name again: the groups have the contents of
- * the last step that all ranks committed.
+ * the last step that all ranks committed. If the broker dies, the same happens,
+ * except on host memory where the ranks do all work alone: there nobody notices
+ * that it is restarted (docs/fsdp.md).
  *
  * The design follows PyTorch: parameter groups, sharding, divide factors and
  * reduction are those of FSDP2 (torch/distributed/fsdp/_fully_shard), and the

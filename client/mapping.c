@@ -19,6 +19,7 @@ void mappings_init(struct mappings *mappings)
 {
 	*mappings = (struct mappings){.list = NULL};
 	pthread_mutex_init(&mappings->lock, NULL);
+	unmapper_init(&mappings->unmapper);
 }
 
 int mappings_synchronize(const struct mappings *mappings, int32_t timeout_ms,
@@ -59,6 +60,8 @@ void mappings_deinit(struct mappings *mappings, bool is_forked)
 		if (!is_forked || (!mapping->is_writable && !mapping->device))
 			unmap(mapping);
 	}
+	if (!is_forked)
+		unmapper_deinit(&mappings->unmapper);
 	free(mappings->list);
 	mappings->list = NULL;
 	mappings->n = mappings->capacity = 0;
@@ -98,9 +101,10 @@ static int make_writable(struct mapping *mapping, struct error *err)
 	if (mapping->is_writable)
 		return 0;
 	if (!mapping->may_write)
-		return error_set(err, -EPROTO,
-				 "fsdpd allocated in chunk %u, which it gave "
-				 "read-only",
+		return error_set(err, -EACCES,
+				 "cannot write in chunk %u: fsdpd gave it "
+				 "read-only, as the mode of its owner or a "
+				 "committed bundle says",
 				 mapping->chunk);
 	r = unprotect(mapping, err);
 	mapping->is_writable = r == 0;
@@ -488,6 +492,15 @@ static size_t take_gone(struct mappings *mappings, const struct table *table,
 	return n;
 }
 
+static void unmap_retired(struct mappings *mappings, struct mapping *mapping)
+{
+	if (mapping->is_own || mapping->import || mapping->device)
+		unmap(mapping);
+	else
+		unmapper_add(&mappings->unmapper, mapping->address,
+			     mapping->size);
+}
+
 /* Unmap without the lock, since a driver may wait for work here. */
 void mappings_retire(struct mappings *mappings, const struct table *table,
 		     mapping_is_held_fn *is_held, void *data)
@@ -509,6 +522,6 @@ void mappings_retire(struct mappings *mappings, const struct table *table,
 			mappings->n_retired = n_retired;
 		pthread_mutex_unlock(&mappings->lock);
 		for (size_t i = 0; i < n; i++)
-			unmap(&gone[i]);
+			unmap_retired(mappings, &gone[i]);
 	} while (n == RETIRE_AT_ONCE);
 }

@@ -19,6 +19,7 @@
  * memory, or opened by its handle (legacy IPC, cuda/ipc.h).
  */
 #pragma once
+#include "client/unmap.h"
 #include "cuda/ipc.h"
 #include "cuda/vmm.h"
 #include "proto/message.h"
@@ -54,6 +55,7 @@ struct mappings {
 	struct mapping *list; /* owned */
 	size_t n, capacity;
 	uint64_t n_retired; /* table's chunks_retired at the last look */
+	struct unmapper unmapper;
 };
 
 void mappings_init(struct mappings *mappings);
@@ -106,8 +108,8 @@ struct span {
 	bool is_legacy; /* it ends with the process that shared it */
 };
 
-/* Find a chunk; on request, make one of the host writable. -EPROTO: it is
- * read-only. */
+/* Find a chunk; on request, make one of the host writable. -EACCES: this
+ * process may only read it. */
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
 		  struct span *ret, struct error *err);
 

@@ -37,7 +37,7 @@ void places_give_back(struct fsdp_client *client,
 		connection_ring(&client->connection);
 }
 
-void places_take_chunks(struct fsdp_client *client, struct answer *answer,
+void places_take_chunks(struct fsdp_client *client, struct received *received,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd)
 {
@@ -47,29 +47,29 @@ void places_take_chunks(struct fsdp_client *client, struct answer *answer,
 		int fd = -1;
 
 		if (!chunks[i].has_handle) {
-			if (at >= answer->n_fds)
+			if (at >= received->n_fds)
 				break;
-			fd = answer->fds[at];
-			answer->fds[at++] = -1;
+			fd = received->fds[at];
+			received->fds[at++] = -1;
 		}
 		(void)mappings_add(&client->mappings, &chunks[i], fd, NULL);
 	}
 }
 
 /* Are these the requested chunks, each with its descriptor or its handle? */
-static int check_chunks(const struct answer *answer, const uint32_t *chunks,
+static int check_chunks(const struct received *received, const uint32_t *chunks,
 			uint32_t n_chunks, struct error *err)
 {
-	const struct chunks_reply *reply = &answer->reply.chunks;
+	const struct chunks_reply *reply = &received->reply.chunks;
 	uint32_t n_fds = 0;
 
 	for (uint32_t i = 0; i < reply->n_chunks; i++)
 		n_fds += !reply->chunks[i].has_handle;
-	if (reply->n_chunks != n_chunks || answer->n_fds != n_fds)
+	if (reply->n_chunks != n_chunks || received->n_fds != n_fds)
 		return error_set(err, -EPROTO,
 				 "fsdpd sent %u of %u chunks, and %u "
 				 "descriptors",
-				 reply->n_chunks, n_chunks, answer->n_fds);
+				 reply->n_chunks, n_chunks, received->n_fds);
 	for (uint32_t i = 0; i < n_chunks; i++)
 		if (reply->chunks[i].chunk != chunks[i])
 			return error_set(err, -EPROTO,
@@ -78,7 +78,8 @@ static int check_chunks(const struct answer *answer, const uint32_t *chunks,
 }
 
 int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
-		      uint32_t n_chunks, struct answer *ret, struct error *err)
+		      uint32_t n_chunks, struct received *ret,
+		      struct error *err)
 {
 	struct request request = {
 		.kind = MESSAGE_CHUNK,
@@ -90,28 +91,29 @@ int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
 		return r;
 	r = check_chunks(ret, chunks, n_chunks, err);
 	if (r < 0)
-		answer_deinit(ret);
+		received_deinit(ret);
 	return r;
 }
 
 int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
 			uint32_t n_chunks, struct error *err)
 {
-	struct answer answer;
+	struct received received;
 	uint32_t at = 0;
-	int r = places_ask_chunks(client, chunks, n_chunks, &answer, err);
+	int r = places_ask_chunks(client, chunks, n_chunks, &received, err);
 
 	if (r < 0)
 		return r;
 	for (uint32_t i = 0; i < n_chunks && r == 0; i++) {
-		const struct chunk_ref *chunk = &answer.reply.chunks.chunks[i];
-		int fd = chunk->has_handle ? -1 : answer.fds[at];
+		const struct chunk_ref *chunk =
+			&received.reply.chunks.chunks[i];
+		int fd = chunk->has_handle ? -1 : received.fds[at];
 
 		if (!chunk->has_handle)
-			answer.fds[at++] = -1;
+			received.fds[at++] = -1;
 		r = mappings_add(&client->mappings, chunk, fd, err);
 	}
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 
@@ -400,6 +402,20 @@ int places_adopt_batch(struct fsdp_client *client,
 		return r;
 	memcpy(ret, made, use->n * sizeof(*ret));
 	return 0;
+}
+
+int places_receive(struct fsdp_client *client, struct received *received,
+		   const struct places_use *use, struct fsdp_tensor **ret,
+		   struct error *err)
+{
+	const struct places_reply *places = &received->reply.places;
+	int r;
+
+	places_take_chunks(client, received, places->chunks, places->n_chunks,
+			   0);
+	r = places_adopt_batch(client, places, use, ret, err);
+	received_deinit(received);
+	return r;
 }
 
 /* --- manifests ----------------------------------------------------------- */

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
+struct received;
 struct bundle_get_reply;
 struct error;
 struct fsdp_client;
@@ -25,7 +25,7 @@ struct places_use {
 	bool is_named;            /* remember the names in the cache */
 	const struct fsdp_get_options
 		*options; /* of the request; may be NULL */
-	bool is_writable; /* allocated: this process writes there */
+	bool is_writable; /* this process writes there */
 	uint64_t bundle;  /* allocated in this staged bundle */
 };
 
@@ -43,13 +43,20 @@ int places_adopt_batch(struct fsdp_client *client,
 
 /* Map the chunks that came with a reply, with its descriptors from `first_fd`
  * on. A chunk that cannot be mapped is requested again when it is needed. */
-void places_take_chunks(struct fsdp_client *client, struct answer *answer,
+void places_take_chunks(struct fsdp_client *client, struct received *received,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd);
 
+/* Map the chunks of a reply and adopt its places, as places_adopt_batch() does,
+ * and free the reply. */
+int places_receive(struct fsdp_client *client, struct received *received,
+		   const struct places_use *use, struct fsdp_tensor **ret,
+		   struct error *err);
+
 /* Request these chunks (at most FRAME_MAX_FDS). The caller owns the reply. */
 int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
-		      uint32_t n_chunks, struct answer *ret, struct error *err);
+		      uint32_t n_chunks, struct received *ret,
+		      struct error *err);
 
 /* Fetch and map these chunks (at most FRAME_MAX_FDS). */
 int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,

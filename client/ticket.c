@@ -5,6 +5,7 @@
 #include "client/pages.h"
 #include "client/places.h"
 #include <endian.h>
+#include <errno.h>
 #include <string.h>
 
 int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
@@ -15,7 +16,7 @@ int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 		.kind = MESSAGE_TICKET,
 		.ticket = {.n_uses = n_uses, .ttl_ms = ttl_ms},
 	};
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = client_check_tensor(tensor, err);
@@ -23,11 +24,11 @@ int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 		return r;
 	request.ticket.ref = (struct slot_ref){
 		.slot = tensor->slot, .generation = tensor->generation};
-	r = client_call(tensor->client, &request, &answer, err);
+	r = client_call(tensor->client, &request, &received, err);
 	if (r < 0)
 		return r;
-	memcpy(ret->bytes, answer.reply.ticket.ticket, sizeof(ret->bytes));
-	answer_deinit(&answer);
+	memcpy(ret->bytes, received.reply.ticket.ticket, sizeof(ret->bytes));
+	received_deinit(&received);
 	return 0;
 }
 
@@ -63,7 +64,7 @@ int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_TICKETS};
 	struct pages pages = PAGES(client, &request, tickets);
-	const struct tickets_reply *page = &pages.answer.reply.tickets;
+	const struct tickets_reply *page = &pages.received.reply.tickets;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_ticket(item, fn, data);
@@ -75,35 +76,65 @@ int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id)
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_REVOKE,
 				  .revoke = {.ticket = id}};
-	int r = client_check(client, err);
 
-	return r < 0 ? r : client_command(client, &request, err);
+	return client_command(client, &request, err);
+}
+
+static int check_nameless(const struct places_reply *places, struct error *err)
+{
+	for (uint32_t i = 0; i < places->n_places; i++) {
+		if (places->places[i].version)
+			return error_set(err, -EPERM,
+					 "the tensor of ticket %u of %u has a "
+					 "name, so that it may only be read",
+					 i + 1, places->n_places);
+	}
+	return 0;
+}
+
+static int redeem(struct fsdp_client *client, const struct fsdp_ticket *tickets,
+		  struct places_use use, struct fsdp_tensor **ret)
+{
+	struct error *err = error_of_thread();
+	uint32_t n = (uint32_t)use.n;
+	struct request request = {
+		.kind = MESSAGE_REDEEM,
+		.redeem = {.n_tickets = n,
+			   .tickets = (const uint8_t(*)[TICKET_SIZE])tickets},
+	};
+	struct received received;
+	struct places_reply *places = &received.reply.places;
+	int r;
+
+	r = client_check_batch(client, use.n, err);
+	if (r < 0 || n == 0)
+		return r;
+	r = client_call(client, &request, &received, err);
+	if (r < 0)
+		return r;
+	places_take_chunks(client, &received, places->chunks, places->n_chunks,
+			   0);
+	r = use.is_writable ? check_nameless(places, err) : 0;
+	if (r == 0)
+		r = places_adopt_batch(client, places, &use, ret, err);
+	else
+		places_give_back(client, places);
+	received_deinit(&received);
+	return r;
 }
 
 int fsdp_ticket_redeem(struct fsdp_client *client,
 		       const struct fsdp_ticket *tickets, size_t n,
 		       struct fsdp_tensor **ret)
 {
-	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_REDEEM,
-		.redeem = {.n_tickets = (uint32_t)n,
-			   .tickets = (const uint8_t(*)[TICKET_SIZE])tickets},
-	};
-	struct places_use use = {.n = n};
-	struct answer answer;
-	struct places_reply *places = &answer.reply.places;
-	int r;
+	return redeem(client, tickets, (struct places_use){.n = n}, ret);
+}
 
-	r = client_check_batch(client, n, err);
-	if (r < 0 || n == 0)
-		return r;
-	r = client_call(client, &request, &answer, err);
-	if (r < 0)
-		return r;
-	places_take_chunks(client, &answer, places->chunks, places->n_chunks,
-			   0);
-	r = places_adopt_batch(client, places, &use, ret, err);
-	answer_deinit(&answer);
-	return r;
+int fsdp_ticket_redeem_mut(struct fsdp_client *client,
+			   const struct fsdp_ticket *tickets, size_t n,
+			   struct fsdp_tensor **ret)
+{
+	const struct places_use use = {.n = n, .is_writable = true};
+
+	return redeem(client, tickets, use, ret);
 }

@@ -40,7 +40,7 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
 }
 
 int comm_call(struct fsdp_comm *comm, const struct request *request,
-	      struct answer *ret, struct error *err)
+	      struct received *ret, struct error *err)
 {
 	int r = client_call(comm->client, request, ret, err);
 
@@ -62,11 +62,11 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 int comm_command(struct fsdp_comm *comm, const struct request *request,
 		 struct error *err)
 {
-	struct answer answer;
-	int r = comm_call(comm, request, &answer, err);
+	struct received received;
+	int r = comm_call(comm, request, &received, err);
 
 	if (r == 0)
-		answer_deinit(&answer);
+		received_deinit(&received);
 	return r;
 }
 

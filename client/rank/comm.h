@@ -160,7 +160,7 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 /* Does client_call(). -ECONNABORTED ends the communicator, and is
  * remembered. */
 int comm_call(struct fsdp_comm *comm, const struct request *request,
-	      struct answer *ret, struct error *err);
+	      struct received *ret, struct error *err);
 
 /* The same, for a reply that says nothing else. */
 int comm_command(struct fsdp_comm *comm, const struct request *request,
@@ -184,9 +184,9 @@ int group_carry_frozen(struct fsdp_group *group, struct error *err);
 /* All ranks have committed, so the shards swap. */
 void group_on_commit(struct fsdp_group *group, uint64_t step);
 
-/* The unshard of that number is done; `answer` has the whole parameters. */
+/* The unshard of that number is done; `received` has the whole parameters. */
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
-		    struct answer *answer, struct error *err);
+		    struct received *received, struct error *err);
 /* Checks that the unshard `sequence`, which is not whole yet, can be waited
  * for: -EINVAL. */
 int group_check_open(const struct fsdp_group *group, uint64_t sequence,

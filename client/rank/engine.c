@@ -132,7 +132,7 @@ static int32_t clamp_ms(int64_t ms)
 
 /* Wait until the broker admits the work. `deadline_ms` < 0: for ever. */
 static int await_admission(const struct engine_work *work, int64_t deadline_ms,
-			   struct answer *ret, struct error *err)
+			   struct received *ret, struct error *err)
 {
 	struct fsdp_comm *comm = work->group->comm;
 	struct request request = {
@@ -236,13 +236,13 @@ static int enqueue_gather(struct rank_engine *engine, struct fsdp_group *group,
 }
 
 static int begin_unshard(struct rank_engine *engine,
-			 const struct engine_work *work, struct answer *answer,
-			 struct error *err)
+			 const struct engine_work *work,
+			 struct received *received, struct error *err)
 {
 	struct fsdp_group *group = work->group;
 	int r;
 
-	r = group_take_full(group, work->sequence, answer, err);
+	r = group_take_full(group, work->sequence, received, err);
 	if (r < 0)
 		return r;
 	r = enqueue_gather(engine, group, err);
@@ -305,17 +305,17 @@ static int begin_first(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err)
 {
 	struct engine_work *work = engine->first;
-	struct answer answer;
+	struct received received;
 	int r;
 
-	r = await_admission(work, deadline_ms, &answer, err);
+	r = await_admission(work, deadline_ms, &received, err);
 	if (r < 0)
 		return r;
 	if (work->kind == WORK_UNSHARD)
-		r = begin_unshard(engine, work, &answer, err);
+		r = begin_unshard(engine, work, &received, err);
 	else
 		r = begin_reduce(engine, work, err);
-	answer_deinit(&answer);
+	received_deinit(&received);
 	if (r == 0)
 		engine_drop_first(engine);
 	return r;

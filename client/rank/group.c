@@ -109,19 +109,19 @@ int group_map_own(struct fsdp_group *group, struct error *err)
 	return r < 0 ? r : group_zero_padding(group, err);
 }
 
-/* Take the only place of an answer, of at least `size` bytes; on failure its
+/* Take the only place of a reply, of at least `size` bytes; on failure its
  * holds are dropped. */
-static int adopt_one(const struct fsdp_comm *comm, struct answer *answer,
+static int adopt_one(const struct fsdp_comm *comm, struct received *received,
 		     bool is_writable, uint64_t size,
 		     struct lazy_mapping *lazy_mapping,
 		     struct fsdp_tensor **ret, struct error *err)
 {
 	struct fsdp_client *client = comm->client;
-	struct places_reply *places = &answer->reply.places;
+	struct places_reply *places = &received->reply.places;
 	struct places_use use = {.n = 1, .is_writable = is_writable};
 
 	if (!plain_is_device(comm))
-		places_take_chunks(client, answer, places->chunks,
+		places_take_chunks(client, received, places->chunks,
 				   places->n_chunks, 0);
 	if (places->n_places != 1 || place_bytes(&places->places[0]) < size) {
 		places_give_back(client, places);
@@ -141,13 +141,13 @@ int group_ask_one(struct fsdp_comm *comm, const struct request *request,
 		  uint64_t size, struct lazy_mapping *lazy_mapping,
 		  struct fsdp_tensor **ret, struct error *err)
 {
-	struct answer answer;
-	int r = comm_call(comm, request, &answer, err);
+	struct received received;
+	int r = comm_call(comm, request, &received, err);
 
 	if (r < 0)
 		return r;
-	r = adopt_one(comm, &answer, true, size, lazy_mapping, ret, err);
-	answer_deinit(&answer);
+	r = adopt_one(comm, &received, true, size, lazy_mapping, ret, err);
+	received_deinit(&received);
 	return r;
 }
 
@@ -274,12 +274,12 @@ void group_end_whole(struct fsdp_group *group)
 }
 
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
-		    struct answer *answer, struct error *err)
+		    struct received *received, struct error *err)
 {
 	int r;
 
 	/* If this rank has an engine, it fills the memory itself. */
-	r = adopt_one(group->comm, answer, group->engine != NULL,
+	r = adopt_one(group->comm, received, group->engine != NULL,
 		      group->full_size, &group->full_mapping, &group->full,
 		      err);
 	if (r < 0)

@@ -111,12 +111,12 @@ static int make_plan(const struct fsdp_comm *comm,
 			 "the group; install both from one build");
 }
 
-/* Make the data that this rank needs to do the work. On failure the answer is
+/* Make the data that this rank needs to do the work. On failure the reply is
  * freed, with its holds. */
 static int plan_own(struct fsdp_group *group, const struct group_request *asked,
-		    struct answer *answer, struct error *err)
+		    struct received *received, struct error *err)
 {
-	struct group_reply *reply = &answer->reply.group;
+	struct group_reply *reply = &received->reply.group;
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
 	struct fsdp_comm *comm = group->comm;
@@ -130,16 +130,16 @@ static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 				 : host_group_new(group, &plan, index, err);
 	if (r == 0)
 		return 0;
-	places_take_chunks(comm->client, answer, reply->chunks, reply->n_chunks,
-			   0);
+	places_take_chunks(comm->client, received, reply->chunks,
+			   reply->n_chunks, 0);
 	places_give_back(comm->client, &places);
-	answer_deinit(answer);
+	received_deinit(received);
 	return r;
 }
 
 static int ask(struct fsdp_group *group, const char *name,
 	       const struct fsdp_param_spec *specs,
-	       const struct fsdp_policy *policy, struct answer *ret,
+	       const struct fsdp_policy *policy, struct received *ret,
 	       struct error *err)
 {
 	double gather_cap_mb = policy->gather_cap_mb;
@@ -177,7 +177,7 @@ static int ask(struct fsdp_group *group, const char *name,
 	return r;
 }
 
-/* --- registering: what is answered --------------------------------------- */
+/* --- registering: the replies -------------------------------------------- */
 
 /* Compute this rank's part, by the rule of torch.chunk (collective/shard.h). */
 static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
@@ -311,11 +311,11 @@ static void map_group(struct fsdp_group *group, const struct group_reply *reply)
 				  true);
 }
 
-static int take_group(struct fsdp_group *group, struct answer *answer,
+static int take_group(struct fsdp_group *group, struct received *received,
 		      struct error *err)
 {
 	struct fsdp_client *client = group->comm->client;
-	struct group_reply *reply = &answer->reply.group;
+	struct group_reply *reply = &received->reply.group;
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
 	struct places_use use = {.n = reply->n_places, .is_writable = true};
@@ -323,7 +323,7 @@ static int take_group(struct fsdp_group *group, struct answer *answer,
 	int r;
 
 	if (!plain_is_device(group->comm))
-		places_take_chunks(client, answer, reply->chunks,
+		places_take_chunks(client, received, reply->chunks,
 				   reply->n_chunks, 0);
 	r = take_entries(group, reply, err);
 	if (r < 0) {
@@ -356,7 +356,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 	struct error *err = error_of_thread();
 	struct fsdp_policy desc;
 	struct fsdp_group *group;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = comm_check_idle(comm, err);
@@ -375,10 +375,10 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 	group = group_new(comm, name, n);
 	if (!group)
 		return error_nomem(err, "a group");
-	r = ask(group, name, params, &desc, &answer, err);
+	r = ask(group, name, params, &desc, &received, err);
 	if (r == 0) {
-		r = take_group(group, &answer, err);
-		answer_deinit(&answer);
+		r = take_group(group, &received, err);
+		received_deinit(&received);
 	}
 	if (r == 0)
 		r = group->shards[0] ? group_zero_padding(group, err) : 0;

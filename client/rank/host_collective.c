@@ -358,3 +358,47 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	set_fold(&exchange, &fold, &result);
 	return host_exchange_run(&exchange, err);
 }
+
+/* --- without other ranks ------------------------------------------------- */
+
+static int check_tensor(const struct fold *fold, const void *data,
+			uint64_t count, struct error *err)
+{
+	if (count && !data)
+		return error_set(err, -EINVAL,
+				 "a tensor has %" PRIu64
+				 " elements, but is NULL",
+				 count);
+	if ((uintptr_t)data % fold->width)
+		return error_set(err, -EINVAL,
+				 "a tensor is not aligned for its dtype");
+	return 0;
+}
+
+int fsdp_fold(enum fsdp_dtype dtype, enum fsdp_reduction how,
+	      const void *const *in, uint32_t n, void *out, uint64_t count)
+{
+	struct error *err = error_of_thread();
+	struct fold fold;
+	uint64_t size;
+	int r;
+
+	if (n == 0 || n > FSDP_MAX_RANKS || !in)
+		return error_set(err, -EINVAL,
+				 "there must be 1 to %d tensors, not %" PRIu32,
+				 FSDP_MAX_RANKS, in ? n : 0);
+	r = fold_init(&fold, dtype, how, n, err);
+	if (r == 0 &&
+	    (__builtin_mul_overflow(count, dtype_size(dtype), &size) ||
+	     size > INT64_MAX))
+		r = error_set(err, -EINVAL,
+			      "a tensor cannot have %" PRIu64 " elements",
+			      count);
+	for (uint32_t i = 0; i < n && r == 0; i++)
+		r = check_tensor(&fold, in[i], count, err);
+	if (r == 0)
+		r = check_tensor(&fold, out, count, err);
+	if (r == 0 && count)
+		fold_run(&fold, out, in, n, size);
+	return r;
+}

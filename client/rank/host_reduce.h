@@ -54,7 +54,7 @@ struct reducer {
 	struct handed_in list[BOARD_REDUCTIONS]; /* by number */
 };
 
-/* Call this with the broker's answer to the join. `comm->reducer` stays NULL if
+/* Call this with the broker's reply to the join. `comm->reducer` stays NULL if
  * ranks do not reduce themselves. */
 int host_reduce_init(struct fsdp_comm *comm, uint32_t direct, uint32_t n_inputs,
 		     struct error *err);

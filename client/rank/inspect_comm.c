@@ -39,7 +39,7 @@ int fsdp_comms(struct fsdp_client *client, fsdp_comm_fn *fn, void *data)
 {
 	struct request request = {.kind = MESSAGE_COMMS};
 	struct pages pages = PAGES(client, &request, comms);
-	const struct comms_reply *page = &pages.answer.reply.comms;
+	const struct comms_reply *page = &pages.received.reply.comms;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_comm(item, fn, data);
@@ -76,7 +76,7 @@ int fsdp_groups(struct fsdp_client *client, const char *comm, fsdp_group_fn *fn,
 		.groups = {.comm = comm ? comm : ""},
 	};
 	struct pages pages = PAGES(client, &request, groups);
-	const struct groups_reply *page = &pages.answer.reply.groups;
+	const struct groups_reply *page = &pages.received.reply.groups;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_group(item, fn, data);
@@ -122,7 +122,7 @@ int fsdp_group_plan(struct fsdp_client *client, const char *comm,
 		.group_plan = {.comm = comm, .group = group},
 	};
 	struct pages pages = PAGES(client, &request, group_plan);
-	const struct group_plan_reply *page = &pages.answer.reply.group_plan;
+	const struct group_plan_reply *page = &pages.received.reply.group_plan;
 
 	pages_for_each (&pages, page, item)
 		pages.r = show_plan(page, item, fn, data);

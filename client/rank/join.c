@@ -176,7 +176,7 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	struct request request = {.kind = MESSAGE_COMM_JOIN};
 	struct fsdp_comm_options desc;
 	struct fsdp_comm *comm;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = client_check(client, err);
@@ -192,21 +192,21 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	comm = calloc(1, sizeof(*comm));
 	if (!comm)
 		return error_nomem(err, "a communicator");
-	r = client_call(client, &request, &answer, err);
+	r = client_call(client, &request, &received, err);
 	if (r < 0) {
 		free(comm);
 		return r;
 	}
-	take_comm(comm, client, &request.comm_join, &answer.reply.comm);
+	take_comm(comm, client, &request.comm_join, &received.reply.comm);
 	link_comm(client, comm);
-	r = open_engine(comm, &request.comm_join, &answer.reply.comm, err);
+	r = open_engine(comm, &request.comm_join, &received.reply.comm, err);
 	if (r == 0)
-		r = host_reduce_init(comm, answer.reply.comm.direct,
+		r = host_reduce_init(comm, received.reply.comm.direct,
 				     request.comm_join.n_inputs, err);
 	if (r == 0)
 		r = host_gather_init(comm, &request.comm_join,
-				     answer.reply.comm.direct, err);
-	answer_deinit(&answer);
+				     received.reply.comm.direct, err);
+	received_deinit(&received);
 	if (r < 0) {
 		fsdp_comm_leave(comm);
 		return r;
@@ -261,9 +261,29 @@ int comm_stop_all(struct fsdp_client *client, struct error *err)
 	return r;
 }
 
+/*
+ * Without a broker nobody needs to be told, and there is no reply to wait for,
+ * unless the ranks do all work alone: their run goes on with the next broker.
+ * If this rank has given up waiting for that, its next request or the end of
+ * the process tells it.
+ */
+static void tell_broker(struct fsdp_comm *comm)
+{
+	const struct request request = {.kind = MESSAGE_COMM_LEAVE,
+					.comm_leave = {.comm = comm->id}};
+	const struct one_way nobody = {.refused = NULL};
+	struct fsdp_client *client = comm->client;
+	bool may_go_on = comm->reducer && comm->gatherer && comm_is_alive(comm);
+
+	if (!connection_is_down(&client->connection) ||
+	    (may_go_on && comm->failure.code == 0))
+		(void)client_command(client, &request, NULL);
+	else if (may_go_on)
+		(void)client_send_one_way(client, &request, &nobody, NULL);
+}
+
 int fsdp_comm_leave(struct fsdp_comm *comm)
 {
-	struct request request = {.kind = MESSAGE_COMM_LEAVE};
 	struct error *err = error_of_thread();
 	struct fsdp_client *client;
 	int r;
@@ -274,15 +294,11 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 	r = client_check(client, err);
 	if (r < 0)
 		return r;
-	request.comm_leave.comm = comm->id;
 	r = stop(comm, err);
 	if (r == 0)
 		end_handles(comm);
 	run_board_leave(comm);
-	/* The end of a broker ends the communicator's run: then nobody needs to
-	 * be told, and there is no reply to wait for. */
-	if (!connection_is_down(&client->connection))
-		(void)client_command(client, &request, NULL);
+	tell_broker(comm);
 	for (struct fsdp_group *group = comm->groups; group;
 	     group = group->next)
 		connection_forget_one_way(&client->connection, group);

@@ -97,7 +97,7 @@ int fsdp_reduce(struct fsdp_group *group,
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_REDUCE};
 	struct fsdp_reduce_options o;
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = comm_check_idle(group_comm(group), err);
@@ -130,14 +130,14 @@ int fsdp_reduce(struct fsdp_group *group,
 		r = order_gradients(group, o.stream, &request.reduce, err);
 	if (r < 0)
 		return r;
-	r = comm_call(group->comm, &request, &answer, err);
+	r = comm_call(group->comm, &request, &received, err);
 	if (r < 0)
 		return r;
 	*ret = (struct fsdp_work){.comm = group->comm,
 				  .group = group,
 				  .kind = WORK_REDUCE,
-				  .sequence = answer.reply.work.sequence};
-	answer_deinit(&answer);
+				  .sequence = received.reply.work.sequence};
+	received_deinit(&received);
 	note_first_full(group, &o, ret->sequence);
 	if (group->engine)
 		return engine_reduce(group, &request.reduce, ret->sequence,

@@ -6,20 +6,20 @@ static int fetch(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_COMM_BOARD,
 				  .comm_board = {.comm = comm->id}};
-	struct answer answer;
-	int r = comm_call(comm, &request, &answer, err);
+	struct received received;
+	int r = comm_call(comm, &request, &received, err);
 
 	if (r < 0)
 		return r;
-	if (answer.n_fds != 1 || !comm->verdict) {
+	if (received.n_fds != 1 || !comm->verdict) {
 		r = error_set(err, -EPROTO, "fsdpd sent no board");
 	} else {
-		r = board_open(&comm->board, answer.fds[0],
+		r = board_open(&comm->board, received.fds[0],
 			       comm->n_shards * comm->n_replicas, comm->id,
 			       err);
-		answer.fds[0] = -1;
+		received.fds[0] = -1;
 	}
-	answer_deinit(&answer);
+	received_deinit(&received);
 	return r;
 }
 

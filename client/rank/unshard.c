@@ -54,13 +54,13 @@ static int ask_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
 				  .unshard = {.group = group->id}};
-	struct answer answer;
-	int r = comm_call(group->comm, &request, &answer, err);
+	struct received received;
+	int r = comm_call(group->comm, &request, &received, err);
 
 	if (r < 0)
 		return r;
-	group->open = answer.reply.work.sequence;
-	answer_deinit(&answer);
+	group->open = received.reply.work.sequence;
+	received_deinit(&received);
 	return engine_unshard(group, group->open, err);
 }
 

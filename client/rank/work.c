@@ -31,11 +31,11 @@ static bool is_done(const struct fsdp_work *work)
 	return unshard_is_whole(work->group, work->sequence);
 }
 
-static int end_work(const struct fsdp_work *work, struct answer *answer,
+static int end_work(const struct fsdp_work *work, struct received *received,
 		    struct error *err)
 {
 	if (work->kind == WORK_UNSHARD)
-		return group_take_full(work->group, work->sequence, answer,
+		return group_take_full(work->group, work->sequence, received,
 				       err);
 	if (work->kind == WORK_REDUCE)
 		group_note_reduced(work->group, work->sequence);
@@ -49,7 +49,7 @@ static int end_work(const struct fsdp_work *work, struct answer *answer,
 /* An unshard may wait for memory that ranks only keep as inputs, so they return
  * it if the wait is long. */
 static int ask_patiently(const struct fsdp_work *work, struct request *request,
-			 struct answer *ret, struct error *err)
+			 struct received *ret, struct error *err)
 {
 	struct fsdp_comm *comm = work->comm;
 	int32_t timeout_ms = request->wait.timeout_ms;
@@ -72,7 +72,7 @@ static int ask_patiently(const struct fsdp_work *work, struct request *request,
  * had no room for its reply, and the unshard was sent again after this
  * request. */
 static int ask_for(const struct fsdp_work *work, struct request *request,
-		   struct answer *ret, struct error *err)
+		   struct received *ret, struct error *err)
 {
 	int r;
 
@@ -120,7 +120,7 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_WAIT};
-	struct answer answer;
+	struct received received;
 	int r;
 
 	r = check_work(work, err);
@@ -154,10 +154,10 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 		.sequence = work->sequence,
 		.timeout_ms = timeout_ms,
 	};
-	r = ask_for(work, &request, &answer, err);
+	r = ask_for(work, &request, &received, err);
 	if (r < 0)
 		return r;
-	r = end_work(work, &answer, err);
-	answer_deinit(&answer);
+	r = end_work(work, &received, err);
+	received_deinit(&received);
 	return r;
 }
