@@ -235,7 +235,7 @@ int archive_write(const char *directory, const char *name, json_t *entries,
 int archive_report(const struct args *args, const struct archive_result *result,
 		   struct error *err)
 {
-	char size[FORMAT_SIZE];
+	char names[FORMAT_SIZE], size[FORMAT_SIZE];
 
 	if (args_has(args, ARG_JSON))
 		return document_print(
@@ -245,9 +245,9 @@ int archive_report(const struct args *args, const struct archive_result *result,
 				  document_number(result->size), "seconds",
 				  result->seconds),
 			err);
-	printf("%" PRIu64 " names %s, %s in %.2f s; %" PRIu64
-	       " were there already\n",
-	       result->n_done, result->done, format_size(result->size, size),
-	       result->seconds, result->n_kept);
+	printf("%s %s, %s in %.2f s; %" PRIu64 " there already\n",
+	       format_count(result->n_done, "name", names), result->done,
+	       format_size(result->size, size), result->seconds,
+	       result->n_kept);
 	return 0;
 }

@@ -334,7 +334,7 @@ static const struct args_option rows[N_ARGS] = {
 	[ARG_VERSION] = {"version", 0, NULL, NULL, "show the version", NULL},
 	[ARG_SOCKET] = {"socket", 0, "PATH", read_socket,
 		"socket of the broker, if not in the usual places", NULL},
-	[ARG_JSON] = {"json", 0, NULL, NULL, "answer with one JSON document", NULL},
+	[ARG_JSON] = {"json", 0, NULL, NULL, "print one JSON document", NULL},
 	[ARG_QUIET] = {"quiet", 'q', NULL, NULL, "show no progress", NULL},
 	[ARG_TIMEOUT] = {"timeout", 0, "T", read_timeout,
 		"wait so long: ms, or 5s, 2m, 1h, forever", NULL},

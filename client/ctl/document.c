@@ -50,7 +50,7 @@ int document_print(json_t *document, struct error *err)
 	int r;
 
 	if (!document)
-		return error_nomem(err, "the answer");
+		return error_nomem(err, "the document");
 	r = json_dumpf(document, stdout, JSON_INDENT(2));
 	json_decref(document);
 	if (r < 0 || putchar('\n') == EOF)

@@ -1,5 +1,5 @@
 /*
- * Answers for programs: one JSON document on standard output.
+ * Output for programs: one JSON document on standard output.
  *
  * The makers never fail halfway: when memory runs out they give NULL, which
  * jansson's setters refuse, and document_print() says so in the end.

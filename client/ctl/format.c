@@ -36,6 +36,13 @@ const char *format_size(uint64_t size, char buffer[FORMAT_SIZE])
 	return buffer;
 }
 
+const char *format_count(uint64_t n, const char *noun, char buffer[FORMAT_SIZE])
+{
+	snprintf(buffer, FORMAT_SIZE, "%" PRIu64 " %s%s", n, noun,
+		 n == 1 ? "" : "s");
+	return buffer;
+}
+
 const char *format_age(uint64_t ms, char buffer[FORMAT_SIZE])
 {
 	static const struct {

@@ -13,11 +13,14 @@
 struct error;
 struct tensor_type;
 
-#define FORMAT_SIZE  32  /* buffer of format_size(), format_age() */
+#define FORMAT_SIZE  32  /* buffer of the next five */
 #define FORMAT_SHAPE 192 /* buffer of format_shape() */
 
 /* "512 B", "1.5 KiB", "13.4 GiB". */
 const char *format_size(uint64_t size, char buffer[FORMAT_SIZE]);
+/* "1 tensor", "2 tensors"; `noun` is a singular that takes an s. */
+const char *format_count(uint64_t n, const char *noun,
+			 char buffer[FORMAT_SIZE]);
 /* "250 ms", "12 s", "5 min", "3 h", "9 d": how old something is. */
 const char *format_age(uint64_t ms, char buffer[FORMAT_SIZE]);
 /* "12.3 us", "4.56 ms": how long something took. */

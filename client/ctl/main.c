@@ -72,9 +72,7 @@ static const struct verb *find_verb(const char *name, struct error *err)
 			  "there is no verb '%.32s': did you mean '%s'?", name,
 			  nearest->name);
 	else
-		error_set(err, -EINVAL,
-			  "there is no verb '%.32s': fsdpctl --help lists them",
-			  name);
+		error_set(err, -EINVAL, "there is no verb '%.32s'", name);
 	return NULL;
 }
 
@@ -123,9 +121,12 @@ static int run_verb(const struct verb *verb, const struct args *args,
 	return r;
 }
 
-static int usage_failed(struct error *err)
+/* `verb`: NULL if the error is not in the words of a verb. */
+static int usage_failed(const struct verb *verb, struct error *err)
 {
 	complain(err);
+	fprintf(stderr, "fsdpctl: see fsdpctl %s%s--help\n",
+		verb ? verb->name : "", verb ? " " : "");
 	return EXIT_USAGE;
 }
 
@@ -140,7 +141,7 @@ static int run_help(const struct args *args, struct error *err)
 	}
 	verb = find_verb(args->operands[1], err);
 	if (!verb)
-		return usage_failed(err);
+		return usage_failed(NULL, err);
 	print_verb(verb);
 	return EXIT_SUCCESS;
 }
@@ -152,7 +153,7 @@ static int run(int argc, char **argv, struct error *err)
 
 	args_init(&args);
 	if (args_parse(&args, argc, argv, ARGS_GLOBAL, true, err) < 0)
-		return usage_failed(err);
+		return usage_failed(NULL, err);
 	if (args_has(&args, ARG_VERSION)) {
 		printf("fsdpctl %s (libfsdp %s)\n", FSDP_VERSION,
 		       fsdp_version());
@@ -168,7 +169,7 @@ static int run(int argc, char **argv, struct error *err)
 		return run_help(&args, err);
 	verb = find_verb(args.operands[0], err);
 	if (!verb || parse_verb(verb, &args, err) < 0)
-		return usage_failed(err);
+		return usage_failed(verb, err);
 	if (args_has(&args, ARG_HELP)) {
 		print_verb(verb);
 		return EXIT_SUCCESS;

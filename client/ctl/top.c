@@ -412,21 +412,22 @@ static void print_summary(const struct top *top, FILE *file)
 	char texts[3][FORMAT_SIZE];
 
 	fprintf(file,
-		"fsdpd pid %" PRIu64 ", up %s; %" PRIu64 " sessions, %" PRIu64
-		" connected, %" PRIu64 " requests wait\n",
+		"fsdpd pid %" PRIu64 ", up %s; %s, %" PRIu64
+		" connected, %s waiting\n",
 		get(top, "pid"), format_age(get(top, "uptime_ms"), texts[0]),
-		get(top, "sessions"), get(top, "peers"), get(top, "waiters"));
+		format_count(get(top, "sessions"), "session", texts[1]),
+		get(top, "peers"),
+		format_count(get(top, "waiters"), "request", texts[2]));
 	fprintf(file, "memory: %s used, %s in chunks, %s may be; devices: ",
 		format_size(get(top, "bytes_live"), texts[0]),
 		format_size(get(top, "chunk_bytes"), texts[1]),
 		format_size(get(top, "memory_max"), texts[2]));
 	fprintf(file, "%s used\n",
 		format_size(get(top, "device_bytes_live"), texts[0]));
-	fprintf(file,
-		"tensors: %" PRIu64 ", %" PRIu64 " in limbo; %" PRIu64
-		" bundles, %" PRIu64 " tickets\n",
-		get(top, "slots"), get(top, "slots_limbo"), get(top, "bundles"),
-		get(top, "tickets"));
+	fprintf(file, "tensors: %" PRIu64 ", %" PRIu64 " in limbo; %s, %s\n",
+		get(top, "slots"), get(top, "slots_limbo"),
+		format_count(get(top, "bundles"), "bundle", texts[0]),
+		format_count(get(top, "tickets"), "ticket", texts[1]));
 	fprintf(file,
 		"rates: %.0f requests/s, %.0f published/s, %.0f freed/s, "
 		"%.0f evicted/s\n",

@@ -339,8 +339,11 @@ static int add_param(const struct fsdp_plan_entry *entry, void *data)
 
 static int print_table(struct plan *plan, struct error *err)
 {
-	printf("%u shards, %u replicas, layout %s%s, hash %016" PRIx64 "\n\n",
-	       plan->head.n_shards, plan->head.n_replicas,
+	char shards[FORMAT_SIZE], replicas[FORMAT_SIZE];
+
+	printf("%s, %s, layout %s%s, hash %016" PRIx64 "\n\n",
+	       format_count(plan->head.n_shards, "shard", shards),
+	       format_count(plan->head.n_replicas, "replica", replicas),
 	       layout_name(&plan->head),
 	       plan->head.is_in_place ? " (an unshard moves nothing)" : "",
 	       plan->head.hash);

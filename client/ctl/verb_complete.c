@@ -2,7 +2,7 @@
  * complete: what can follow on a command line, for the completion of shells.
  *
  * The words are those behind "fsdpctl", the last of which is being typed. Each
- * line of the answer is a candidate, a tab and what it means; the line ":files"
+ * line of the output is a candidate, a tab and what it means; the line ":files"
  * stands for names of files. All of it follows from the tables of verbs and
  * options, so that the scripts of the shells know none of them.
  */

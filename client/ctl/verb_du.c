@@ -267,7 +267,7 @@ static const struct column columns[BY_N][12] = {
 static int print(struct sheet *sheet, const struct usages *usages,
 		 struct error *err)
 {
-	char size[FORMAT_SIZE];
+	char size[FORMAT_SIZE], blocks[FORMAT_SIZE];
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < usages->n; i++)
@@ -282,8 +282,8 @@ static int print(struct sheet *sheet, const struct usages *usages,
 				  document_number(usages->total.device_size)),
 			err);
 	r = sheet_print(sheet, err);
-	printf("\ntotal: %s in %" PRIu64 " blocks\n",
-	       format_size(usages->total.size, size), usages->total.n_blocks);
+	printf("\ntotal: %s in %s\n", format_size(usages->total.size, size),
+	       format_count(usages->total.n_blocks, "block", blocks));
 	return r;
 }
 

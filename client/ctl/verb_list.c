@@ -45,12 +45,13 @@ static int add_tensors(struct sheet *sheet, struct listing *listing,
 
 static void print_total(const struct listing *listing)
 {
-	char size[FORMAT_SIZE];
+	char size[FORMAT_SIZE], count[FORMAT_SIZE];
 	uint64_t total = 0;
 
 	for (size_t i = 0; i < listing->n_entries; i++)
 		total += listing->entries[i].info.size;
-	printf("\ntotal: %zu tensors, %s\n", listing->n_entries,
+	printf("\ntotal: %s, %s\n",
+	       format_count(listing->n_entries, "tensor", count),
 	       format_size(total, size));
 }
 

@@ -121,6 +121,7 @@ static int report_present(const struct load *load, struct fsdp_client *client)
 	struct fsdp_info info = {.struct_size = sizeof(info)};
 	struct fsdp_tensor **tensors;
 	struct error err = ERROR_NULL;
+	char count[FORMAT_SIZE];
 	size_t n;
 	int r = fsdp_bundle_get(client, load->args->prefix, NULL, &tensors, &n);
 
@@ -137,15 +138,15 @@ static int report_present(const struct load *load, struct fsdp_client *client)
 				  document_number(info.version), "tensors",
 				  document_number(n), "loaded", false),
 			&err);
-	printf("%s version %" PRIu64 " is there: %zu tensors\n",
-	       load->args->prefix, info.version, n);
+	printf("%s version %" PRIu64 " is there: %s\n", load->args->prefix,
+	       info.version, format_count(n, "tensor", count));
 	return 0;
 }
 
 static int report(const struct load *load, double seconds, struct error *err)
 {
 	const struct model *model = &load->model;
-	char size[FORMAT_SIZE], rate[FORMAT_SIZE];
+	char count[FORMAT_SIZE], size[FORMAT_SIZE], rate[FORMAT_SIZE];
 
 	if (args_has(load->args, ARG_JSON))
 		return document_print(
@@ -156,8 +157,9 @@ static int report(const struct load *load, double seconds, struct error *err)
 				  document_number(model->data_size), "seconds",
 				  seconds),
 			err);
-	printf("%s version %" PRIu64 ": %zu tensors, %s in %.2f s (%s/s)\n",
-	       load->args->prefix, load->version, model->n_tensors,
+	printf("%s version %" PRIu64 ": %s, %s in %.2f s (%s/s)\n",
+	       load->args->prefix, load->version,
+	       format_count(model->n_tensors, "tensor", count),
 	       format_size(model->data_size, size), seconds,
 	       format_size((uint64_t)((double)model->data_size /
 				      (seconds > 1e-6 ? seconds : 1e-6)),

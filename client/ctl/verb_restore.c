@@ -9,6 +9,7 @@
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/filler.h"
+#include "client/ctl/format.h"
 #include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/listing.h"
@@ -327,12 +328,16 @@ static int restore_entry(struct restore *restore, const char *name,
 
 static int report(const struct restore *restore, struct error *err)
 {
+	char names[FORMAT_SIZE];
+
 	if (restore->n_foreign)
-		return error_set(err, -EPERM,
-				 "%" PRIu64 " names of other users were not "
-				 "restored: only they and root can, as uid %u "
-				 "cannot give memory away",
-				 restore->n_foreign, geteuid());
+		return error_set(
+			err, -EPERM,
+			"cannot restore %s of other users: only they "
+			"and root can, as uid %u cannot give memory "
+			"away",
+			format_count(restore->n_foreign, "name", names),
+			geteuid());
 	return archive_report(
 		restore->args,
 		&(struct archive_result){"restored", restore->n_restored,

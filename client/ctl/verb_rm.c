@@ -1,6 +1,7 @@
 /* rm: names go, by themselves or all that begin alike. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/format.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/verb.h"
 #include "proto/error.h"
@@ -117,6 +118,7 @@ static int remove_tree(struct fsdp_client *client, const struct args *args,
 		       struct error *err)
 {
 	struct names names = {.prefix = args->prefix, .err = err};
+	char count[FORMAT_SIZE];
 	int r = fsdp_list(client, args->prefix, add_entry, &names);
 
 	if (r < 0 && r != -EINVAL)
@@ -129,7 +131,7 @@ static int remove_tree(struct fsdp_client *client, const struct args *args,
 		r = remove_all(client, (const char *const *)names.list, names.n,
 			       err);
 	if (r == 0)
-		printf("%zu names removed\n", names.n);
+		printf("%s removed\n", format_count(names.n, "name", count));
 	for (size_t i = 0; i < names.n; i++)
 		free(names.list[i]);
 	free(names.list);

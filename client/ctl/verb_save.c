@@ -562,9 +562,11 @@ static int read_old(struct save *save, struct error *err)
 
 static int report(const struct save *save, struct error *err)
 {
+	char names[FORMAT_SIZE];
+
 	if (save->n_failed)
-		return error_set(err, -EIO, "%" PRIu64 " names were not saved",
-				 save->n_failed);
+		return error_set(err, -EIO, "did not save %s",
+				 format_count(save->n_failed, "name", names));
 	return archive_report(
 		save->args,
 		&(struct archive_result){"written", save->n_written,

@@ -84,21 +84,24 @@ static void print_devices(const struct counters *c)
 
 static void print_contents(const struct counters *c)
 {
-	printf(LABEL "%" PRIu64 ", of which %" PRIu64 " in limbo; %" PRIu64
-		     " bundles, %" PRIu64 " tickets\n",
+	char texts[2][FORMAT_SIZE];
+
+	printf(LABEL "%" PRIu64 ", of which %" PRIu64 " in limbo; %s, %s\n",
 	       "tensors", get(c, "slots"), get(c, "slots_limbo"),
-	       get(c, "bundles"), get(c, "tickets"));
-	printf(LABEL "%" PRIu64 ", of which %" PRIu64 " connected; %" PRIu64
-		     " requests wait\n",
+	       format_count(get(c, "bundles"), "bundle", texts[0]),
+	       format_count(get(c, "tickets"), "ticket", texts[1]));
+	printf(LABEL "%" PRIu64 ", of which %" PRIu64
+		     " connected; %s waiting\n",
 	       "sessions", get(c, "sessions"), get(c, "peers"),
-	       get(c, "waiters"));
+	       format_count(get(c, "waiters"), "request", texts[0]));
 	if (get(c, "comms"))
 		printf(LABEL "%" PRIu64 ", of which %" PRIu64
-			     " running; %" PRIu64 " groups, %" PRIu64
-			     " gathers in flight\n",
+			     " running; %s, %s in flight\n",
 		       "communicators", get(c, "comms"),
-		       get(c, "comms_running"), get(c, "groups"),
-		       get(c, "gathers_in_flight"));
+		       get(c, "comms_running"),
+		       format_count(get(c, "groups"), "group", texts[0]),
+		       format_count(get(c, "gathers_in_flight"), "gather",
+				    texts[1]));
 }
 
 static void print_loop(const struct counters *c)
@@ -111,12 +114,12 @@ static void print_loop(const struct counters *c)
 
 static void print_own(const struct counters *c)
 {
-	char sizes[2][FORMAT_SIZE];
+	char sizes[2][FORMAT_SIZE], count[FORMAT_SIZE];
 
-	printf(LABEL "%s in host memory, %s on devices, %" PRIu64 " tensors\n",
-	       "yours", format_size(get(c, "own_bytes"), sizes[0]),
+	printf(LABEL "%s in host memory, %s on devices, %s\n", "yours",
+	       format_size(get(c, "own_bytes"), sizes[0]),
 	       format_size(get(c, "own_device_bytes"), sizes[1]),
-	       get(c, "own_slots"));
+	       format_count(get(c, "own_slots"), "tensor", count));
 }
 
 /* --- warnings ------------------------------------------------------------ */
@@ -240,7 +243,7 @@ static int print_times(const uint64_t *ns, uint32_t n, bool is_json,
 {
 	uint64_t p99 = ns[n - 1 - (n - 1) / 100];
 	char min[FORMAT_SIZE], mid[FORMAT_SIZE], high[FORMAT_SIZE];
-	char max[FORMAT_SIZE];
+	char max[FORMAT_SIZE], count[FORMAT_SIZE];
 
 	if (is_json)
 		return document_print(
@@ -251,9 +254,10 @@ static int print_times(const uint64_t *ns, uint32_t n, bool is_json,
 				  document_number(p99), "max_ns",
 				  document_number(ns[n - 1])),
 			err);
-	printf("%u round trips: min %s, median %s, p99 %s, max %s\n", n,
-	       format_ns(ns[0], min), format_ns(ns[n / 2], mid),
-	       format_ns(p99, high), format_ns(ns[n - 1], max));
+	printf("%s: min %s, median %s, p99 %s, max %s\n",
+	       format_count(n, "round trip", count), format_ns(ns[0], min),
+	       format_ns(ns[n / 2], mid), format_ns(p99, high),
+	       format_ns(ns[n - 1], max));
 	return 0;
 }
 

@@ -77,7 +77,7 @@ static int add_damaged(struct verify *verify, const char *name,
 		       struct error *err)
 {
 	if (json_array_append_new(verify->damaged, document_text(name)))
-		return error_nomem(err, "the answer");
+		return error_nomem(err, "the document");
 	return 0;
 }
 
@@ -145,7 +145,7 @@ static int verify_some(struct verify *verify, const struct listing *listing,
 
 static int report(const struct verify *verify, struct error *err)
 {
-	char size[FORMAT_SIZE];
+	char size[FORMAT_SIZE], count[FORMAT_SIZE];
 	const json_t *name;
 	size_t i;
 
@@ -162,12 +162,13 @@ static int report(const struct verify *verify, struct error *err)
 			err);
 	json_array_foreach(verify->damaged, i, name)
 		printf("damaged: %s\n", json_string_value(name));
-	printf("%" PRIu64 " tensors verified, %s", verify->n_verified,
+	printf("%s verified, %s",
+	       format_count(verify->n_verified, "tensor", count),
 	       format_size(verify->n_bytes, size));
 	if (verify->n_unknown)
-		printf("; %" PRIu64 " have no digest", verify->n_unknown);
+		printf("; %" PRIu64 " without a digest", verify->n_unknown);
 	if (verify->n_passed_over)
-		printf("; %" PRIu64 " were replaced meanwhile",
+		printf("; %" PRIu64 " replaced meanwhile",
 		       verify->n_passed_over);
 	putchar('\n');
 	return 0;
@@ -176,12 +177,14 @@ static int report(const struct verify *verify, struct error *err)
 static int judge(const struct verify *verify, struct error *err)
 {
 	size_t n = json_array_size(verify->damaged);
+	char count[FORMAT_SIZE];
 
 	if (n > 0)
-		return error_set(err, -EBADMSG,
-				 "%zu of %" PRIu64 " tensors have other "
-				 "contents than when they were loaded",
-				 n, verify->n_verified);
+		return error_set(
+			err, -EBADMSG,
+			"the contents of %zu of %s are not those that "
+			"were loaded",
+			n, format_count(verify->n_verified, "tensor", count));
 	if (verify->n_verified == 0 && verify->args->n_operands > 0)
 		return error_set(err, -ENODATA,
 				 "no tensor below '%s' has a digest: fsdpctl "
