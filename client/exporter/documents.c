@@ -155,29 +155,33 @@ char *documents_status(struct fsdp_client *client,
 		       const struct snapshot *snapshot,
 		       const struct history *history, int *ret_code)
 {
-	json_t *sessions = NULL, *tensors = NULL, *limbo = NULL;
+	json_t *sessions = NULL, *channels = NULL, *tensors = NULL;
+	json_t *limbo = NULL;
 
 	*ret_code = lists_sessions(client, snapshot, &sessions);
+	if (*ret_code == 0)
+		*ret_code = lists_channels(client, &channels);
 	if (*ret_code == 0)
 		*ret_code = lists_tensors(client, snapshot, &tensors);
 	if (*ret_code == 0)
 		*ret_code = lists_limbo(client, snapshot, &limbo);
 	if (*ret_code < 0) {
 		json_decref(sessions);
+		json_decref(channels);
 		json_decref(tensors);
 		json_decref(limbo);
 		return NULL;
 	}
 	return print(json_pack(
 		"{s:b, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
-		"s:o}",
+		"s:o, s:o}",
 		"up", 1, "at_ms", wall_ms(), "step_ms", HISTORY_STEP_MS, "note",
 		text_json(snapshot->note), "counters", counters_json(snapshot),
 		"requests", requests_json(snapshot), "chunks",
 		chunks_json(snapshot), "users", accounts_json(snapshot),
 		"communicators", comms_json(snapshot), "sessions", sessions,
-		"tensors", tensors, "limbo", limbo, "history",
-		history_json(history)));
+		"channels", channels, "tensors", tensors, "limbo", limbo,
+		"history", history_json(history)));
 }
 
 char *documents_away(const char *cause, const struct history *history)

@@ -86,6 +86,51 @@ int lists_sessions(struct fsdp_client *client, const struct snapshot *snapshot,
 	return r;
 }
 
+/* --- channels ------------------------------------------------------------ */
+
+struct channels {
+	json_t *items;
+	uint64_t n;
+};
+
+static json_t *channel_json(const struct fsdp_channel_entry *entry)
+{
+	return json_pack(
+		"{s:o, s:o, s:s, s:s, s:i, s:o, s:o, s:i, s:i, s:o, s:o, s:o, "
+		"s:b, s:b, s:o}",
+		"name", text_json(entry->name), "uid", text_number(entry->uid),
+		"mode",
+		entry->mode == FSDP_CHANNEL_BROADCAST ? "broadcast" : "share",
+		"role", entry->role == FSDP_PRODUCER ? "producer" : "consumer",
+		"pid", (int)entry->pid, "command", text_json(entry->command),
+		"capacity", text_number(entry->capacity), "slots",
+		(int)entry->n_slots, "queued", (int)entry->n_queued, "items",
+		text_number(entry->n_items), "waits",
+		text_number(entry->n_waits), "age_ms",
+		text_number(entry->age_ms), "ended", entry->is_ended, "waiting",
+		entry->is_waiting, "wait_ms", text_number(entry->wait_ms));
+}
+
+static int add_channel(const struct fsdp_channel_entry *entry, void *data)
+{
+	struct channels *channels = data;
+
+	if (channels->n++ >= LISTS_CHANNELS)
+		return 0;
+	return json_array_append_new(channels->items, channel_json(entry)) < 0
+		       ? -ENOMEM
+		       : 0;
+}
+
+int lists_channels(struct fsdp_client *client, json_t **ret)
+{
+	struct channels channels = {.items = json_array()};
+	int r = fsdp_channels(client, add_channel, &channels);
+
+	*ret = bounded(channels.n, channels.items);
+	return r;
+}
+
 /* --- tensors ------------------------------------------------------------- */
 
 static const char *const states[] = {"free", "writing", "published", "limbo"};

@@ -1,6 +1,6 @@
 /*
- * Sessions and tensors of the broker, as objects with the number of all and a
- * bounded array.
+ * Sessions, users of channels, and tensors of the broker, as objects with the
+ * number of all and a bounded array.
  */
 #pragma once
 #include <jansson.h>
@@ -9,6 +9,7 @@ struct fsdp_client;
 struct snapshot;
 
 #define LISTS_SESSIONS 200 /* those with the most memory */
+#define LISTS_CHANNELS 200 /* users of channels */
 #define LISTS_TENSORS  512
 #define LISTS_LIMBO    64
 #define LISTS_HOLDERS  64 /* tensors whose holders are asked for */
@@ -16,6 +17,7 @@ struct snapshot;
 /* Negative: fsdp_error() has the sentence. */
 int lists_sessions(struct fsdp_client *client, const struct snapshot *snapshot,
 		   json_t **ret);
+int lists_channels(struct fsdp_client *client, json_t **ret);
 int lists_tensors(struct fsdp_client *client, const struct snapshot *snapshot,
 		  json_t **ret);
 int lists_limbo(struct fsdp_client *client, const struct snapshot *snapshot,

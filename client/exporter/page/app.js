@@ -29,8 +29,12 @@ function count(n) {
 	return n === null ? "no limit" : Math.round(n).toLocaleString("en");
 }
 
+function counted(n, noun) {
+	return count(n) + " " + noun + (n === 1 ? "" : "s");
+}
+
 function rate(n) {
-	return n > 0 && n < 10 ? n.toFixed(1) : count(n);
+	return (n > 0 && n < 10 ? n.toFixed(1) : count(n)) + "/s";
 }
 
 function seconds(s) {
@@ -97,7 +101,7 @@ const tables = {
 		columns: [
 			["name", t => t.name || "(no name)", null, "text"],
 			["size", t => t.size, size],
-			["state", t => t.state, null, "state"],
+			["state", stateOf, null, "state"],
 			["holders", t => t.holders, count],
 			["held by", holders, null, "text"],
 			["owner", t => t.uid, String],
@@ -129,6 +133,20 @@ const tables = {
 			["note", c => c.note, null, "text"],
 		],
 		sort: 0, empty: "There are no communicators.",
+	},
+	channels: {
+		columns: [
+			["name", c => c.name, null, "text"],
+			["role", c => c.role, null, "text"],
+			["process", c => c.command, (command, c) => command + " (" + c.pid + ")", "text"],
+			["waits for", waitsFor, null, "text"],
+			["queued", c => c.queued, (n, c) => n + "/" + c.slots],
+			["items", c => c.items, count],
+			["mean rate", c => c.age_ms ? c.items * 1000 / c.age_ms : 0, rate],
+			["mode", c => c.mode, null, "text"],
+			["owner", c => c.uid, String],
+		],
+		sort: 0, empty: "There are no channels.",
 	},
 	sessions: {
 		columns: [
@@ -175,6 +193,20 @@ const tables = {
 		sort: 1, descending: true, empty: "",
 	},
 };
+
+// A group keeps its shards without a name, which is limbo only by the word in
+// the state table.
+function stateOf(tensor) {
+	return tensor.collective && tensor.state === "limbo" ? "collective" : tensor.state;
+}
+
+function waitsFor(user) {
+	if (user.ended)
+		return "ended";
+	if (!user.waiting)
+		return "";
+	return (user.role === "producer" ? "consumers, " : "producers, ") + seconds(user.wait_ms / 1000);
+}
 
 function holders(tensor) {
 	const held = tensor.held_by || [];
@@ -227,16 +259,17 @@ function drawTable(name, rows) {
 		if (kind === "text")
 			attribute(cell, "title", cell.textContent);
 	}));
-	table.hidden = rows.length === 0;
+	// An empty box would be a stop of the Tab key.
+	table.parentElement.hidden = rows.length === 0;
 }
 
-function drawMore(name, shown, n, what) {
+function drawMore(name, shown, n, noun, verb) {
 	const more = $(name + "-more");
 	let said = "";
 	if (n === 0)
 		said = tables[name].empty;
 	else if (n > shown)
-		said = (shown ? "and " : "") + count(n - shown) + (shown ? " more " : " ") + what;
+		said = (shown ? "and " : "") + counted(n - shown, (shown ? "more " : "") + noun) + ": fsdpctl " + verb + " lists them all";
 	text(more, said);
 	more.hidden = !said;
 }
@@ -248,16 +281,16 @@ function tiles(doc) {
 	const part = c.memory_max ? c.bytes_live / c.memory_max : 0;
 	const list = [
 		["Host memory", size(c.bytes_live), "of " + size(c.memory_max) + ", " + size(c.chunk_bytes) + " in chunks", part],
-		["Tensors", count(c.slots), count(c.slots_limbo) + " in limbo, " + count(c.bundles) + " bundles"],
-		["Sessions", count(c.sessions), count(c.peers) + " connected, " + count(c.waiters) + " requests wait"],
-		["Requests", rate(now.requests_per_s || 0) + "/s", count(c.requests) + " since the start"],
+		["Tensors", count(c.slots), count(c.slots_limbo) + " in limbo, " + counted(c.bundles, "bundle")],
+		["Sessions", count(c.sessions), count(c.peers) + " connected, " + counted(c.waiters, "request") + " waiting"],
+		["Requests", rate(now.requests_per_s || 0), count(c.requests) + " since the start"],
 		["p99 of requests", seconds(now.p99_s), "median " + seconds(now.median_s)],
 		["Loop busy", percent(now.busy || 0), "longest iteration " + seconds(c.loop_longest_ns / 1e9)],
 	];
 	if (c.devices)
-		list.splice(1, 0, ["Device memory", size(c.device_bytes_live), count(c.devices) + " devices"]);
+		list.splice(1, 0, ["Device memory", size(c.device_bytes_live), "on " + counted(c.devices, "device")]);
 	if (c.comms)
-		list.push(["Collectives", count(c.gathers_in_flight) + " in flight", count(c.comms_running) + " of " + count(c.comms) + " communicators run"]);
+		list.push(["Collectives", count(c.gathers_in_flight) + " in flight", count(c.comms_running) + " of " + counted(c.comms, "communicator") + " running"]);
 	const nodes = children($("tiles"), list.length, parent => {
 		const tile = element("div", parent, "tile");
 		for (const name of ["span", "b", "span"])
@@ -278,11 +311,11 @@ function tiles(doc) {
 // --- charts ----------------------------------------------------------------
 
 const charts = [
-	["Requests per second", rate, "requests_per_s"],
+	["Requests", rate, "requests_per_s"],
 	["Time of a request", seconds, "median_s", "p99_s", "median", "p99"],
 	["Memory", size, "used_bytes", "device_used_bytes", "host", "devices"],
 	["Loop busy", percent, "busy"],
-	["Collectives, bytes per second", size, "collective_bytes_per_s"],
+	["Collectives", n => size(n) + "/s", "collective_bytes_per_s"],
 	["Parked requests and limbo", count, "parked", "limbo", "parked", "limbo"],
 ];
 const WIDTH = 300, HEIGHT = 70;
@@ -355,13 +388,13 @@ let owners = [];
 
 function classOf(tensor) {
 	if ($("colour").value === "state")
-		return tensor.state;
+		return stateOf(tensor);
 	return "k" + owners.indexOf(tensor.uid) % 8;
 }
 
 function describe(t) {
 	const parts = [t.name || "a tensor without a name", size(t.size) + " at " + t.offset.toLocaleString("en"),
-		t.state, "uid " + t.uid, count(t.holders) + (t.holders === 1 ? " holder" : " holders")];
+		stateOf(t), "uid " + t.uid, counted(t.holders, "holder")];
 	if (holders(t))
 		parts.push("held by " + holders(t));
 	if (t.tainted)
@@ -371,7 +404,7 @@ function describe(t) {
 
 function drawLegend(doc) {
 	const isState = $("colour").value === "state";
-	const list = isState ? [["published", "published"], ["writing", "writing"], ["limbo", "limbo"]]
+	const list = isState ? ["published", "writing", "limbo", "collective"].map(name => [name, name])
 		: owners.slice(0, 8).map((uid, i) => ["k" + i, "uid " + uid]);
 	if (doc.tensors.n > doc.tensors.items.length)
 		list.push(["unknown", "not listed"]);
@@ -458,7 +491,7 @@ function drawMap(doc) {
 		const where = chunk.device === "host" ? "" : " " + chunk.device;
 		text(label.children[0], size(chunk.used));
 		text(label.children[1], ` of ${size(chunk.size)}, uid ${chunk.uid} ${chunk.mode.toString(8)}${kind}${where}`);
-		row.said = `Chunk ${chunk.chunk}: ${label.textContent}, ${count(chunk.blocks)} blocks, ${chunk.sealed ? "sealed" : "not sealed"}`;
+		row.said = `Chunk ${chunk.chunk}: ${label.textContent}, ${counted(chunk.blocks, "block")}, ${chunk.sealed ? "sealed" : "not sealed"}`;
 		attribute(row, "aria-label", row.said);
 		const list = (by.get(chunk.chunk) || []).sort((a, b) => a.offset - b.offset);
 		row.rects = rectsOf(chunk, list, isComplete);
@@ -473,7 +506,7 @@ function drawMap(doc) {
 		});
 	});
 	$("map-empty").hidden = shown.length > 0;
-	text($("map-more"), `and ${count(chunks.length - shown.length)} more chunks`);
+	text($("map-more"), "and " + counted(chunks.length - shown.length, "more chunk"));
 	$("map-more").hidden = chunks.length <= shown.length;
 	drawLegend(doc);
 }
@@ -481,7 +514,7 @@ function drawMap(doc) {
 // --- all of it -------------------------------------------------------------
 
 function matches(tensor, words) {
-	const all = [tensor.name, tensor.state, "uid " + tensor.uid, holders(tensor)].join(" ").toLowerCase();
+	const all = [tensor.name, stateOf(tensor), "uid " + tensor.uid, holders(tensor)].join(" ").toLowerCase();
 	return words.every(word => all.includes(word));
 }
 
@@ -513,16 +546,18 @@ function draw(doc) {
 	const found = doc.tensors.items.filter(tensor => matches(tensor, words));
 	drawTable("tensors", found);
 	if (words.length) {
-		text($("tensors-more"), `${count(found.length)} of the ${count(doc.tensors.items.length)} tensors that are listed` +
+		text($("tensors-more"), `${count(found.length)} of ${counted(doc.tensors.items.length, "listed tensor")}` +
 			(doc.tensors.n > doc.tensors.items.length ? `; there are ${count(doc.tensors.n)} in all` : ""));
 		$("tensors-more").hidden = false;
 	} else {
-		drawMore("tensors", found.length, doc.tensors.n, "tensors: fsdpctl ls lists them all");
+		drawMore("tensors", found.length, doc.tensors.n, "tensor", "ls");
 	}
 	drawTable("limbo", doc.limbo.items);
-	drawMore("limbo", doc.limbo.items.length, doc.limbo.n, "tensors: fsdpctl limbo lists them all");
+	drawMore("limbo", doc.limbo.items.length, doc.limbo.n, "tensor", "limbo");
 	drawTable("sessions", doc.sessions.items);
-	drawMore("sessions", doc.sessions.items.length, doc.sessions.n, "sessions: fsdpctl clients lists them all");
+	drawMore("sessions", doc.sessions.items.length, doc.sessions.n, "session", "clients");
+	drawTable("channels", doc.channels.items);
+	drawMore("channels", doc.channels.items.length, doc.channels.n, "user", "channels");
 	drawTable("comms", doc.communicators);
 	drawMore("comms", doc.communicators.length, doc.communicators.length);
 	drawTable("users", doc.users);
@@ -574,7 +609,6 @@ function plan() {
 
 $("pause").addEventListener("click", () => {
 	isPaused = !isPaused;
-	$("pause").setAttribute("aria-pressed", isPaused);
 	$("pause").textContent = isPaused ? "Go on" : "Pause";
 	isPaused ? clearTimeout(timer) : poll();
 });
