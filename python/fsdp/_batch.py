@@ -59,11 +59,11 @@ except RuntimeError:  # torch before 2
 
 
 def record_of(at, shape, dtype):
-    """What stands for a tensor in a plain batch; None: it cannot be in one."""
+    """What stands for a tensor in a plain batch, with its tag; None: it cannot be in one."""
     if dtype not in _CODES:
         return None
     head = _RECORD.pack(at, *_CODES[dtype], 1, len(shape))
-    return head + struct.pack(f"<{len(shape)}q", *shape)
+    return b"x" + head + struct.pack(f"<{len(shape)}q", *shape)
 
 
 class Piece:

@@ -42,6 +42,20 @@ struct dl_managed {
 	void (*deleter)(struct dl_managed *self);
 };
 
+#define DL_EXCHANGE_NAME "dlpack_exchange_api" /* of a struct dl_exchange */
+
+/* How the objects of one type show their tensors without a call of Python. */
+struct dl_exchange {
+	uint32_t major, minor;
+	const struct dl_exchange *older;
+	void (*allocate)(void); /* not used here, like the next two */
+	void (*take)(void);
+	void (*make)(void);
+	/* The tensor of an object, for as long as that stays as it is. -1, with
+	 * an exception. It may be NULL. */
+	int (*look)(void *object, struct dl_tensor *ret);
+};
+
 #define FLAG_READ_ONLY 1u
 
 struct dl_versioned {

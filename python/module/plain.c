@@ -2,6 +2,7 @@
 #include "dlpack_abi.h"
 #include "errors.h"
 #include "link.h"
+#include "writer.h"
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,190 +17,8 @@ struct head {
 
 #define MARK UINT64_MAX /* a pickle has the number of its pieces there */
 
-enum tag {
-	TAG_NONE = 'N',
-	TAG_TRUE = 'T',
-	TAG_FALSE = 'F',
-	TAG_INT = 'i',
-	TAG_FLOAT = 'f',
-	TAG_STR = 's',
-	TAG_BYTES = 'b',
-	TAG_LIST = 'l',
-	TAG_TUPLE = 't',
-	TAG_DICT = 'd',
-	TAG_TENSOR = 'x'
-};
-
-/* _batch.py makes these records. */
-struct plain_tensor {
-	uint64_t at; /* in the memory of the message */
-	struct dl_dtype dtype;
-	uint32_t n_dims; /* as many int64_t follow: the shape */
-};
-
 /* --- writing ----------------------------------------------------------------
  */
-
-struct writer {
-	char *at, *end;
-	PyObject *records;
-	unsigned int depth;
-};
-
-static bool put(struct writer *writer, const void *bytes, size_t size)
-{
-	if ((size_t)(writer->end - writer->at) < size)
-		return false;
-	memcpy(writer->at, bytes, size);
-	writer->at += size;
-	return true;
-}
-
-static bool put_tag(struct writer *writer, enum tag tag)
-{
-	char byte = (char)tag;
-
-	return put(writer, &byte, 1);
-}
-
-static bool put_sized(struct writer *writer, enum tag tag, const char *bytes,
-		      Py_ssize_t size)
-{
-	int64_t n = size;
-
-	return bytes && put_tag(writer, tag) && put(writer, &n, sizeof(n)) &&
-	       put(writer, bytes, (size_t)size);
-}
-
-static bool put_count(struct writer *writer, enum tag tag, Py_ssize_t count)
-{
-	int64_t n = count;
-
-	return put_tag(writer, tag) && put(writer, &n, sizeof(n));
-}
-
-static bool put_int(struct writer *writer, PyObject *value)
-{
-	int64_t n = PyLong_AsLongLong(value);
-
-	return !(n == -1 && PyErr_Occurred()) && put_tag(writer, TAG_INT) &&
-	       put(writer, &n, sizeof(n));
-}
-
-static bool put_float(struct writer *writer, PyObject *value)
-{
-	double n = PyFloat_AsDouble(value);
-
-	return put_tag(writer, TAG_FLOAT) && put(writer, &n, sizeof(n));
-}
-
-static bool put_str(struct writer *writer, PyObject *value)
-{
-	Py_ssize_t size = 0;
-	const char *bytes = PyUnicode_AsUTF8AndSize(value, &size);
-
-	return put_sized(writer, TAG_STR, bytes, size);
-}
-
-static bool put_bytes(struct writer *writer, PyObject *value)
-{
-	return put_sized(writer, TAG_BYTES, PyBytes_AsString(value),
-			 PyBytes_Size(value));
-}
-
-static bool put_value(struct writer *writer, PyObject *value);
-
-static bool put_list(struct writer *writer, PyObject *list)
-{
-	Py_ssize_t n = PyList_Size(list);
-
-	if (!put_count(writer, TAG_LIST, n))
-		return false;
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (!put_value(writer, PyList_GetItem(list, i)))
-			return false;
-	return true;
-}
-
-static bool put_tuple(struct writer *writer, PyObject *tuple)
-{
-	Py_ssize_t n = PyTuple_Size(tuple);
-
-	if (!put_count(writer, TAG_TUPLE, n))
-		return false;
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (!put_value(writer, PyTuple_GetItem(tuple, i)))
-			return false;
-	return true;
-}
-
-static bool put_dict(struct writer *writer, PyObject *dict)
-{
-	PyObject *key, *value;
-	Py_ssize_t at = 0;
-
-	if (!put_count(writer, TAG_DICT, PyDict_Size(dict)))
-		return false;
-	while (PyDict_Next(dict, &at, &key, &value))
-		if (!put_value(writer, key) || !put_value(writer, value))
-			return false;
-	return true;
-}
-
-/* A tensor that occurs twice has to stay one: only pickles say so. */
-static bool put_tensor(struct writer *writer, PyObject *tensor)
-{
-	PyObject *id = PyLong_FromVoidPtr(tensor), *record = NULL;
-	bool is_put = false;
-
-	if (id)
-		record = PyDict_GetItemWithError(writer->records, id);
-	if (record && PyBytes_Check(record))
-		is_put = put_tag(writer, TAG_TENSOR) &&
-			 put(writer, PyBytes_AsString(record),
-			     (size_t)PyBytes_Size(record)) &&
-			 PyDict_DelItem(writer->records, id) == 0;
-	Py_XDECREF(id);
-	return is_put;
-}
-
-static bool put_container(struct writer *writer, PyObject *value)
-{
-	PyTypeObject *type = Py_TYPE(value);
-	bool is_put = false;
-
-	if (writer->depth == MAX_DEPTH)
-		return false;
-	writer->depth++;
-	if (type == &PyList_Type)
-		is_put = put_list(writer, value);
-	else if (type == &PyTuple_Type)
-		is_put = put_tuple(writer, value);
-	else if (type == &PyDict_Type)
-		is_put = put_dict(writer, value);
-	writer->depth--;
-	return is_put;
-}
-
-/* False, perhaps with an exception: it is not plain, or there is no room. */
-static bool put_value(struct writer *writer, PyObject *value)
-{
-	PyTypeObject *type = Py_TYPE(value);
-
-	if (value == Py_None)
-		return put_tag(writer, TAG_NONE);
-	if (type == &PyBool_Type)
-		return put_tag(writer, value == Py_True ? TAG_TRUE : TAG_FALSE);
-	if (type == &PyLong_Type)
-		return put_int(writer, value);
-	if (type == &PyFloat_Type)
-		return put_float(writer, value);
-	if (type == &PyUnicode_Type)
-		return put_str(writer, value);
-	if (type == &PyBytes_Type)
-		return put_bytes(writer, value);
-	return put_container(writer, value) || put_tensor(writer, value);
-}
 
 static PyObject *write_to(const Py_buffer *memory, Py_ssize_t at,
 			  PyObject *batch, PyObject *records)
@@ -211,7 +30,7 @@ static PyObject *write_to(const Py_buffer *memory, Py_ssize_t at,
 		Py_RETURN_NONE;
 	writer.at = (char *)memory->buf + at;
 	writer.end = (char *)memory->buf + memory->len;
-	if (!put_value(&writer, batch)) {
+	if (!writer_put_value(&writer, batch)) {
 		PyErr_Clear();
 		Py_RETURN_NONE;
 	}

@@ -12,9 +12,9 @@
 
 /*
  * write_plain(memory, at, batch, records): write the batch from offset `at` of
- * the memory, and the head. `records` is a dict of the tensors' records by
- * id(); each may occur once. Returns the end of the message, or None if the
- * batch is not plain or finds no room.
+ * the memory, and the head. `records` is a dict of the bytes that stand for
+ * tensors, or for whole batches, by id(); each may occur once. Returns the end
+ * of the message, or None if the batch is not plain or finds no room.
  */
 PyObject *plain_write(PyObject *module, PyObject *args);
 

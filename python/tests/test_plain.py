@@ -5,13 +5,14 @@ import random
 import numpy
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.dlpack import from_dlpack
 
 import fsdp
 import fsdp.torch
 from fsdp import _batch
-from fsdp._fsdp import read_plain, write_plain
+from fsdp._fsdp import read_plain, stack_plain, write_plain
 
 SIZE = 4096
 START = 1024  # the tensors are before it
@@ -141,3 +142,83 @@ def test_what_torch_collates_needs_no_pickle(broker, monkeypatch):
     expected = list(DataLoader(Plain(), 4))
     monkeypatch.setattr(_batch, "_Reader", None)
     assert repr(list(fsdp.torch.DataLoader(Plain(), 4, num_workers=1))) == repr(expected)
+
+
+# --- stacking samples in place ------------------------------------------------
+
+EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+needs_exchange = pytest.mark.skipif(EXCHANGE is None, reason="torch is older than 2.10")
+SAMPLES = [
+    {
+        "x": torch.full((3, 5), i, dtype=torch.float32),
+        "y": [torch.tensor(i), (i, float(i), "t" * i)],
+        "low": torch.full((7,), i, dtype=torch.bfloat16),
+        "mask": torch.tensor([True, i > 1]),
+    }
+    for i in range(4)
+]
+
+
+def stacked(samples, capacity=SIZE):
+    """The batch that is read back; None: torch has to collate it."""
+    memory = bytearray(capacity)
+    found = stack_plain(memory, 64, samples, torch.Tensor, EXCHANGE)
+    if found is None:
+        return None
+    batch = object()
+    end = write_plain(memory, found[0], (7, 2**40, batch), {id(batch): found[1]})
+    assert end <= capacity
+    assert read(memory)[:2] == (7, 2**40)
+    return read(memory)[2]
+
+
+@needs_exchange
+def test_samples_are_stacked_as_torch_does_it():
+    batch, expected = stacked(SAMPLES), torch.utils.data.default_collate(SAMPLES)
+    assert list(batch) == list(expected)
+    for key in "x", "low", "mask":
+        assert batch[key].dtype == expected[key].dtype
+        assert torch.equal(batch[key], expected[key])
+    assert torch.equal(batch["y"][0], expected["y"][0])
+    for found, wanted in zip(batch["y"][1][:2], expected["y"][1]):
+        assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+    assert batch["y"][1][2] == expected["y"][1][2]
+
+
+@needs_exchange
+@pytest.mark.parametrize(
+    "sample",
+    [torch.ones(3, requires_grad=True), torch.ones(2, 3).t(), torch.ones(0), None, True,
+     torch.ones(3, device="meta"), torch.eye(3).to_sparse(), numpy.ones(3), torch.ones(3) * 1j,
+     torch.tensor([1 + 2j]).conj().imag],
+    ids=repr,
+)
+def test_other_samples_are_left_to_torch(sample):
+    assert stacked([sample, sample]) is None
+    assert stacked([torch.ones(3), sample]) is None
+    assert stacked([{"a": torch.ones(3), "b": [sample]}] * 2) is None
+
+
+@needs_exchange
+def test_samples_that_find_no_room_are_left_to_torch():
+    fits = [stacked(SAMPLES, capacity) is not None for capacity in range(0, SIZE, 8)]
+    assert fits == sorted(fits) and fits[-1] and not fits[0]
+    assert stacked(["x" * 100_000]) is None
+    assert stacked([]) is None
+    deep = torch.ones(1)
+    for _ in range(40):
+        deep = [deep]
+    assert stacked([deep]) is None
+
+
+@needs_exchange
+def test_samples_may_change_while_they_are_stacked():
+    class Change(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            for sample in samples:
+                sample.clear()
+            return function(*args, **(kwargs or {}))
+
+    samples = [[torch.ones(3), torch.ones(3)] for _ in range(4)]
+    with Change():
+        assert stacked(samples) is None
