@@ -33,7 +33,7 @@ from torch.utils.data import _utils, dataloader, get_worker_info
 from . import _batch
 from ._default import default
 from ._errors import Ended, Error, Gone, Left, Timeout
-from ._fsdp import write_plain
+from ._fsdp import stack_plain, write_plain
 from ._loader_name import new_name
 
 _MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
@@ -43,6 +43,8 @@ _FIRST_CAPACITY = 256 << 10  # bytes, until a batch is known
 _GRAIN = 64 << 10
 _GROWTH = 1.25  # later batches may be a little larger
 _PATIENCE = 10  # seconds for a channel that the trainer has opened already
+# C sees tensors by it without a call of Python; torch has it since 2.10.
+_EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 _SLICE = 1  # seconds between two looks whether the trainer is still there
 _MAX_PLACES = 4096  # tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
@@ -111,6 +113,10 @@ def _size_of(shape, dtype):
     for n in shape:
         size *= n
     return size
+
+
+class _Stacked:
+    """A batch whose elements are in the buffer already."""
 
 
 class _Sender:
@@ -187,11 +193,28 @@ class _Sender:
         self._forget()
         return _utils.collate.collate(samples, collate_fn_map=collate_fn_map)
 
+    def stack(self, samples):
+        """What stands for the batch of samples that C knows to collate; None:
+        torch has to do it."""
+        self._forget()
+        if _EXCHANGE is None or not self._begin():
+            return None
+        stacked = stack_plain(
+            self._item, self._at, samples, torch.Tensor, _EXCHANGE
+        )
+        if stacked is None:
+            return None
+        batch = _Stacked()
+        self._at, record = stacked
+        self._records[id(batch)] = record
+        return batch
+
     def _send_plain(self, answer):
         """Send what needs no pickle, or return False."""
-        if not self._placed:
+        records = self._records
+        records.update(place.record for place in self._placed)
+        if not records:
             return False
-        records = dict(place.record for place in self._placed)
         if not write_plain(self._item, self._at, answer, records):
             return False
         item, self._item = self._item, None
@@ -237,6 +260,8 @@ class _Collate:
         if any(each.__module__ != _COLLATE for each in known.values()):
             return _utils.collate.default_collate(samples)
         self._sender = self._link.sender()
+        if type(samples) is list and (batch := self._sender.stack(samples)):
+            return batch
         known = {**known, torch.Tensor: self._stack}
         for kind in int, float:
             known[kind] = self._number

@@ -6,7 +6,6 @@ batches, errors, warnings.
 
 import collections
 import gc
-import json
 import os
 import random
 import signal
@@ -21,10 +20,8 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import fsdp
-import fsdp._bench_loader
 import fsdp.torch
 from conftest import Broker, run, until
-from fsdp.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOADERS = {"torch": torch.utils.data.DataLoader, "fsdp": fsdp.torch.DataLoader}
@@ -414,7 +411,35 @@ def test_things(broker, name):
     compare(lambda loader: list(loader(things, **options)))
 
 
+NEGATED = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
+NESTED = [
+    {"a": [torch.full((2, 3), i), ("x" * i, i)], "b": (b"y", {"c": 2.5 * i}), "d": [[]]}
+    for i in range(2)
+]
 COLLATED = {
+    "nested": NESTED,
+    "nested_tuples": [(each, "x", (torch.tensor(1.5),)) for each in NESTED],
+    "same_twice": (BASE, BASE),
+    "grad_later": (torch.ones(3), torch.ones(3, requires_grad=True)),
+    "negated_later": (torch.ones(2), NEGATED),
+    "strided_later": (torch.ones(10, 6), BASE.view(6, 10).t()),
+    "class_later": (torch.ones(3), torch.ones(3).as_subclass(Mine)),
+    "scalars": (torch.tensor(1), torch.tensor(2)),
+    "empty": (torch.empty(0, 3), torch.empty(0, 3)),
+    "empty_containers": ([{}, [], ()], [{}, [], ()]),
+    "large_ints": (2**63 - 1, -(2**63)),
+    "too_large_ints": (1, 2**63),
+    "bools": (True, False),
+    "int_and_bool": (1, True),
+    "int_and_float": (1, 2.5),
+    "text_and_int": ("x", 5),
+    "no_unicode": ("\ud800", "x"),
+    "other_order": ({"a": 1, "b": 2}, {"b": 4, "a": 3}),
+    "one_key_more": ({"a": 1}, {"b": 4, "a": 3}),
+    "one_key_less": ({"a": 1, "b": 2}, {"a": 3}),
+    "keys": ({1: 2, (3, "x"): 4.0}, {(3, "x"): 5.0, 1: 6}),
+    "ordered": (collections.OrderedDict(a=1), collections.OrderedDict(a=2)),
+    "list_and_tuple": ([1, 2], (3, 4)),
     "unequal": (torch.ones(3), torch.ones(4)),
     "mixed_dtypes": (torch.ones(3), torch.ones(3, dtype=torch.int32)),
     "transposed": (BASE.view(6, 10).t(), BASE.view(6, 10).t()),
@@ -748,35 +773,3 @@ def test_a_thread_may_load(broker):
     thread.start()
     thread.join()
     assert len(found) == 6
-
-
-# --- the bench ----------------------------------------------------------------
-
-
-def test_bench_compares_with_torchs_better_strategy(broker, capsys):
-    strategy = torch.multiprocessing.get_sharing_strategy()
-    main(["--socket", broker.path, "bench", "--loader", "--quick", "--json"])
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {row["name"]: 1 / row["budget"] for row in rows} == {
-        "loader_64KiB": 8,
-        "loader_1MiB": 10,
-        "loader_16MiB": 10,
-        "loader_114_tensors": 20,
-    }
-    for row in rows:
-        assert row["unit"] == "us" and row["n"] == 3
-        assert 0 < row["least"] <= row["median"] <= row["p99"]
-        assert row["ratio"] > 0 and row["best"] > 0 and row["floor"] > 0
-        assert row["cpu"] > 0 and row["floor_cpu"] > 0
-        assert row["strategy"] in torch.multiprocessing.get_all_sharing_strategies()
-    assert rows[2]["faults"] < rows[2]["floor_faults"]
-    assert torch.multiprocessing.get_sharing_strategy() == strategy
-
-
-def test_bench_says_whether_a_budget_is_met(broker, capsys, monkeypatch):
-    size = (1, 16, 4)
-    rows = {"easy": (*size, 1e9), "hard": (*size, 0)}
-    monkeypatch.setattr(fsdp._bench_loader, "_ROWS", rows)
-    main(["bench", "--loader", "--quick"])
-    head, easy, hard = capsys.readouterr().out.splitlines()
-    assert "budget" in head and " met; " in easy and " NOT MET; " in hard

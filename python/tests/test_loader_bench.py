@@ -1,0 +1,40 @@
+"""`python3 -m fsdp bench --loader` compares both loaders in one run."""
+
+import json
+
+import pytest
+import torch
+
+import fsdp._bench_loader
+from fsdp.__main__ import main
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_bench_compares_with_torchs_better_strategy(broker, capsys):
+    strategy = torch.multiprocessing.get_sharing_strategy()
+    main(["--socket", broker.path, "bench", "--loader", "--quick", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["name"]: 1 / row["budget"] for row in rows} == {
+        "loader_64KiB": 8,
+        "loader_1MiB": 10,
+        "loader_16MiB": 10,
+        "loader_114_tensors": 20,
+    }
+    for row in rows:
+        assert row["unit"] == "us" and row["n"] == 3
+        assert 0 < row["least"] <= row["median"] <= row["p99"]
+        assert row["ratio"] > 0 and row["best"] > 0 and row["floor"] > 0
+        assert row["cpu"] > 0 and row["floor_cpu"] > 0
+        assert row["strategy"] in torch.multiprocessing.get_all_sharing_strategies()
+    assert rows[2]["faults"] < rows[2]["floor_faults"]
+    assert torch.multiprocessing.get_sharing_strategy() == strategy
+
+
+def test_bench_says_whether_a_budget_is_met(broker, capsys, monkeypatch):
+    size = (1, 16, 4)
+    rows = {"easy": (*size, 1e9), "hard": (*size, 0)}
+    monkeypatch.setattr(fsdp._bench_loader, "_ROWS", rows)
+    main(["bench", "--loader", "--quick"])
+    head, easy, hard = capsys.readouterr().out.splitlines()
+    assert "budget" in head and " met; " in easy and " NOT MET; " in hard
