@@ -111,9 +111,8 @@ class Bundle(Mapping):
         return len(self._members)
 
     def __repr__(self):
-        return (
-            f"fsdp.Bundle({self.name!r}, version={self.version}, {len(self)} tensors)"
-        )
+        noun = "tensor" if len(self) == 1 else "tensors"
+        return f"fsdp.Bundle({self.name!r}, version={self.version}, {len(self)} {noun})"
 
     def __reduce__(self):
         raise TypeError("a bundle cannot be pickled; send its name and get it there")
@@ -143,7 +142,8 @@ class Bundle(Mapping):
         """All members as torch tensors, without a copy, for
         model.load_state_dict(m.state_dict(), assign=True).
 
-        `private`: tensors that this process may change.
+        `private`: tensors that this process may change; of those of 1 MiB and
+        more only the pages that it writes are copied.
         """
         from .torch import from_tensor
 

@@ -2,6 +2,7 @@
 
 from . import _dtypes, _fsdp
 from ._fsdp import Tensor
+from ._private import memory_of
 from ._time import milliseconds, seconds_to_ms
 
 # Of enum fsdp_publish_flags.
@@ -83,10 +84,15 @@ def numpy(self, *, private=False):
 
     It is read-only once the tensor is published, and keeps the memory by a
     hold of its own. bf16 and the 8-bit floats need the package ml_dtypes.
-    `private`: a copy that this process may change.
+    `private`: the caller's own, which it may change: in a bundle only the pages
+    that it writes are copied, others as a whole.
     """
     import numpy
 
+    memory = memory_of(self) if private else None
+    if memory is not None:
+        dtype = _dtypes.numpy_dtype(self.dtype)
+        return numpy.frombuffer(memory, dtype).reshape(self.shape)
     if self.dtype in _dtypes.EXTENDED:
         dtype = _dtypes.numpy_dtype(self.dtype)
         array = numpy.asarray(memoryview(_fsdp.Bits(self))).view(dtype)
@@ -113,8 +119,9 @@ def torch(self, *, private=False):
     """The elements as a torch.Tensor, without a copy.
 
     Torch has no read-only tensors: a write to one that is published ends the
-    process, after a sentence that names it. `private`: a copy that this
-    process may change.
+    process, after a sentence that names it. `private`: the caller's own, which
+    it may change: in a bundle only the pages that it writes are copied, others
+    as a whole.
     """
     from .torch import from_tensor
 

@@ -17,6 +17,7 @@ from ._default import default
 from ._dtypes import LONG_NAMES
 from ._loader import DataLoader as DataLoader
 from ._pack import pack as pack
+from ._private import memory_of
 from ._tensor import capsule_of_bits, capsule_of_bytes
 
 # What some version of torch cannot take by DLPack, but view.
@@ -43,6 +44,9 @@ def _watch():
 def from_tensor(tensor, private=False):
     """Tensor.torch()."""
     dtype = _torch_dtype(tensor.dtype)
+    memory = memory_of(tensor) if private else None
+    if memory is not None:
+        return torch.frombuffer(memory, dtype=dtype).view(tensor.shape)
     _watch()
     if tensor.dtype in _BY_BITS:
         result = dlpack.from_dlpack(capsule_of_bits(tensor)).view(dtype)

@@ -172,3 +172,58 @@ def test_a_killed_writer_leaves_the_old_version(broker, c):
     until(lambda: c.status()["bytes_live"] == live, "what it staged is free")
     assert c.bundle("m/").version == 1
     assert publish(c, 20, replace=True) == 2
+
+
+# --- private mappings ---------------------------------------------------------
+
+
+def own_bytes():
+    """Memory of this process that is no other's."""
+    with open("/proc/self/status") as file:
+        (line,) = (line for line in file if line.startswith("RssAnon"))
+    return int(line.split()[1]) * 1024
+
+
+def test_only_what_is_written_to_a_private_array_is_copied(broker, c):
+    with c.stage("t/m/", replace=True) as stage:
+        stage.put("small", b"x")  # so that the large ones begin within pages
+        stage.alloc("large", (8 << 20) // 4, "f32").numpy()[:] = 1
+        stage.alloc("next", 1 << 20, "u8").numpy()[:] = 2
+    bundle = c.bundle("t/m/")
+    before = own_bytes()
+    mine = bundle["large"].numpy(private=True)
+    other = bundle["large"].numpy(private=True)
+    assert (mine == 1).sum() == mine.size
+    mine[:1000], mine[-1] = 7, 8
+    assert own_bytes() - before < 1 << 20
+    assert (mine[999], mine[1000], mine[-2], mine[-1]) == (7, 1, 1, 8)
+    assert (other == 1).all() and (bundle["large"].numpy() == 1).all()
+    with fsdp.connect(broker.path) as client:
+        assert (client["t/m/large"].numpy() == 1).all()
+        assert (client["t/m/next"].numpy() == 2).all()
+
+
+def test_a_private_array_has_a_hold_and_outlives_all_else(broker):
+    client = fsdp.connect(broker.path)
+    with client.stage("t/outlive/") as stage:
+        stage.alloc("w", 1 << 20, "u8").numpy()[:] = 3
+    tensor = client.bundle("t/outlive/")["w"]
+    mine = tensor.numpy(private=True)[1:]
+    assert holds(client, "t/outlive/w") > 0
+    with client.stage("t/outlive/", replace=True) as stage:
+        stage.alloc("w", 1 << 20, "u8").numpy()[:] = 4
+    tensor.release()
+    client.remove("t/outlive/")
+    client.close()
+    mine[0] = 5
+    assert (mine[0], mine[1], mine[-1]) == (5, 3, 3)
+
+
+def test_what_is_in_no_bundle_is_copied(c):
+    tensor = c.put("t/x", bytes(2 << 20))
+    mine = tensor.numpy(private=True)
+    mine[:] = 1
+    assert mine.flags.owndata and not tensor.numpy().any()
+    tensor.release()
+    with pytest.raises(fsdp.Invalid):
+        tensor.numpy(private=True)

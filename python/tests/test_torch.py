@@ -126,6 +126,18 @@ def test_a_model_takes_its_weights_from_a_bundle(broker, c):
         assert model(x).equal(made(x))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "bf16", "f32", "c64", "i64"])
+def test_large_private_tensors_of_a_bundle_are_of_their_dtype(c, dtype):
+    with c.stage("t/m/", replace=True) as stage:
+        tensor = stage.alloc("w", (1024, 1024), dtype)
+        tensor.torch().view(torch.uint8).fill_(1)
+    tensor = c.bundle("t/m/")["w"]
+    mine = tensor.torch(private=True)
+    assert mine.shape == (1024, 1024) and torch.equal(mine, tensor.torch())
+    mine.zero_()
+    assert not mine.any() and tensor.torch().all()
+
+
 def test_a_private_state_dict_can_be_trained(c):
     with c.stage("m/") as stage:
         stage.put("weight", torch.ones(2, 3))
