@@ -1,6 +1,14 @@
-"""aget(): waits on the descriptor that libfsdp has for all pending gets."""
+"""aget() and aput(): they wait on descriptors of libfsdp, without threads.
+
+A connection has one for all pending gets, a channel one for each of its ends.
+"""
 
 import asyncio
+import collections
+import contextlib
+import os
+
+from ._errors import Timeout
 
 
 class _Waits:
@@ -60,3 +68,74 @@ async def aget(client, name, options):
         finally:
             waits.drop(future)
     return tensors[0] if isinstance(name, str) else tensors
+
+
+# --- channels -----------------------------------------------------------------
+
+
+class _Turns:
+    """The tasks that wait at one end of a channel in one event loop."""
+
+    def __init__(self, channel, loop):
+        self._channel, self._loop = channel, loop
+        # A copy, since the channel may be closed while tasks wait.
+        self._fd = os.dup(channel.fileno())
+        self._n, self._futures = 0, collections.deque()
+        loop.add_reader(self._fd, self._wake)
+
+    # It stays readable, so that the next one has its turn, until one of them
+    # has found nothing.
+    def _wake(self):
+        if self._futures:
+            future = self._futures.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def wake_all(self):
+        while self._futures:
+            self._wake()
+
+    async def wait(self):
+        """Until there may be something for this task."""
+        self._n += 1
+        future = self._loop.create_future()
+        self._futures.append(future)
+        try:
+            await future
+        finally:
+            self._n -= 1
+            if not self._n:
+                self._end()
+
+    def _end(self):
+        del self._channel._waits[self._loop]
+        self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+
+
+async def repeat(channel, call, timeout):
+    """What call() returns when it does not raise Timeout any more.
+
+    Nothing is awaited after that, so a task that is cancelled loses no item.
+    """
+    loop = asyncio.get_running_loop()
+    end = None if timeout is None else loop.time() + timeout
+    while True:
+        try:
+            return call()
+        except Timeout:
+            if end is not None and loop.time() >= end:
+                raise
+        turns = channel._waits.get(loop)
+        if turns is None:
+            turns = channel._waits[loop] = _Turns(channel, loop)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                await turns.wait()
+
+
+def wake(channel):
+    """After close(): the waiting tasks of all loops find that it is closed."""
+    for loop, turns in list(channel._waits.items()):
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(turns.wake_all)

@@ -129,6 +129,7 @@ class Channel:
 
     def __init__(self, port, name, role):
         self._port = port
+        self._waits = {}  # of event loops
         self.name = name
         self.role = role
 
@@ -138,7 +139,9 @@ class Channel:
         Raises fsdp.Timeout; fsdp.Left if there were consumers, and all have
         gone; fsdp.Invalid if the object is larger than the channel's capacity.
         """
-        pieces = _pieces_of(thing)
+        self._send(_pieces_of(thing), timeout)
+
+    def _send(self, pieces, timeout):
         size = _size_of(pieces)
         try:
             item = self._port.begin(size, timeout)
@@ -171,6 +174,37 @@ class Channel:
             raise died from None
         return _thing_of(memoryview(item))
 
+    def fileno(self):
+        """A descriptor for select, poll and event loops.
+
+        It is readable while get(), or for a producer put(), may have no need to
+        wait, until one of them raises fsdp.Timeout with timeout=0. It is closed
+        with the channel; do not read or close it.
+        """
+        return self._port.fileno()
+
+    async def aput(self, thing, timeout=None):
+        """put() for asyncio: it waits without a thread."""
+        from ._asyncio import repeat
+
+        pieces = _pieces_of(thing)
+        await repeat(self, lambda: self._send(pieces, 0), timeout)
+
+    async def aget(self, timeout=None):
+        """get() for asyncio; a task that is cancelled takes nothing."""
+        from ._asyncio import repeat
+
+        return await repeat(self, lambda: self.get(0), timeout)
+
+    def __aiter__(self):
+        return self
+
+    async def __anext__(self):
+        try:
+            return await self.aget()
+        except Ended:
+            raise StopAsyncIteration from None
+
     def __iter__(self):
         return self
 
@@ -198,6 +232,10 @@ class Channel:
         if self.role == "producer" and not self.closed:
             self._port.end()
         self._port.close()
+        if self._waits:
+            from ._asyncio import wake
+
+            wake(self)
 
     def __enter__(self):
         return self
@@ -216,7 +254,7 @@ class Channel:
 def open_channel(client, name, role, capacity, credits, mode, access, timeout_ms):
     for value, known in (role, _ROLES), (mode, _MODES):
         if value not in known:
-            raise Invalid(f"there is no {value!r} here; it is {' or '.join(known)}")
+            raise Invalid(f"there is no {value!r}; use {' or '.join(known)}")
     port = client._channel(
         name, _ROLES[role], capacity, credits, _MODES[mode], access, timeout_ms
     )

@@ -493,6 +493,19 @@ static PyObject *port_end(PyObject *self, PyObject *none)
 	return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *port_fileno(PyObject *self, PyObject *none)
+{
+	struct stream *stream = port_use(self);
+	int fd;
+
+	(void)none;
+	if (!stream)
+		return NULL;
+	fd = fsdp_channel_fd(stream->channel);
+	stream_drop(stream);
+	return fd < 0 ? errors_raise(fd) : PyLong_FromLong(fd);
+}
+
 static PyObject *port_info(PyObject *self, PyObject *none)
 {
 	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
@@ -602,6 +615,7 @@ static PyType_Spec item_spec = {
 static PyMethodDef port_methods[] = {
 	{"begin", port_begin, METH_VARARGS, NULL},
 	{"receive", port_receive, METH_O, NULL},
+	{"fileno", port_fileno, METH_NOARGS, NULL},
 	{"end", port_end, METH_NOARGS, NULL},
 	{"info", port_info, METH_NOARGS, NULL},
 	{"close", port_close, METH_NOARGS, NULL},

@@ -1,11 +1,14 @@
 import asyncio
+import os
+import select
+import signal
 import threading
 
 import numpy as np
 import pytest
 
 import fsdp
-from conftest import holds, until
+from conftest import PATIENCE, holds, start, until
 
 
 def test_a_known_name_is_there_at_once(c):
@@ -80,3 +83,157 @@ def test_loops_of_several_threads_share_a_connection(c):
         thread.join()
     assert sorted(results) == [0, 1, 2]
     assert not c._waits
+
+
+# --- channels -----------------------------------------------------------------
+
+OPTIONS = {"capacity": 4096, "credits": 4, "timeout": PATIENCE}
+
+
+@pytest.fixture
+def pair(c):
+    with c.channel("a/ch", "producer", **OPTIONS) as producer:
+        with c.channel("a/ch", **OPTIONS) as consumer:
+            yield producer, consumer
+            assert not producer._waits and not consumer._waits
+
+
+def test_tasks_put_and_get_in_one_loop(pair):
+    producer, consumer = pair
+
+    async def produce():
+        for i in range(100):
+            await producer.aput(i)
+        producer.end()
+
+    async def main():
+        task = asyncio.create_task(produce())
+        got = [thing async for thing in consumer]
+        await task
+        return got
+
+    assert asyncio.run(main()) == list(range(100))
+
+
+def test_each_thing_goes_to_one_of_the_tasks_that_wait(pair):
+    producer, consumer = pair
+
+    async def main():
+        waits = [asyncio.create_task(consumer.aget(PATIENCE)) for _ in range(12)]
+        await asyncio.sleep(0)
+        for i in range(12):
+            await producer.aput(i, PATIENCE)
+        return await asyncio.gather(*waits)
+
+    assert sorted(asyncio.run(main())) == list(range(12))
+
+
+def test_a_wait_ends_with_its_time(pair):
+    producer, consumer = pair
+
+    async def main():
+        for timeout in 0, 0.01:
+            with pytest.raises(fsdp.Timeout, match="has no item yet"):
+                await consumer.aget(timeout)
+        for i in range(4):
+            await producer.aput(i)
+        with pytest.raises(fsdp.Timeout):
+            await producer.aput(4, 0.01)
+        return [await consumer.aget() for _ in range(4)]
+
+    assert asyncio.run(main()) == [0, 1, 2, 3]
+
+
+def test_a_cancelled_task_takes_nothing(pair):
+    producer, consumer = pair
+
+    async def main():
+        first, second = (asyncio.create_task(consumer.aget()) for _ in range(2))
+        await asyncio.sleep(0)
+        await asyncio.to_thread(producer.put, "x")
+        # Perhaps it was woken already.
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        return await second
+
+    assert asyncio.run(main()) == "x"
+
+
+def test_loops_of_several_threads_share_an_end(pair):
+    producer, consumer = pair
+    got = []
+
+    async def consume():
+        async for thing in consumer:
+            got.append(thing)
+
+    threads = [threading.Thread(target=asyncio.run, args=[consume()]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for i in range(60):
+        producer.put(i, timeout=PATIENCE)
+    producer.end()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == list(range(60))
+
+
+def test_close_ends_the_waits(c):
+    consumer = c.channel("a/closed", **OPTIONS)
+
+    async def main():
+        wait = asyncio.create_task(consumer.aget())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(consumer.close)
+        with pytest.raises(fsdp.Invalid, match="the channel is closed"):
+            await wait
+
+    asyncio.run(main())
+    assert not consumer._waits
+    with pytest.raises(fsdp.Invalid):
+        consumer.fileno()
+
+
+def test_the_descriptor_can_be_polled(pair):
+    producer, consumer = pair
+    fd = consumer.fileno()
+    assert consumer.fileno() == fd != producer.fileno()
+    poll = select.poll()
+    poll.register(consumer, select.POLLIN)
+    for i in range(10):
+        with pytest.raises(fsdp.Timeout):
+            consumer.get(timeout=0)
+        assert poll.poll(0) == []
+        producer.put(i)
+        assert poll.poll(PATIENCE * 1000) == [(fd, select.POLLIN)]
+        assert consumer.get(timeout=0) == i
+
+
+def test_the_death_of_a_producer_is_raised_in_a_task(broker, c):
+    consumer = c.channel("a/death", **OPTIONS)
+    process = start(
+        broker,
+        """
+        import fsdp
+        producer = fsdp.connect().channel("a/death", "producer")
+        producer.put(1)
+        print("put", flush=True)
+        input()
+        """,
+    )
+
+    async def main():
+        first = await consumer.aget(PATIENCE)
+        wait = asyncio.create_task(consumer.aget())
+        await asyncio.to_thread(process.stdout.readline)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(fsdp.ProducerDied):
+            await wait
+        with pytest.raises(fsdp.Ended):
+            await consumer.aget()
+        return first
+
+    assert asyncio.run(main()) == 1
+    process.communicate()
+    consumer.close()
