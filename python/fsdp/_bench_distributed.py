@@ -2,9 +2,11 @@
 
 The ranks are processes, each with a group of both backends, and make the same
 calls in turns. Times, CPU time and page faults are those of rank 0, for one
-call. A step of FSDP2 is one of a model of 8 layers, forward, backward and SGD.
-Its memory is what a rank's process has, what it shares counted by parts, after
-the steps; for it each backend has processes of its own.
+call. A step of FSDP2 is one of a model of 8 layers, forward, backward and SGD;
+a gather is that of all its layers, one after another. "shared" is FSDP2 after
+fsdp.fsdp2.use(), beside fsdpd without it. The memory of a step is what a rank's
+process has, what it shares counted by parts, after the steps; for it each way
+has processes of its own.
 """
 
 import datetime
@@ -102,23 +104,36 @@ def _agreed_number(call):
     return int(number)
 
 
-# --- a step of FSDP2 ----------------------------------------------------------
+# --- FSDP2 --------------------------------------------------------------------
+
+_BACKENDS = {"gloo": "gloo", "fsdpd": "fsdpd", "shared": "fsdpd"}
+_FSDP2_ROWS = {
+    "fsdp2_step": 1,
+    "fsdp2_shared_step": 1,
+    "fsdp2_gather": 1 / 2,
+    "fsdp2_shared_gather": 1,
+}
 
 
-def _model(group):
+def _model(way):
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import fully_shard
 
+    from .fsdp2 import use
+
+    group = dist.new_group(backend=_BACKENDS[way])
     mesh = DeviceMesh.from_group(group, "cpu", mesh=list(range(dist.get_world_size())))
     layers = [torch.nn.Linear(_WIDTH, _WIDTH) for _ in range(_LAYERS)]
     model = torch.nn.Sequential(*layers)
     for layer in model:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if way == "shared":
+        use(model)
+    return model
 
 
-def _step(group):
-    model = _model(group)
+def _step(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = torch.ones(4, _WIDTH)
 
@@ -128,6 +143,23 @@ def _step(group):
         optimizer.zero_grad()
 
     return step
+
+
+def _gather(model):
+    def gather():
+        for layer in model:
+            layer.unshard()
+            layer.reshard()
+
+    return gather
+
+
+def _fsdp2_rows(say, turns):
+    models = [_model(way) for way in _BACKENDS]
+    for kind, make in (("step", _step), ("gather", _gather)):
+        gloo, fsdpd, shared = _in_turns([make(model) for model in models], turns)
+        say(f"fsdp2_{kind}", (gloo, fsdpd))
+        say(f"fsdp2_shared_{kind}", (fsdpd, shared))
 
 
 def _own_bytes():
@@ -145,16 +177,16 @@ def _rows(say, turns):
         if turns == _QUICK and size > _MIB:
             continue
         say(name, _in_turns([_call(name, size, group) for group in groups], turns))
-    say("fsdp2_step", _in_turns([_step(group) for group in groups], turns))
+    _fsdp2_rows(say, turns)
 
 
-def _memory(backend):
+def _memory(way):
     def measure(say, _):
-        step = _step(dist.new_group(backend=backend))
+        step = _step(_model(way))
         before = _own_bytes()
         for _ in range(_STEPS):
             step()
-        say(backend, _own_bytes() - before)
+        say(way, _own_bytes() - before)
 
     return measure
 
@@ -218,16 +250,21 @@ def _result(name, budget, peer, ours):
 
 
 def _step_memory(world):
-    said = dict(row for name in ("gloo", "fsdpd") for row in _run(world, _memory(name)))
-    return {"memory": said["fsdpd"], "floor_memory": said["gloo"]}
+    """By the names of the rows."""
+    said = dict(row for way in _BACKENDS for row in _run(world, _memory(way)))
+    return {
+        "fsdp2_step": {"memory": said["fsdpd"], "floor_memory": said["gloo"]},
+        "fsdp2_shared_step": {"memory": said["shared"], "floor_memory": said["fsdpd"]},
+    }
 
 
 def results(path, is_quick):
     """The rows, as fsdp._bench prints them; a quick run has two ranks and fewer."""
     if path:
         os.environ["FSDP_SOCKET"] = path  # where the ranks connect
-    budgets = {name: budget for name, (_, budget) in _ROWS.items()} | {"fsdp2_step": 1}
+    budgets = {name: budget for name, (_, budget) in _ROWS.items()} | _FSDP2_ROWS
     for world in (2,) if is_quick else (2, 4):
+        memory = _step_memory(world)
         for name, sides in _run(world, _rows, _QUICK if is_quick else _TURNS):
             result = _result(f"{name}_{world}", budgets[name], *sides)
-            yield result | (_step_memory(world) if name == "fsdp2_step" else {})
+            yield result | memory.get(name, {})

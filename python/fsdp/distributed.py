@@ -16,10 +16,12 @@ import weakref
 import torch
 import torch.distributed as dist
 
+from . import _fsdp
 from ._default import default
 from ._dtypes import DTYPES, LONG_NAMES
 from ._errors import Error, Invalid
 from ._messages import Mail
+from ._shared import PURPOSES, Pool
 from ._work import BackendError as BackendError
 from ._work import Line
 
@@ -39,6 +41,16 @@ def _reduction_of(operation):
         if operation == getattr(dist.ReduceOp, name):
             return number
     raise Invalid(f"fsdpd has no reduction {operation}; it has {', '.join(_REDUCTIONS)}")
+
+
+def fold(operation, tensors, output):
+    """Reduce tensors of this process, as a collective reduces those of ranks."""
+    number = _NUMBERS.get(output.dtype)
+    if number is None:
+        raise Invalid(f"fsdpd cannot reduce {output.dtype}")
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    how = _reduction_of(operation)
+    _fsdp.fold(number, how, addresses, output.data_ptr(), output.numel())
 
 
 # --- tensors ------------------------------------------------------------------
@@ -155,7 +167,8 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, world_size)
         self._rank, self._world_size = rank, world_size
         self._name = self._desc = ""
-        seconds = timeout.total_seconds()
+        self.seconds = seconds = timeout.total_seconds()
+        self.pools = {purpose: Pool(purpose) for purpose in PURPOSES}
         self._comm = default()._join(name, world_size, rank, seconds)
         self._mail_comm = default()._join(f"{name}.p2p", world_size, rank, seconds)
         self._line, self._mail = Line(), Mail(self._mail_comm, seconds)
@@ -374,6 +387,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def shutdown(self):
         """Complete what was begun, and leave."""
+        for pool in self.pools.values():
+            pool.clear()
         self._line.close()
         self._mail.close()
         self._comm.leave()

@@ -332,10 +332,11 @@ static PyObject *client_redeem(PyObject *self, PyObject *args)
 	struct link *link;
 	struct call call;
 	Py_ssize_t size;
+	int is_writable;
 	PyObject *ret;
 	int r;
 
-	if (!PyArg_ParseTuple(args, "y#", &bytes, &size))
+	if (!PyArg_ParseTuple(args, "y#p", &bytes, &size, &is_writable))
 		return NULL;
 	if (size != sizeof(ticket.bytes))
 		return errors_raise_text(-EINVAL,
@@ -345,7 +346,9 @@ static PyObject *client_redeem(PyObject *self, PyObject *args)
 	link = client_enter(self, &call);
 	if (!link)
 		return NULL;
-	r = fsdp_ticket_redeem(link->client, &ticket, 1, &tensor);
+	r = is_writable
+		    ? fsdp_ticket_redeem_mut(link->client, &ticket, 1, &tensor)
+		    : fsdp_ticket_redeem(link->client, &ticket, 1, &tensor);
 	call_end(&call);
 	ret = r < 0 ? errors_raise(r) : tensor_new(link, tensor);
 	link_drop(link);

@@ -281,6 +281,48 @@ static PyObject *comm_barrier(PyObject *self, PyObject *time)
 	return done(self, &call, fsdp_barrier(comm_of(self), timeout_ms));
 }
 
+/* --- without other ranks ----------------------------------------------------
+ */
+
+static int parse_addresses(PyObject *list, const void *ret[FSDP_MAX_RANKS],
+			   uint32_t *ret_n)
+{
+	Py_ssize_t n = PyList_Check(list) ? PyList_Size(list) : -1;
+
+	if (n < 0 || n > FSDP_MAX_RANKS) {
+		errors_raise_text(-EINVAL,
+				  "the inputs must be a list of at most %d "
+				  "addresses",
+				  FSDP_MAX_RANKS);
+		return -1;
+	}
+	for (Py_ssize_t i = 0; i < n; i++)
+		ret[i] = PyLong_AsVoidPtr(PyList_GetItem(list, i));
+	*ret_n = (uint32_t)n;
+	return PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *comm_fold(PyObject *module, PyObject *args)
+{
+	const void *in[FSDP_MAX_RANKS];
+	unsigned long long out, count;
+	unsigned dtype, how;
+	PyObject *list;
+	uint32_t n;
+	int r;
+
+	(void)module;
+	if (!PyArg_ParseTuple(args, "IIOKK", &dtype, &how, &list, &out,
+			      &count) ||
+	    parse_addresses(list, in, &n) < 0)
+		return NULL;
+	Py_BEGIN_ALLOW_THREADS r =
+		fsdp_fold((enum fsdp_dtype)dtype, (enum fsdp_reduction)how, in,
+			  n, memory(out), count);
+	Py_END_ALLOW_THREADS return r < 0 ? errors_raise(r)
+					  : Py_NewRef(Py_None);
+}
+
 /* --- joining and leaving ----------------------------------------------------
  */
 

@@ -12,8 +12,10 @@
 #include "link.h"
 #include "pending.h"
 #include "plain.h"
+#include "private.h"
 #include "python.h"
 #include "range.h"
+#include "stack.h"
 #include "tensor.h"
 
 static PyObject *dtypes(PyObject *module, PyObject *none)
@@ -63,8 +65,10 @@ static PyMethodDef functions[] = {
 	{"dlpack_device", dlpack_device, METH_O, NULL},
 	{"dtypes", dtypes, METH_NOARGS, NULL},
 	{"find_export", find_export, METH_VARARGS, NULL},
+	{"fold", comm_fold, METH_VARARGS, NULL},
 	{"leave_open", leave_open, METH_NOARGS, NULL},
 	{"read_plain", plain_read, METH_VARARGS, NULL},
+	{"stack_plain", stack_plain, METH_VARARGS, NULL},
 	{"watch_faults", fault_watch, METH_NOARGS, NULL},
 	{"write_plain", plain_write, METH_VARARGS, NULL},
 	{NULL, NULL, 0, NULL},
@@ -90,7 +94,7 @@ PyMODINIT_FUNC PyInit__fsdp(void)
 	if (tensor_add(module) < 0 || buffer_add(module) < 0 ||
 	    client_add(module) < 0 || channel_add(module) < 0 ||
 	    comm_add(module) < 0 || pending_add(module) < 0 ||
-	    bundle_add(module) < 0 ||
+	    bundle_add(module) < 0 || private_add(module) < 0 ||
 	    PyModule_AddStringConstant(module, "version", fsdp_version()) < 0)
 		Py_CLEAR(module);
 	return module;

@@ -402,7 +402,8 @@ static PyGetSetDef attributes[] = {
 	{"tainted", tensor_tainted, NULL,
 	 "True if its writer died before it was complete.", NULL},
 	{"readonly", tensor_readonly, NULL,
-	 "False between alloc() and publish() in the process that allocated.",
+	 "False between alloc() and publish() in the process that allocated,\n"
+	 "and after redeem(writable=True).",
 	 NULL},
 	{"held", tensor_held, NULL, "False after the last release().", NULL},
 	{"_id", tensor_id, NULL, NULL, NULL},

@@ -1,0 +1,3 @@
+import torch as _torch
+
+def use(model: _torch.nn.Module) -> None: ...
