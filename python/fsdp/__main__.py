@@ -54,8 +54,13 @@ def _put(client, args):
     print(f"{tensor.name} v{tensor.version}: {tensor.nbytes} bytes")
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m fsdp", description=__doc__)
+    parser = _Parser(prog="python -m fsdp", description=__doc__)
     parser.add_argument("--socket", help="of the broker; default: as fsdpctl")
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -95,7 +100,7 @@ def _parser():
         dest="kind",
         help="collectives of torch.distributed, beside gloo; needs torch",
     )
-    bench.add_argument("--quick", action="store_true", help="fewer rounds of --loader and --distributed")
+    bench.add_argument("--quick", action="store_true", help="fewer rounds of --model, --loader and --distributed")
     bench.set_defaults(kind="calls")
     return parser
 

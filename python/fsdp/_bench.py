@@ -128,7 +128,8 @@ def _results(path, kind, is_quick):
         if kind == "model":
             from . import _bench_model
 
-            yield from _bench_model.results(client)
+            with connect(path) as writer:
+                yield from _bench_model.results(client, writer, is_quick)
         else:
             yield from _call_results(client)
 

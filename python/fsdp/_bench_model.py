@@ -1,9 +1,13 @@
-"""What it takes to attach the weights of a model, beside reading its file.
+"""What it takes to attach the weights of a model, and to go on with new ones.
 
-The peer is safetensors.torch.load_file() of the same file in a warm cache; both
-are timed in turns, by the CPU time of this process.
+To attach, the peer is safetensors.torch.load_file() of the same file in a warm
+cache; both are timed in turns, by the CPU time of this process. To switch from
+one version to the next, the floor is what the kernel needs: to map a file of
+the same size, to read a page of each weight, and to unmap the one before, of
+which all pages were read. There the times are those of a clock.
 """
 
+import mmap
 import os
 import statistics
 import tempfile
@@ -39,6 +43,21 @@ def _bytes_per_process(client, name):
     return max(0, _own_bytes() - before)
 
 
+def _row(name, ours, floors, limit):
+    """What was measured in turns, in ms."""
+    return {
+        "name": name,
+        "median": statistics.median(ours),
+        "p99": max(ours),
+        "unit": "ms",
+        "n": len(ours),
+        "floor": statistics.median(floors),
+        "ratio": statistics.median(o / f for o, f in zip(ours, floors)),
+        "least": min(ours),
+        "limit": limit,
+    }
+
+
 def _attach(client, name, path):
     """The row of the times."""
     from safetensors.torch import load_file
@@ -47,17 +66,7 @@ def _attach(client, name, path):
     for _ in range(_PAIRS):
         floors.append(_time(lambda: load_file(path)))
         ours.append(_time(lambda: client.bundle(name).state_dict()))
-    return {
-        "name": "python_attach_1000_weights",
-        "median": statistics.median(ours),
-        "p99": max(ours),
-        "unit": "ms",
-        "n": len(ours),
-        "floor": statistics.median(floors),
-        "ratio": statistics.median(o / f for o, f in zip(ours, floors)),
-        "least": min(ours),
-        "limit": 3,
-    }
+    return _row("python_attach_1000_weights", ours, floors, 3)
 
 
 def _own(client, name):
@@ -76,8 +85,90 @@ def _own(client, name):
     }
 
 
-def results(client):
-    """The rows, as fsdp._bench prints them."""
+# --- the pause at a switch ------------------------------------------------------
+
+_SWITCHES = 51
+_QUICK_SWITCHES = 3
+_REST = 0.005  # seconds, as a server's that waits for a request
+_SWITCH_WEIGHTS = 16
+_PAGE = 4096
+
+
+class _Mapped:
+    """The floor: files in place of versions, and mmap() in place of a get."""
+
+    def __init__(self, size):
+        self._size, self._fd = size, os.memfd_create("fsdp-bench")
+        os.truncate(self._fd, size)
+        self._map = None
+
+    def switch(self):
+        new = mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ)
+        for at in range(0, self._size, self._size // _SWITCH_WEIGHTS):
+            new[at]
+        self._map = new
+
+    def read(self):
+        """All pages, as a model that serves."""
+        self._map[::_PAGE]
+
+    def close(self):
+        self._map = None
+        os.close(self._fd)
+
+
+class _Served:
+    """A reader that goes on with each new version."""
+
+    def __init__(self, client, name):
+        self._client, self._name = client, name
+        self._bundle = client.bundle(name)
+
+    def switch(self):
+        assert self._bundle.stale
+        new = self._client.bundle(self._name, newer_than=self._bundle.version)
+        for weight in new.values():
+            memoryview(weight)[0]
+        self._bundle = new
+
+    def read(self):
+        for weight in self._bundle.values():
+            memoryview(weight)[::_PAGE].tobytes()
+
+
+def _clocked(function):
+    start = time.perf_counter_ns()
+    function()
+    return (time.perf_counter_ns() - start) / 1e6
+
+
+def _publish(writer, name, size):
+    with writer.stage(name, replace=True, size=size) as stage:
+        specs = [(str(i), size // _SWITCH_WEIGHTS, "u8") for i in range(_SWITCH_WEIGHTS)]
+        for tensor in stage.alloc(specs):
+            tensor.numpy()[:] = 1
+
+
+def _switch(client, writer, title, size, n):
+    """The row of a pause."""
+    name = f"bench/switch.{os.getpid()}/"
+    _publish(writer, name, size)
+    served, mapped = _Served(client, name), _Mapped(size)
+    mapped.switch()
+    ours, floors = [], []
+    for _ in range(n):
+        _publish(writer, name, size)
+        for side, times in (mapped, floors), (served, ours):
+            side.read()
+            time.sleep(_REST)
+            times.append(_clocked(side.switch))
+    mapped.close()
+    client.remove(name)
+    return _row(title, ours, floors, 1)
+
+
+def results(client, writer, is_quick):
+    """The rows, as fsdp._bench prints them; a quick run has fewer switches."""
     import torch
 
     from .safetensors import save_file
@@ -93,3 +184,6 @@ def results(client):
         yield _own(client, name)
         yield _attach(client, name, path)
     client.remove(name)
+    n = _QUICK_SWITCHES if is_quick else _SWITCHES
+    yield _switch(client, writer, "python_switch_1MiB", 1 << 20, n)
+    yield _switch(client, writer, "python_switch_256MiB", 256 << 20, n)
