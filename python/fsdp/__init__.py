@@ -19,7 +19,7 @@ Write in place, and then publish:
 >>> t.numpy()[:] = 7
 >>> t.publish("train/next")
 1
->>> c["train/next"].numpy().sum()
+>>> float(c["train/next"].numpy().sum())
 42.0
 
 docs/python.md has the rest.

@@ -1,11 +1,14 @@
 """Client: a connection to the broker."""
 
+import contextlib
+import errno
 import os
 
 from . import _fsdp
 from ._bundle import Bundle, Stage, shape_of
 from ._channel import open_channel
 from ._dtypes import name_of
+from ._errors import NotFound, make
 from ._source import source_of
 from ._tensor import MUST_EXIST, ONCE, publication_flags
 from ._time import milliseconds, seconds_to_ms
@@ -84,9 +87,14 @@ class Client(_fsdp.Client):
         tensor.publish(name, replace=replace, evictable=evictable, tied=tied, ttl=ttl)
         return tensor
 
-    def redeem(self, ticket):
-        """The tensor that a ticket is for, held."""
-        return self._redeem(ticket)
+    def redeem(self, ticket, *, writable=False):
+        """The tensor that a ticket is for, held.
+
+        `writable`: for processes that write parts of one tensor, which has no
+        name, and order their writes themselves. It raises fsdp.Denied if this
+        process may not write the memory.
+        """
+        return self._redeem(ticket, writable)
 
     def remove(self, names):
         """Remove a name, or several at once; who holds a tensor keeps it."""
@@ -184,8 +192,22 @@ class Client(_fsdp.Client):
         return sorted(self._list(prefix), key=lambda entry: entry["name"])
 
     def who(self, name):
-        """The processes that hold the tensor of this name: a list of dicts."""
-        return self._who(name)
+        """The processes that hold the tensor or the bundle of this name: a list
+        of dicts. "holds" counts those of all members."""
+        if not name.endswith("/"):
+            return self._who(name)
+        members = [entry for entry in self._list(name) if entry["bundle"] == name]
+        if not members:
+            raise make(errno.ENOENT, f"there is no bundle {name!r}")
+        holders = {}
+        for member in members:
+            if not member["n_holders"]:
+                continue
+            with contextlib.suppress(NotFound):  # It was removed meanwhile.
+                for each in self._who(member["name"]):
+                    known = holders.setdefault(each["pid"], {**each, "holds": 0})
+                    known["holds"] += each["holds"]
+        return list(holders.values())
 
     def status(self):
         """The broker's counters: a dict; "note" has its warnings."""

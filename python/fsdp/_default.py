@@ -29,9 +29,9 @@ def default(path=None):
         return client
 
 
-def redeem(ticket):
+def redeem(ticket, *, writable=False):
     """The tensor that a ticket is for, held by the default connection."""
-    return default().redeem(ticket)
+    return default().redeem(ticket, writable=writable)
 
 
 def _forget():

@@ -63,7 +63,7 @@ def _parse_entry(path, name, value):
     if not is_sound:
         raise _refuse(path, f"the header describes tensor {name!r} by {value!r}")
     if end - begin != math.prod(shape) * DTYPES[dtype]:
-        raise _refuse(path, f"tensor {name!r} has not the size of its dtype and shape")
+        raise _refuse(path, f"tensor {name!r} has another size than dtype and shape")
     return Entry(name, dtype, shape, begin, end - begin)
 
 
@@ -82,23 +82,23 @@ def _parse(path, text, data_size):
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates(path))
     except ValueError as error:
-        raise _refuse(path, f"the header is no JSON ({error})") from None
+        raise _refuse(path, f"the header is not JSON ({error})") from None
     if not isinstance(header, dict):
-        raise _refuse(path, "the header is no JSON object")
+        raise _refuse(path, "the header is not a JSON object")
     metadata = header.pop(METADATA, None) or {}
     if not isinstance(metadata, dict) or any(
         not isinstance(value, str) for value in metadata.values()
     ):
-        raise _refuse(path, f"{METADATA} is no object of strings")
+        raise _refuse(path, f"{METADATA} is not an object of strings")
     entries = [_parse_entry(path, *item) for item in header.items()]
     entries.sort(key=lambda entry: (entry.offset, entry.nbytes))
     at = 0
     for entry in entries:
         if entry.offset != at:
-            raise _refuse(path, f"a hole or an overlap is before tensor {entry.name!r}")
+            raise _refuse(path, f"there is a hole or an overlap before {entry.name!r}")
         at += entry.nbytes
     if at != data_size:
-        raise _refuse(path, f"it has {data_size} bytes of data, and its tensors {at}")
+        raise _refuse(path, f"it has {data_size} bytes of data, but its tensors {at}")
     return entries, metadata
 
 
@@ -140,7 +140,7 @@ def files_of(path):
         try:
             names = sorted(set(json.load(file)["weight_map"].values()))
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise _refuse(path, "it is no index of safetensors files") from None
+            raise _refuse(path, "it is not an index of safetensors files") from None
     if any(os.path.basename(name) != name for name in names):
         raise _refuse(path, "it lists files of other directories")
     return [os.path.join(os.path.dirname(path), name) for name in names]

@@ -48,7 +48,7 @@ class _Checkpoint:
         if not text or any(p in ("", "meta") or p[:5] == "data." for p in text.split("/")):
             raise make(
                 errno.EINVAL,
-                f"{text!r} is no name of a checkpoint; use one such as run7/step100",
+                f"{text!r} is not the name of a checkpoint; use one such as run7/step100",
             )
         self.id, self.client = text, client or default()
         self._base = f"ckpt.{os.getuid()}/{text}/"

@@ -111,8 +111,8 @@ class _Export:
         types = _type(node)
         if not types or not _type(arguments["input"]):
             raise Invalid(
-                f"cannot export {node.name!r}: dtype and sizes of what it takes or "
-                'gives are unknown; export graphs whose nodes have meta["val"]'
+                f"cannot export {node.name!r}: the dtypes and sizes of its inputs or "
+                'outputs are unknown; export graphs whose nodes have meta["val"]'
             )
         name = _group_name(arguments)
         fields = {"group": name, "group_size": self.group_size(node, name, arguments)}

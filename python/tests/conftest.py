@@ -124,5 +124,5 @@ def start(broker, script, *options, arguments=(), **more):
 def run(broker, script, *options):
     """Run a script to its end: (exit status, stdout, stderr)."""
     process = start(broker, script, *options)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=6 * PATIENCE)
     return process.returncode, out, err

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fsdp
-from conftest import until
+from conftest import start, until
 
 
 def test_what_is_put_can_be_got_by_another_connection(broker, c):
@@ -117,6 +117,27 @@ def test_a_tensor_outlives_its_name(c):
     assert bytes(memoryview(tensor)) == b"old"
 
 
+def test_processes_write_one_tensor_together(broker, c):
+    tensor = c.alloc(3, "u8")
+    tensor.copy_from(b"abc")
+    ticket = tensor.ticket()
+    with fsdp.connect(broker.path) as other:
+        got = other.redeem(ticket, writable=True)
+        assert not got.readonly
+        memoryview(got)[1] = ord("x")
+        assert bytes(memoryview(tensor)) == b"axc"
+        memoryview(tensor)[2] = ord("y")
+        assert bytes(memoryview(got)) == b"axy"
+        del got
+
+
+def test_what_has_a_name_is_redeemed_to_be_read(broker, c):
+    tensor = c.put("a/x", b"abc")
+    with fsdp.connect(broker.path) as other:
+        with pytest.raises(fsdp.Denied, match="has a name"):
+            other.redeem(tensor.ticket(), writable=True)
+
+
 def test_tickets_carry_what_has_no_name(broker, c):
     tensor = c.alloc(3, "u8")
     tensor.copy_from(b"abc")
@@ -149,6 +170,30 @@ def test_who_holds_a_tensor(c):
     assert holder["holds"] == 1
     del tensor
     assert c.who("a/x") == []
+
+
+def test_who_holds_a_bundle(broker, c):
+    with c.stage("a/m/") as stage:
+        stage.alloc([("x", 4, "u8"), ("y", 4, "u8"), ("sub/z", 4, "u8")])
+    with pytest.raises(fsdp.NotFound, match="there is no bundle 'a/'"):
+        c.who("a/")
+    bundle = c.bundle("a/m/")
+    more = c["a/m/y"]
+    process = start(
+        broker,
+        """
+        import fsdp
+        held = fsdp.connect()["a/m/x"]
+        print("held", flush=True)
+        input()
+        """,
+    )
+    assert process.stdout.readline() == "held\n"
+    holds = {holder["pid"]: holder["holds"] for holder in c.who("a/m/")}
+    assert holds == {os.getpid(): 4, process.pid: 1}
+    process.communicate("\n")
+    del bundle, more
+    until(lambda: c.who("a/m/") == [], "nobody holds it")
 
 
 def test_status_has_counters_and_warnings(c):

@@ -149,7 +149,7 @@ end()
 
 def test_wrong_names_are_told(c):
     for name in ("", "a//b", "run/meta", "data.x"):
-        with pytest.raises(fsdp.Invalid, match="no name of a checkpoint"):
+        with pytest.raises(fsdp.Invalid, match="not the name of a checkpoint"):
             fsdp.dcp.Writer(name, client=c)
     with pytest.raises(fsdp.NotFound):
         fsdp.dcp.drain("none", "/nowhere", client=c)

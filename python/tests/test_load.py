@@ -54,7 +54,7 @@ def test_fsdpctl_waits_for_python_and_finds_what_it_loaded(broker, c, model):
     until(lambda: c.status()["waiters"] > 0, "fsdpctl waits")
     stage.put("w", b"abc")
     stage.commit()
-    assert load.communicate(timeout=60)[0] == "m/ version 1 is there: 1 tensors\n"
+    assert load.communicate(timeout=60)[0] == "m/ version 1 is there: 1 tensor\n"
     assert load.returncode == 0
 
 
@@ -165,13 +165,13 @@ def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
 @pytest.mark.parametrize(
     "header, data, why",
     [
-        (b"{", b"", "no JSON"),
-        (b"[]", b"", "no JSON object"),
+        (b"{", b"", "not JSON"),
+        (b"[]", b"", "not a JSON object"),
         ({"a": 7}, b"", "describes"),
         ({"a": entry(dtype="U9")}, b"x", "describes"),
         ({"a": entry(shape=(-1,))}, b"x", "describes"),
         ({"a": entry(shape=(True,))}, b"x", "describes"),
-        ({"a": entry(shape=(2,))}, b"x", "not the size"),
+        ({"a": entry(shape=(2,))}, b"x", "another size"),
         ({"a": entry(offsets=(1, 2))}, b"xy", "hole"),
         ({"a": entry(), "b": entry()}, b"x", "overlap"),
         ({"a": entry()}, b"xy", "2 bytes of data"),

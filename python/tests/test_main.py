@@ -12,7 +12,7 @@ def call(*args):
         [sys.executable, "-m", "fsdp", *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -35,7 +35,8 @@ def test_lists_can_be_json(c):
 
 
 def test_errors_are_one_line(c, tmp_path):
-    assert call("get", "a/none") == (1, "", 'fsdp: there is no tensor "a/none" (yet)\n')
+    missing = 'fsdp: there is no tensor "a/none" yet; a timeout waits for it\n'
+    assert call("get", "a/none") == (1, "", missing)
     (tmp_path / "text.npy").write_text("not an array")
     status, _, err = call("put", "a/x", tmp_path / "text.npy")
     assert status == 1 and "text.npy" in err and err.count("\n") == 1
@@ -58,6 +59,12 @@ def test_bench_prints_a_line_for_each_row(c):
     ]
     assert all(row["unit"] == "ns" and row["median"] >= row["least"] for row in rows)
     assert fsdp.default().names() == []
+
+
+def test_an_unknown_option_says_where_the_help_is():
+    for words in [], ["ls"]:
+        code, out, said = call(*words, "--nothing")
+        assert (code, out) == (2, "") and said.endswith("--help\n")
 
 
 def test_bench_names_a_package_that_is_missing(c):

@@ -123,11 +123,17 @@ def test_bench_attaches_a_model(broker, c, capsys):
 
     from fsdp.__main__ import main
 
-    assert main(["--socket", broker.path, "bench", "--model", "--json"]) == 0
-    own, attach = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    args = ["--socket", broker.path, "bench", "--model", "--quick"]
+    assert main([*args, "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    own, attach, *switches = rows
     assert own["name"] == "python_attach_own_bytes" and own["median"] < 64 << 20
     assert attach["n"] == 11 and 0 < attach["least"] <= attach["median"]
-    assert main(["--socket", broker.path, "bench", "--model"]) == 0
+    for row in switches:
+        assert row["name"].startswith("python_switch_") and row["n"] == 3
+        assert 0 < row["least"] <= row["median"] and row["floor"] > 0
+    assert len(switches) == 2
+    assert main(args) == 0
     assert "python_attach_1000_weights" in capsys.readouterr().out
     assert c.names() == []
 
