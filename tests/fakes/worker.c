@@ -31,7 +31,7 @@ union message {
 	struct job_device device;
 	struct job_comm comm;
 	struct job_forget_comm forget;
-	struct job_agree agree;
+	struct job_compare compare;
 };
 
 static uint64_t chunks[MAX_KNOWN], plans[MAX_KNOWN], comms[MAX_KNOWN];
@@ -131,9 +131,9 @@ static void work(const union message *message, const char *how)
 	case JOB_FORGET_COMM:
 		replace(comms, message->forget.comm, 0);
 		return;
-	case JOB_AGREE:
-		must_know(comms, message->agree.comm);
-		answer(message->agree.number, how);
+	case JOB_COMPARE:
+		must_know(comms, message->compare.comm);
+		answer(message->compare.number, how);
 		return;
 	case JOB_DEVICE_GATHER:
 	case JOB_DEVICE_REDUCE:

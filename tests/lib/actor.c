@@ -5,9 +5,11 @@
 #include "tests/lib/actor.h"
 #include <errno.h>
 #include <grp.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -44,6 +46,9 @@ static void __attribute__((noreturn)) play(int fd)
 		if (write(fd, &r, sizeof(r)) != (ssize_t)sizeof(r))
 			break;
 	}
+#ifdef FSDP_COVERAGE
+	exit(0); /* it writes the counts of the lines that ran */
+#endif
 	_exit(0);
 }
 
@@ -67,10 +72,12 @@ void actor_start(struct actor *actor, const struct identity *identity)
 	}
 	close(fds[1]);
 	actor->fd = fds[0];
+	actor->is_busy = false;
 }
 
 void actor_begin(struct actor *actor, actor_fn *fn)
 {
+	actor->is_busy = true;
 	if (write(actor->fd, &fn, sizeof(fn)) != (ssize_t)sizeof(fn))
 		die("actor: command");
 }
@@ -81,6 +88,7 @@ int actor_end(struct actor *actor)
 
 	if (read(actor->fd, &r, sizeof(r)) != (ssize_t)sizeof(r))
 		return -ECHILD;
+	actor->is_busy = false;
 	return r;
 }
 
@@ -107,4 +115,28 @@ void actor_kill(struct actor *actor)
 		return;
 	kill(actor->pid, SIGKILL);
 	(void)actor_wait(actor);
+}
+
+/* One that waits for a command ends then, and writes its counts. */
+static void let_end(const struct actor *actor)
+{
+#ifdef FSDP_COVERAGE
+	int pidfd = actor->is_busy ? -1 : pidfd_open(actor->pid, 0);
+	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
+
+	if (pidfd < 0)
+		return;
+	shutdown(actor->fd, SHUT_WR);
+	(void)poll(&poll_fd, 1, 10000);
+	close(pidfd);
+#else
+	(void)actor;
+#endif
+}
+
+void actor_stop(struct actor *actor)
+{
+	if (actor->pid > 0)
+		let_end(actor);
+	actor_kill(actor);
 }

@@ -16,6 +16,7 @@ struct identity {
 struct actor {
 	pid_t pid;
 	int fd;
+	bool is_busy; /* with a function that has not returned */
 };
 
 /* Returns what the function returned in the actor. */
@@ -38,3 +39,6 @@ int actor_wait(struct actor *actor);
 /* Kill the actor with SIGKILL and reap it. Does nothing if it was not
  * started. */
 void actor_kill(struct actor *actor);
+/* Do the same at the end of a test. In a build for coverage an actor that waits
+ * for a command ends by itself, and so writes its counts. */
+void actor_stop(struct actor *actor);

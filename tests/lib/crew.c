@@ -174,3 +174,30 @@ pid_t freeze_worker(void)
 	must(kill(worker, SIGSTOP) == 0);
 	return worker;
 }
+
+int check0(void)
+{
+	return trainer_sees_whole(0) ? 0 : -EIO;
+}
+
+#define LAYER_FN(name, layer, call)                                            \
+	int name##layer(void)                                                  \
+	{                                                                      \
+		return call(layer);                                            \
+	}
+
+LAYER_FN(unshard, 0, trainer_unshard)
+LAYER_FN(unshard, 1, trainer_unshard)
+LAYER_FN(unshard, 2, trainer_unshard)
+LAYER_FN(reshard, 0, trainer_reshard)
+LAYER_FN(reshard, 1, trainer_reshard)
+LAYER_FN(reshard, 2, trainer_reshard)
+LAYER_FN(reshard, 3, trainer_reshard)
+LAYER_FN(begin, 0, trainer_begin)
+LAYER_FN(begin, 1, trainer_begin)
+LAYER_FN(begin, 2, trainer_begin)
+LAYER_FN(begin, 3, trainer_begin)
+LAYER_FN(await, 0, trainer_await)
+LAYER_FN(await, 1, trainer_await)
+LAYER_FN(await, 2, trainer_await)
+LAYER_FN(await, 3, trainer_await)

@@ -35,10 +35,6 @@ void expect_death_is_told(const char *point, unsigned int n, actor_fn *fn);
 /* Returns the sentence that the rank received last. */
 const char *sentence(uint32_t rank);
 
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(sentence(rank), (what)), NULL), "\"%s\"",     \
-		  sentence(rank))
-
 /* Returns the entry of the only communicator. */
 struct fsdp_comm_entry comm_entry(void);
 /* Tell all ranks to leave; then only the kept groups have memory. */
@@ -47,6 +43,14 @@ void expect_memory_back(void);
 pid_t freeze_worker(void);
 
 /* --- in a rank ----------------------------------------------------------- */
+
+/* Calls for one layer, as ranks_run() takes them. begin0() only begins to
+ * unshard, and a later call tells what it waits for; check0() returns -EIO
+ * unless it sees whole parameters. */
+actor_fn unshard0, reshard0, begin0, await0, check0;
+actor_fn unshard1, reshard1, begin1, await1;
+actor_fn unshard2, reshard2, begin2, await2;
+actor_fn reshard3, begin3, await3;
 
 /* Leave the communicator, but stay connected. */
 int crew_leave_comm(void);

@@ -86,6 +86,16 @@ const char *daemon_program(void)
 	return path;
 }
 
+bool daemon_preload(const char *fake, char ret[PATH_MAX])
+{
+	const char *program = daemon_program();
+	int folder = (int)(strrchr(program, '/') - program);
+
+	return snprintf(ret, PATH_MAX, "LD_PRELOAD=%.*s/fakes/lib%s.so", folder,
+			program, fake) < PATH_MAX &&
+	       access(strchr(ret, '=') + 1, R_OK) == 0;
+}
+
 static void __attribute__((noreturn))
 become_daemon(const struct daemon *daemon, const struct daemon_options *options)
 {

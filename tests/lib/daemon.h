@@ -4,6 +4,7 @@
  * about.
  */
 #pragma once
+#include <limits.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -27,6 +28,11 @@ struct daemon_options {
 /* Returns the path of the fsdpd that is started, which is next to the test's
  * own program. */
 const char *daemon_program(void);
+
+/* Write "LD_PRELOAD=PATH" with a library of tests/fakes that is loaded before
+ * others. Returns false in builds with sanitizers, which must be loaded first.
+ */
+bool daemon_preload(const char *fake, char ret[PATH_MAX]);
 
 /* Start the daemon and return when it serves connections; of a supervised one,
  * when they are accepted. */

@@ -344,6 +344,10 @@ unsigned int drill_check_broker_death(const struct training *training)
 		expect(training, i, of_broker);
 		n++;
 	}
+	if (n > 0 && runs_go_on()) {
+		drill_show(training);
+		cr_assert(false, "the death of the broker was noticed");
+	}
 	return n;
 }
 

@@ -80,7 +80,8 @@ bool drill_is_told_of_broker(const struct exact_rank *it);
 /* Check that a rank failed at most once. Returns whether it failed. */
 bool drill_has_failed_once(const struct training *training, uint32_t rank);
 /* Check that each rank that failed was told of this death. Returns how many
- * failed. */
+ * failed. Where runs go on without a broker, none may have failed by its
+ * death. */
 unsigned int drill_check_rank_death(const struct training *training,
 				    uint32_t victim);
 unsigned int drill_check_broker_death(const struct training *training);

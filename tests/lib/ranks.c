@@ -4,6 +4,7 @@
  */
 #include "tests/lib/ranks.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/memory.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +33,7 @@ void ranks_start(struct ranks *ranks, uint32_t n)
 void ranks_stop(struct ranks *ranks)
 {
 	for (uint32_t rank = 0; rank < ranks->n; rank++)
-		actor_kill(&ranks->actors[rank]);
+		actor_stop(&ranks->actors[rank]);
 	if (ranks->notes)
 		(void)munmap(ranks->notes, RANKS_MAX * sizeof(*ranks->notes));
 	ranks->notes = NULL;
@@ -100,6 +101,11 @@ int rank_say(int r, const char *sentence)
 int rank_note(int r)
 {
 	return rank_say(r, fsdp_error());
+}
+
+bool runs_go_on(void)
+{
+	return !are_on_devices() && !getenv("FSDP_TEST_EXECUTOR");
 }
 
 /* --- worker -------------------------------------------------------------- */

@@ -37,6 +37,11 @@ void ranks_end(struct ranks *ranks);
 /* Run `fn` in one rank. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
+/* The sentence that the rank received last has this part. */
+#define assert_says(rank, what)                                                \
+	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
+		  "\"%s\"", ranks.notes[rank].sentence)
+
 /* --- in a rank ----------------------------------------------------------- */
 
 uint32_t rank_self(void);
@@ -45,6 +50,10 @@ uint32_t rank_world(void);
 int rank_say(int r, const char *sentence);
 /* Do the same with libfsdp's sentence. */
 int rank_note(int r);
+
+/* Do runs go on when the broker is restarted? They do if the ranks do all work
+ * alone, on host memory. */
+bool runs_go_on(void);
 
 /* --- worker -------------------------------------------------------------- */
 

@@ -217,13 +217,21 @@ int trainer_commit(void)
 	return rank_note(r);
 }
 
+int trainer_begin(size_t layer)
+{
+	return rank_note(fsdp_unshard(self.groups[layer], &self.works[layer]));
+}
+
+int trainer_await(size_t layer)
+{
+	return rank_note(fsdp_wait(&self.works[layer], -1));
+}
+
 int trainer_unshard(size_t layer)
 {
-	int r = fsdp_unshard(self.groups[layer], &self.works[layer]);
+	int r = trainer_begin(layer);
 
-	if (r == 0)
-		r = fsdp_wait(&self.works[layer], -1);
-	return rank_note(r);
+	return r < 0 ? r : trainer_await(layer);
 }
 
 int trainer_reshard(size_t layer)

@@ -53,8 +53,10 @@ int trainer_leave(void);
 /* Fill all `next` with the values of the next step, commit it, and wait. */
 int trainer_commit(void);
 
-/* Unshard and wait. Parameters that are whole must then be of the committed
- * step. */
+/* Begin to unshard; wait for it; or do both. Parameters that are whole must
+ * then be of the committed step. */
+int trainer_begin(size_t layer);
+int trainer_await(size_t layer);
 int trainer_unshard(size_t layer);
 int trainer_reshard(size_t layer);
 

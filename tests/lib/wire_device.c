@@ -3,6 +3,7 @@
  */
 #include "tests/lib/wire_device.h"
 #include "proto/error.h"
+#include "tests/lib/wire_repeat.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -154,12 +155,7 @@ int wire_timelines(struct wire *wire, uint64_t session,
 int wire_resume(struct wire **wire, const char *path)
 {
 	struct wire *old = *wire, *new = wire_connect(path);
-	struct request hello = {
-		.kind = MESSAGE_HELLO,
-		.hello = {.major = PROTOCOL_MAJOR,
-			  .is_reconnect = true,
-			  .session = old->session},
-	};
+	struct request hello = wire_reconnect_hello(old);
 	const int fds[2] = {old->refs_fd, old->doorbell_fd};
 	uint8_t *body;
 	size_t size;
@@ -167,7 +163,6 @@ int wire_resume(struct wire **wire, const char *path)
 
 	if (!new)
 		die("connect", strerror(errno));
-	memcpy(hello.hello.token, old->token, TOKEN_SIZE);
 	if (request_encode(&hello, &body, &size, NULL) < 0)
 		die("hello", "no memory");
 	new->number = old->number + 1;

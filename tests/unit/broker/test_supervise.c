@@ -6,9 +6,9 @@
 #include "broker/supervise.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
+#include "tests/unit/fds_fixture.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -39,17 +39,6 @@ static void setup(void)
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	cr_assert(shared != MAP_FAILED);
 	cr_assert(zero(int, pipe2(listen_pipe, O_CLOEXEC)));
-}
-
-static int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n - 3; /* ".", ".." and the directory */
 }
 
 /* Act like a broker at its start: it gets the limit of the process that started

@@ -4,9 +4,9 @@
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
+#include "tests/unit/fds_fixture.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,17 +16,6 @@
 #include <unistd.h>
 
 #define SIZE (HUGE_PAGE_SIZE * 2)
-
-static int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
 
 static int make(enum memfd_seals seals)
 {

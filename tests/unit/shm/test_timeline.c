@@ -5,9 +5,9 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "shm/timeline.h"
+#include "tests/unit/fds_fixture.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -51,17 +51,6 @@ static void write_counter(uint32_t timeline, uint64_t value)
 {
 	memcpy((char *)client.pages + TIMELINE_STRIDE * timeline, &value,
 	       sizeof(value));
-}
-
-static int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 Test(timeline, every_counter_is_its_own_and_begins_at_zero)

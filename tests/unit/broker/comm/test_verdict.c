@@ -75,9 +75,14 @@ Test(verdict, a_run_beyond_the_last_word_goes_without)
 	cr_expect(is_alive(&comms[TABLE_RUNS]));
 }
 
-Test(verdict, after_a_restart_no_run_is_alive)
+Test(verdict, after_a_restart_the_runs_that_go_on_are_alive)
 {
 	verdict_open(&comms[0]);
-	verdicts_clear(&broker.store.table);
+	verdict_open(&comms[1]);
+	verdict_open(&comms[2]);
+	broker.comms.first = &comms[1];
+	verdicts_adopt(&broker.comms);
 	cr_expect(not(is_alive(&comms[0])));
+	cr_expect(is_alive(&comms[1]));
+	cr_expect(not(is_alive(&comms[2])));
 }

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-static struct broker *broker;
 static struct engine *engine;
 static uint64_t plan;
 
@@ -350,7 +349,7 @@ static void run_on_devices(uint32_t kind, const uint32_t *slots,
 
 Test(engine, jobs_of_a_communicator_come_behind_its_opening)
 {
-	const struct job_agree agree = {.kind = JOB_AGREE, .comm = 7};
+	const struct job_compare compare = {.kind = JOB_COMPARE, .comm = 7};
 	uint32_t slots[] = {make_slot(100), make_slot(200)};
 	struct error err = ERROR_NULL;
 	struct seen seen = {.slot = slots[1]};
@@ -358,7 +357,7 @@ Test(engine, jobs_of_a_communicator_come_behind_its_opening)
 	as("good");
 	open_comm(&seen);
 	run_on_devices(JOB_DEVICE_GATHER, slots, &seen);
-	must(engine_agree(engine, &agree, on_done, &seen, &err), &err);
+	must(engine_compare(engine, &compare, on_done, &seen, &err), &err);
 	run_on_devices(JOB_DEVICE_REDUCE, slots, &seen);
 	wait_for(&seen, 4);
 	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);

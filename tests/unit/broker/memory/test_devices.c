@@ -7,8 +7,6 @@
 
 #define GIB (UINT64_C(1) << 30)
 
-static struct broker *broker;
-static struct client alice;
 static struct slot_ref ref;
 static const struct device_uuid stranger = {{1, 2, 3, 4}};
 

@@ -7,8 +7,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static struct broker *broker;
-static struct client alice, bob;
 static struct slot_ref ref;
 
 static void set_up(void)

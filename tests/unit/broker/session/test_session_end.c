@@ -8,14 +8,9 @@
 /* Each is written by its maker, and held, which takes two records. */
 #define N 3000
 
-static struct broker *broker;
-static struct client alice, bob;
-
 static void set_up(void)
 {
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
+	broker_set_up();
 	for (int i = 0; i < N; i++)
 		(void)client_alloc(&alice, 1);
 }

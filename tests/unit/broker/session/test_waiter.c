@@ -7,7 +7,6 @@
 #include "tests/unit/broker/broker_fixture.h"
 #include <xxhash.h>
 
-static struct broker *broker;
 static struct client first, second; /* ranks 0 and 1 */
 static uint64_t comm;
 

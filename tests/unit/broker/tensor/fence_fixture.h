@@ -4,16 +4,13 @@
 #pragma once
 #include "tests/unit/broker/device_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob, carol;
+static struct client carol;
 static struct device_uuid gpu;
 
 static void fence_set_up(void)
 {
 	gpu_open();
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
+	broker_set_up();
 	client_open(&carol, broker, 1000, 0);
 	gpu = broker_gpu(broker, 0);
 }

@@ -4,17 +4,7 @@
 
 #include <sys/mman.h>
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(bundle, .init = set_up, .timeout = 20);
+TestSuite(bundle, .init = broker_set_up, .timeout = 20);
 
 static int begin(struct client *client, const char *name, uint32_t flags,
 		 uint64_t *ret)

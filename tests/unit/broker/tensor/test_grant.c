@@ -2,17 +2,7 @@
 #include "tests/unit/broker/broker_fixture.h"
 #include <sys/stat.h>
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(grant, .init = set_up, .timeout = 20);
+TestSuite(grant, .init = broker_set_up, .timeout = 20);
 
 static int64_t holds(const struct client *client, const struct slot_ref *ref)
 {

@@ -1,17 +1,7 @@
 /* Tests which names a client sees, and which waiters are woken. */
 #include "tests/unit/broker/broker_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(index, .init = set_up, .timeout = 20);
+TestSuite(index, .init = broker_set_up, .timeout = 20);
 
 Test(index, finds_what_was_published_and_nothing_else)
 {

@@ -5,17 +5,7 @@
 #include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(limbo, .init = set_up, .timeout = 20);
+TestSuite(limbo, .init = broker_set_up, .timeout = 20);
 
 /* Run until the broker's deadlines have freed it, or the test's time has
  * passed. */

@@ -4,17 +4,7 @@
  */
 #include "tests/unit/broker/broker_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(prefix, .init = set_up, .timeout = 60);
+TestSuite(prefix, .init = broker_set_up, .timeout = 60);
 
 Test(prefix, the_first_component_belongs_to_its_first_user)
 {

@@ -5,8 +5,6 @@
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
 static struct device_uuid gpu;
 
 static void set_up(void)

@@ -1,20 +1,12 @@
 /* Tests the life of slots: states, keepers, limbo, accounts, eviction. */
 #include "broker/session/recorded_reply.h"
 #include "broker/tensor/bundle_commit.h"
+#include "broker/tensor/slot_adopt.h"
 #include "tests/unit/broker/broker_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
 static const struct device_uuid host;
 
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(slot, .init = set_up, .timeout = 20);
+TestSuite(slot, .init = broker_set_up, .timeout = 20);
 
 Test(slot, is_written_then_published_then_freed)
 {
@@ -361,9 +353,10 @@ Test(slot, a_group_keeps_it_until_it_lets_go)
 	assert_empty(broker, 1000);
 }
 
-/* Pins end with the process, but groups do not. */
+/* Pins end with the process, unless they are made again; groups do not. */
 Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 {
+	struct slot_ref pinned_anew = client_anonymous(64);
 	struct slot_ref grouped = client_anonymous(64);
 	struct slot_ref pinned = client_anonymous(64);
 	struct error err = ERROR_NULL;
@@ -371,14 +364,18 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 	slot_set_group(&broker->store, grouped.slot, 7);
 	slot_pin(&broker->store, grouped.slot);
 	slot_pin(&broker->store, pinned.slot);
+	slot_pin(&broker->store, pinned_anew.slot);
 	client_close(&alice);
 	client_close(&bob);
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_LIMBO));
 	accounts_deinit(&broker->base.accounts);
 	accounts_init(&broker->base.accounts, &broker->base.config);
 	broker->store.limbo = (struct limbo){0};
+	slot_forget_pins(&broker->store);
+	slot_pin(&broker->store, pinned_anew.slot);
 	must(slot_adopt_all(&broker->store, &err), &err);
 	cr_assert(eq(int, word_state(broker, &pinned), SLOT_FREE));
+	cr_assert(slot_unpin(&broker->store, pinned_anew.slot));
 	cr_assert(eq(int, word_state(broker, &grouped), SLOT_LIMBO));
 	slot_set_group(&broker->store, grouped.slot, 0);
 	cr_assert(slot_update_state(&broker->store, grouped.slot));

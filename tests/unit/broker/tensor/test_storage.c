@@ -6,8 +6,6 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-static struct broker *broker;
-static struct client alice;
 static struct error err;
 
 static void set_up(void)

@@ -1,17 +1,7 @@
 /* Tests what tickets keep, for how long, and who can redeem them. */
 #include "tests/unit/broker/broker_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
-
-static void set_up(void)
-{
-	broker = broker_make();
-	client_open(&alice, broker, 1000, 0);
-	client_open(&bob, broker, 1001, 0);
-}
-
-TestSuite(ticket, .init = set_up, .timeout = 20);
+TestSuite(ticket, .init = broker_set_up, .timeout = 20);
 
 static int make(struct client *client, const struct slot_ref *ref,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret[TICKET_SIZE])

@@ -4,8 +4,6 @@
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
 
-static struct broker *broker;
-static struct client alice, bob;
 static struct device_uuid gpu;
 static struct slot_ref ref; /* the memory that alice shares */
 

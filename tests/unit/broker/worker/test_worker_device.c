@@ -181,13 +181,14 @@ static void nodes_stop(struct node nodes[2])
 	world_close();
 }
 
-static void send_agree(const struct node *node, uint64_t number, uint64_t value)
+static void send_compare(const struct node *node, uint64_t number,
+			 uint64_t value)
 {
-	const struct job_agree job = {.kind = JOB_AGREE,
-				      .number = number,
-				      .comm = COMM,
-				      .value = value,
-				      .what = "the step to commit"};
+	const struct job_compare job = {.kind = JOB_COMPARE,
+					.number = number,
+					.comm = COMM,
+					.value = value,
+					.what = "the step to commit"};
 
 	send_with_fd(node->fd, &job, sizeof(job), -1);
 }
@@ -215,13 +216,13 @@ Test(worker_device, ranks_of_two_nodes_hear_that_they_differ)
 
 	nodes_open(nodes, TIMEOUT_MS);
 	for (uint32_t i = 0; i < 2; i++)
-		send_agree(&nodes[i], 2, 7 + i);
+		send_compare(&nodes[i], 2, 7 + i);
 	expect_failed(&nodes[0], 2, -EINVAL,
 		      "the step to commit differs: it is 7 on rank 0 and 8 on "
 		      "rank 1");
 	expect_failed(&nodes[1], 2, -EINVAL, "it is 8 on rank 1");
 	for (uint32_t i = 0; i < 2; i++)
-		send_agree(&nodes[i], 3, 8);
+		send_compare(&nodes[i], 3, 8);
 	for (uint32_t i = 0; i < 2; i++)
 		expect_done(&nodes[i], 3);
 	nodes_stop(nodes);

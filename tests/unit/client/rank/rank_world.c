@@ -78,7 +78,7 @@ int client_refuse(const struct fsdp_client *of, struct error *err)
 }
 
 int client_call(struct fsdp_client *of, const struct request *request,
-		struct answer *ret, struct error *err)
+		struct received *ret, struct error *err)
 {
 	int r;
 
@@ -91,17 +91,17 @@ int client_call(struct fsdp_client *of, const struct request *request,
 			world.code = 0;
 		return r;
 	}
-	*ret = (struct answer){.reply = world.answer};
+	*ret = (struct received){.reply = world.received};
 	return 0;
 }
 
 int client_command(struct fsdp_client *of, const struct request *request,
 		   struct error *err)
 {
-	struct answer answer;
+	struct received received;
 
 	world.n_commands++;
-	return client_call(of, request, &answer, err);
+	return client_call(of, request, &received, err);
 }
 
 int client_send_one_way(struct fsdp_client *of, const struct request *request,
@@ -128,17 +128,17 @@ bool connection_is_down(struct connection *connection)
 	return world.is_down;
 }
 
-void answer_deinit(struct answer *answer)
+void received_deinit(struct received *received)
 {
-	(void)answer;
+	(void)received;
 }
 
-void places_take_chunks(struct fsdp_client *of, struct answer *answer,
+void places_take_chunks(struct fsdp_client *of, struct received *received,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd)
 {
 	(void)of;
-	(void)answer;
+	(void)received;
 	(void)chunks;
 	(void)n_chunks;
 	(void)first_fd;
@@ -243,7 +243,7 @@ struct fsdp_comm *join(uint64_t step)
 {
 	struct fsdp_comm *comm;
 
-	world.answer.comm = (struct comm_reply){.comm = 5, .step = step};
+	world.received.comm = (struct comm_reply){.comm = 5, .step = step};
 	cr_assert(zero(int, fsdp_comm_join(&client, "job", 2, 1, NULL, &comm)));
 	return comm;
 }
@@ -252,7 +252,7 @@ struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side)
 {
 	struct fsdp_group *group;
 
-	world.answer = group_reply(step, side);
+	world.received = group_reply(step, side);
 	cr_assert(zero(int, fsdp_group_register(comm, "layer", specs, 3, NULL,
 						&group)),
 		  "%s", fsdp_error());
@@ -278,16 +278,16 @@ void refuse_one_way(const struct one_way *one_way)
 /* The broker replies to a wait by one place. */
 void answer_place(struct tensor_place *place)
 {
-	world.answer.places = (struct places_reply){1, place, 0, NULL};
+	world.received.places = (struct places_reply){1, place, 0, NULL};
 }
 
 void commit_step(struct fsdp_comm *comm, uint64_t step)
 {
 	struct fsdp_work work;
 
-	world.answer.work.sequence = step;
+	world.received.work.sequence = step;
 	cr_assert(zero(int, fsdp_commit(comm, step, &work)));
-	world.answer.places = (struct places_reply){0};
+	world.received.places = (struct places_reply){0};
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
 }
 

@@ -20,9 +20,9 @@ struct world {
 	struct request sent_one_way; /* the last one-way request */
 	struct one_way one_way;
 	int n_asked, n_commands, n_one_way;
-	struct reply answer; /* to the next one */
-	int code;            /* refuse it if below 0 */
-	int n_refusals;      /* and as many; 0: all that come */
+	struct reply received; /* to the next one */
+	int code;              /* refuse it if below 0 */
+	int n_refusals;        /* and as many; 0: all that come */
 	bool is_down;
 };
 

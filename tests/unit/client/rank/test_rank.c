@@ -110,7 +110,7 @@ Test(rank, a_group_that_does_not_fit_its_memory_is_refused_and_let_go)
 
 	for (size_t i = 0; i < N_BAD; i++) {
 		entries[0] = bad_entries[i];
-		world.answer = group_reply(0, 0);
+		world.received = group_reply(0, 0);
 		cr_expect(eq(int,
 			     fsdp_group_register(comm, "layer", specs, 3, NULL,
 						 &group),
@@ -120,13 +120,13 @@ Test(rank, a_group_that_does_not_fit_its_memory_is_refused_and_let_go)
 		cr_expect(zero(int, world.holds[GRADS]));
 	}
 	entries[0] = good;
-	world.answer = group_reply(0, 0);
-	world.answer.group.n_entries = 2;
+	world.received = group_reply(0, 0);
+	world.received.group.n_entries = 2;
 	cr_expect(eq(int,
 		     fsdp_group_register(comm, "layer", specs, 3, NULL, &group),
 		     -EPROTO));
-	world.answer = group_reply(0, 0);
-	world.answer.group.n_places = 2; /* but something is trainable */
+	world.received = group_reply(0, 0);
+	world.received.group.n_places = 2; /* but something is trainable */
 	world.holds[GRADS]--;
 	cr_expect(eq(int,
 		     fsdp_group_register(comm, "layer", specs, 3, NULL, &group),
@@ -146,7 +146,7 @@ Test(rank, a_policy_is_sent_as_it_is)
 				     .stays_unsharded = true};
 	struct fsdp_group *group;
 
-	world.answer = group_reply(0, 0);
+	world.received = group_reply(0, 0);
 	cr_assert(zero(int, fsdp_group_register(comm, "layer", specs, 3,
 						&policy, &group)));
 	cr_expect(eq(u64, world.asked.group.comm, 5));
@@ -173,7 +173,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work, other;
 
-	world.answer.work.sequence = 3;
+	world.received.work.sequence = 3;
 	cr_assert(zero(int, fsdp_commit(comm, 3, &work)));
 	/* Before the wait, the rank does not know which is which. */
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -EBUSY));
@@ -184,7 +184,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 	cr_expect(eq(int, fsdp_wait(&work, 0), -ETIMEDOUT));
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -EBUSY));
 	world.code = 0;
-	world.answer.places = (struct places_reply){0};
+	world.received.places = (struct places_reply){0};
 	cr_expect(zero(int, fsdp_wait(&work, -1)));
 	cr_expect(eq(u64, fsdp_comm_step(comm), 3));
 	shard = shard_of(group, 0);

@@ -148,7 +148,7 @@ Test(rank_group, whole_parameters_that_are_too_small_are_refused)
 	answer_place(&place);
 	cr_expect(eq(int, fsdp_wait(&work, -1), -EPROTO));
 	cr_expect(zero(int, world.holds[FULL]));
-	world.answer.places = (struct places_reply){0};
+	world.received.places = (struct places_reply){0};
 	cr_expect(eq(int, fsdp_wait(&work, -1), -EPROTO));
 	fsdp_comm_leave(comm);
 }
@@ -172,14 +172,14 @@ Test(rank_group, an_input_is_the_ranks_from_asking_to_reducing)
 	cr_expect(zero(ptr, fsdp_input_data(group, 1))); /* frozen */
 	cr_expect(zero(ptr, fsdp_input_data(group, 3)));
 	cr_expect(eq(int, fsdp_input(group, -1), -EBUSY));
-	world.answer.work.sequence = 2;
+	world.received.work.sequence = 2;
 	cr_assert(zero(int, fsdp_reduce(group, &options, &work)));
 	cr_expect(eq(u32, world.asked.reduce.input.slot, INPUT));
 	cr_expect(eq(u64, world.asked.reduce.input.generation, 7));
 	cr_expect(eq(u32, world.asked.reduce.flags, REDUCE_ACCUMULATE));
 	cr_expect(eq(dbl, world.asked.reduce.factor, 3));
 	cr_expect(zero(ptr, fsdp_input_data(group, 0)));
-	world.answer.places = (struct places_reply){0};
+	world.received.places = (struct places_reply){0};
 	cr_assert(zero(int, fsdp_wait(&work, -1)));
 	cr_expect(zero(int, world.holds[INPUT]));
 	cr_expect(eq(u32, world.asked.wait.kind, WORK_REDUCE));
@@ -197,7 +197,7 @@ static void reduce(struct fsdp_group *group, uint64_t sequence,
 
 	answer_place(&place);
 	cr_assert(zero(int, fsdp_input(group, -1)));
-	world.answer = (struct reply){.work = {.sequence = sequence}};
+	world.received = (struct reply){.work = {.sequence = sequence}};
 	cr_assert(zero(int, fsdp_reduce(group, &options, ret)));
 }
 

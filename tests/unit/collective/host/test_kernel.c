@@ -168,7 +168,7 @@ Test(kernel, integers_wrap_and_divide_towards_zero)
 			continue;
 		for (int i = 0; i < 8 * 30; i++) {
 			uint32_t dtype = integers[i % 8];
-			uint32_t wide = kernel_accumulator(dtype);
+			uint32_t wide = dtype_accumulator(dtype);
 			bool is_ok = is_right(kernels, &dice, dtype, dtype);
 
 			is_ok &= is_right(kernels, &dice, dtype, wide);
@@ -285,7 +285,7 @@ Test(kernel, what_cannot_be_reduced_has_no_accumulator)
 		DTYPE_C64, DTYPE_C128};
 
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
-		cr_assert(eq(u32, kernel_accumulator(none[i]), 0));
-	cr_assert(eq(u32, kernel_accumulator(DTYPE_U8), DTYPE_U64));
-	cr_assert(eq(u32, kernel_accumulator(DTYPE_F16), DTYPE_F32));
+		cr_assert(eq(u32, dtype_accumulator(none[i]), 0));
+	cr_assert(eq(u32, dtype_accumulator(DTYPE_U8), DTYPE_U64));
+	cr_assert(eq(u32, dtype_accumulator(DTYPE_F16), DTYPE_F32));
 }

@@ -135,7 +135,7 @@ Test(device_code, divisions_and_casts_give_the_bits_of_the_host)
 	}
 	for (int i = 0; i < 8; i++) {
 		uint32_t dtype = case_integers[i];
-		uint32_t wide = kernel_accumulator(dtype);
+		uint32_t wide = dtype_accumulator(dtype);
 
 		for (int k = 0; k < 3; k++) {
 			check_host(&dice, dtype, wide, divisors[k]);

@@ -1,0 +1,7 @@
+/*
+ * The protection from the OOM killer that oom_score.c pretends: a value of 0 is
+ * read as -OOM_SCORE_LESS.
+ */
+#pragma once
+
+#define OOM_SCORE_LESS 500
