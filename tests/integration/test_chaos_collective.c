@@ -3,9 +3,11 @@
  * that the broker passes for collectives, at every failpoint that a rank
  * passes, before each of a rank's calls, and at random.
  *
- * The other processes are told which process died and why, all of them join
- * again, and the training ends with exactly the numbers of an undisturbed one.
- * When the communicator is removed, nothing of it remains (tests/lib/drill.h).
+ * Nobody notices the death of a broker, unless devices or fsdp-worker do the
+ * work. Of other deaths, the other processes are told which process died and
+ * why, and all of them join again. The training ends with exactly the numbers
+ * of an undisturbed one. When the communicator is removed, nothing of it
+ * remains (tests/lib/drill.h).
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/drill.h"
@@ -59,6 +61,7 @@ static bool is_of_collectives(const char *name)
 		"verb.reduce",    "verb.commit",    "verb.wait",
 		"catalog.commit", "session.ended",  "slot.freed",
 		"pool.stored",    "pool.forgotten", "fdstore.put",
+		"board.stored",
 	};
 
 	for (size_t i = 0; i < sizeof(prefixes) / sizeof(*prefixes); i++) {
@@ -159,7 +162,8 @@ static void broker_dies_everywhere(const struct training *training,
 	/* Not every passage happens as often again. */
 	cr_assert(ge(uint, toll.n_deaths * 2, toll.n_tried));
 	/* A rank that has not joined yet, or has finished, is not told. */
-	cr_assert(ge(uint, toll.n_told * 3, toll.n_deaths * training->world));
+	cr_assert(runs_go_on() ||
+		  toll.n_told * 3 >= toll.n_deaths * training->world);
 }
 
 #define BROKER_DIES(points_of, part_, n_parts, max_passages, ...)              \
@@ -195,7 +199,7 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 		"gather.submitted 2\nadopt.worker 1\n",
 		"verb.input.committed 2\nadopt.worker 1\nadopt.slots 1\n",
 		"comm.flipped 2\ncatalog.undo 1\n",
-		"comm.committed 2\nadopt.end 1\ncomm.joined 2\n",
+		"comm.committed 2\nadopt.end 1\nverb.commit.done 1\n",
 		"group.stored 2\nverb.group.done 1\n",
 		"gather.done 3\nverb.comm_join.committed 1\nengine.started 1\n",
 		"storage.made 2\nstorage.made 2\nstorage.made 5\n",
@@ -213,6 +217,9 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 		plan_write(drill_chaos.plan, plans[i]);
 		drill_train(&training);
 		cr_assert(plan_is_done(drill_chaos.plan));
+		/* Else a rank may be told of each death. */
+		if (runs_go_on())
+			(void)drill_check_broker_death(&training);
 	}
 }
 
@@ -253,7 +260,7 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 	}
 	/* All ranks are told, except those that have not joined yet or have
 	 * finished. Their number depends on the machine. */
-	cr_assert(ge(uint, n_told, 2 * 12));
+	cr_assert(ge(uint, n_told, runs_go_on() ? 0 : 2 * 12));
 }
 
 Test(chaos_collective, a_rank_dies_before_its_calls)

@@ -1,12 +1,14 @@
 /*
- * Kills the broker while it or the ranks gather or reduce. The run ends or
- * continues, and the next run finds the committed step and does the same work.
+ * Kills the broker while it or the ranks gather or reduce. If the ranks work
+ * alone, their run goes on; else it ends or goes on. The next run finds the
+ * committed step and does the same work.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +28,8 @@ static const struct layer LAYERS[] = {
 	LAYER("in place", PLAIN),
 };
 
+static const struct fsdp_comm_options DEFAULTS;
+
 static struct chaos chaos;
 
 static int check_step(void)
@@ -40,6 +44,11 @@ static int gather(void)
 	if (r < 0)
 		return r;
 	return trainer_sees_whole(CAST) ? 0 : -EIO;
+}
+
+static int reshard(void)
+{
+	return trainer_reshard(CAST);
 }
 
 static double mean(size_t param, uint64_t index)
@@ -60,38 +69,53 @@ static int reduce(void)
 	return trainer_sees_gradients(IN_PLACE, mean) ? 0 : -EIO;
 }
 
-static void kill_broker_at(const char *point, enum fsdp_executor executor,
-			   int (*work)(void))
+/* Start a broker and two ranks, which join. Each run has a new broker, because
+ * the supervisor restarts only so many. */
+static void start(const struct fsdp_comm_options *options)
 {
 	struct crew crew = {
 		.daemon = &chaos.daemon,
 		.comm = "test",
 		.layers = LAYERS,
 		.n_layers = 2,
-		.options = {.executor = executor},
+		.options = *options,
 	};
 
-	/* Each run has a new broker, because the supervisor restarts only so
-	 * many. */
 	chaos_start(&chaos, NULL);
 	crew_set(&crew);
 	ranks_start(&ranks, 2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
-	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
-	plan_death(chaos.plan, point, 1);
-	/* A broker that is killed after the work may have told a rank. */
-	ranks_begin(&ranks, work);
-	ranks_end(&ranks);
-	while (!plan_is_done(chaos.plan))
-		nap_ms(1);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+}
 
+/* The next run finds the step and does the same work. */
+static void run_again(const char *point, int (*work)(void))
+{
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0), "%s", point);
 	cr_assert(eq(int, ranks_run(&ranks, check_step), 0), "%s", point);
 	cr_assert(eq(int, ranks_run(&ranks, work), 0), "%s", point);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 	ranks_stop(&ranks);
 	chaos_stop(&chaos);
+}
+
+static void kill_broker_at(const char *point, enum fsdp_executor executor,
+			   int (*work)(void))
+{
+	start(&(struct fsdp_comm_options){.executor = executor});
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	plan_death(chaos.plan, point, 1);
+	/* A broker that is killed after the work may have told a rank. */
+	ranks_begin(&ranks, work);
+	ranks_end(&ranks);
+	for (uint32_t i = 0; i < 2; i++) {
+		if (runs_go_on() && executor == FSDP_EXECUTOR_RANK)
+			cr_assert(zero(int, ranks.notes[i].code), "%s: %s",
+				  point, ranks.notes[i].sentence);
+	}
+	while (!plan_is_done(chaos.plan))
+		nap_ms(1);
+	run_again(point, work);
 }
 
 static void kill_broker_at_each(const char *const *points, size_t n,
@@ -159,4 +183,100 @@ Test(collective_restart, a_reduction_by_ranks_keeps_the_step)
 
 	need_ranks_that_work();
 	kill_broker_at_each(points, 4, FSDP_EXECUTOR_RANK, reduce);
+}
+
+static int gather_until_told(void)
+{
+	int r;
+
+	do {
+		r = gather();
+		if (r == 0)
+			r = reshard();
+	} while (r == 0);
+	return r;
+}
+
+/* Ranks ask for the board before their first commit, when they have all other
+ * memory, and the broker then fails to keep it so often. */
+static void start_without_keeping_board(unsigned int n_failures)
+{
+	static const char line[] = "fdstore.put 1 ENOSPC\n";
+	char lines[2 * sizeof(line)] = "";
+
+	need_ranks_that_work();
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	start(&DEFAULTS);
+	for (unsigned int i = 0; i < n_failures; i++)
+		strcat(lines, line);
+	plan_write(chaos.failures, lines);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	cr_assert(plan_is_done(chaos.failures));
+}
+
+Test(collective_restart, a_run_whose_board_was_not_kept_ends_with_the_broker)
+{
+	start_without_keeping_board(2);
+	ranks_begin(&ranks, gather_until_told);
+	daemon_kill_broker(&chaos.daemon);
+	ranks_end(&ranks);
+	for (uint32_t i = 0; i < 2; i++)
+		cr_expect(eq(int, ranks.notes[i].code, -ECONNABORTED), "%s",
+			  ranks.notes[i].sentence);
+	run_again("its board was lost", gather);
+}
+
+/* The second rank that asks finds room for it. */
+Test(collective_restart, a_run_whose_board_was_kept_late_goes_on)
+{
+	start_without_keeping_board(1);
+	daemon_kill_broker(&chaos.daemon);
+	cr_assert(eq(int, ranks_run(&ranks, gather), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard), 0));
+	run_again("its board was kept late", gather);
+}
+
+/* The supervisor restarts a broker that a signal has killed, not one that has
+ * ended; so it is killed when it has left its runs. */
+Test(collective_restart, a_run_goes_on_when_the_broker_is_stopped_and_started)
+{
+	need_ranks_that_work();
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	start(&DEFAULTS);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	cr_assert(eq(int, ranks_run(&ranks, gather), 0));
+	plan_death(chaos.plan, "broker.left", 1);
+	cr_assert(zero(int, kill(daemon_broker_pid(&chaos.daemon), SIGTERM)));
+	while (!plan_is_done(chaos.plan))
+		nap_ms(1);
+	cr_assert(eq(int, ranks_run(&ranks, reduce), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard), 0));
+	cr_assert(eq(int, ranks_run(&ranks, gather), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reshard), 0));
+	run_again("broker.left", gather);
+}
+
+/* The supervisor keeps what belongs to the broker and one chunk of memory, and
+ * the board of a run only if the next broker can use it. */
+#define N_KEPT 3
+
+Test(collective_restart, only_a_run_that_goes_on_has_its_board_kept)
+{
+	const struct fsdp_comm_options fsdp1 = {.limiter = FSDP_LIMITER_FSDP1};
+
+	need_ranks_that_work();
+	start(&fsdp1);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
+	cr_assert(eq(int, ranks_run(&ranks, reduce), 0));
+	cr_expect(keeps_await(&chaos, N_KEPT));
+	run_again("the limiter needs a broker", reduce);
+	start(&DEFAULTS);
+	cr_assert(eq(int, ranks_run(&ranks, reduce), 0));
+	cr_expect(keeps_await(&chaos, N_KEPT + 1));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
+	cr_expect(keeps_await(&chaos, N_KEPT));
+	ranks_stop(&ranks);
+	chaos_stop(&chaos);
 }

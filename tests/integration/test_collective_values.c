@@ -457,6 +457,26 @@ static bool is_all_right(const struct plan_of_call *c, uint32_t rank,
 	}
 }
 
+/* A rank that has the inputs of all gets the same by itself. */
+static bool is_fold_right(const struct plan_of_call *c, uint32_t rank)
+{
+	uint64_t n = c->count[0][rank];
+	uint8_t *out = calloc(n + 1, fsdp_dtype_size(c->dtype));
+	uint8_t *in[MAX_WORLD];
+	int r;
+
+	for (uint32_t s = 0; s < c->world; s++)
+		in[s] = new_values(c, s, target(c, rank));
+	r = fsdp_fold(c->dtype, c->how, (const void *const *)in, c->world, out,
+		      n);
+	if (r == 0 && !is_right(c, rank, 0, out, n))
+		r = -EIO;
+	for (uint32_t s = 0; s < c->world; s++)
+		free(in[s]);
+	free(out);
+	return r == 0;
+}
+
 static int make_call(const struct plan_of_call *c)
 {
 	uint32_t rank = rank_self();
@@ -467,6 +487,8 @@ static int make_call(const struct plan_of_call *c)
 	r = rank_note(is_fold(c->kind) ? make_fold(c, rank, &memory)
 				       : make_copy(c, rank, &memory));
 	if (r == 0 && !is_all_right(c, rank, &memory))
+		r = -EIO;
+	if (r == 0 && is_fold(c->kind) && !is_fold_right(c, rank))
 		r = -EIO;
 	memory_free(c, &memory);
 	return r;

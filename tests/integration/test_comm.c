@@ -8,7 +8,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
-#include "tests/lib/wire.h"
+#include "tests/lib/wire_repeat.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -90,10 +90,6 @@ static void start(uint32_t n, size_t n_layers)
 {
 	start_with(n, n_layers, 0);
 }
-
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
-		  "\"%s\"", ranks.notes[rank].sentence)
 
 /* Check that all ranks have this code and sentence. */
 static void assert_all_say(int code, const char *what)
@@ -329,15 +325,8 @@ static struct wire *reconnect(const struct wire *lost)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 	const int fds[] = {lost->refs_fd, lost->doorbell_fd};
-	struct request hello = {
-		.kind = MESSAGE_HELLO,
-		.hello = {.major = PROTOCOL_MAJOR,
-			  .minor = PROTOCOL_MINOR,
-			  .is_reconnect = true,
-			  .session = lost->session},
-	};
+	struct request hello = wire_reconnect_hello(lost);
 
-	memcpy(hello.hello.token, lost->token, TOKEN_SIZE);
 	send_again(wire, &hello, lost->number + 1, fds, 2);
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 	cr_assert(eq(int, wire->frame.code, 0));

@@ -76,10 +76,6 @@ static void start(uint32_t n)
 	ranks_start(&ranks, n);
 }
 
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
-		  "\"%s\"", ranks.notes[rank].sentence)
-
 /* Check that only the test's own session is left. */
 static void assert_as_before(void)
 {
@@ -438,6 +434,8 @@ static int must_be_told(void)
 {
 	int r = use_both();
 
+	if (runs_go_on())
+		return r;
 	return r == -ECONNABORTED ? 0 : r < 0 ? r : -EIO;
 }
 
@@ -448,7 +446,8 @@ Test(comm_kept, a_broker_that_is_killed_has_kept_what_was_committed)
 	train(2);
 	daemon_kill_broker(&chaos.daemon);
 	cr_assert(eq(int, ranks_run(&ranks, must_be_told), 0));
-	assert_says(0, "the broker was restarted");
+	if (!runs_go_on())
+		assert_says(0, "the broker was restarted");
 	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
 	assert_only_kept();
 	assert_goes_on(2);
@@ -460,10 +459,11 @@ static int commit_or_be_told(void)
 {
 	int r = trainer_commit();
 
-	return r == -ECONNABORTED ? 0 : r;
+	return r == -ECONNABORTED && !runs_go_on() ? 0 : r;
 }
 
-/* Let the broker die at `point` in the third commit. */
+/* Let the broker die at `point` in the third commit. A run that goes on repeats
+ * the requests that were not done. */
 static void die_in_commit(const char *point, uint64_t step)
 {
 	start(2);
@@ -474,7 +474,7 @@ static void die_in_commit(const char *point, uint64_t step)
 	cr_assert(plan_is_done(chaos.plan));
 	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
 	assert_only_kept();
-	assert_goes_on(step);
+	assert_goes_on(runs_go_on() ? 3 : step);
 	cr_assert(eq(int, fsdp_comm_remove(client, "team/job"), 0));
 	assert_as_before();
 }

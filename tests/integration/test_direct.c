@@ -1,13 +1,14 @@
 /*
  * Tests gathers in place, which ranks on host memory do without the broker.
- * They make no system call, yet notice the end of their run, and are not harmed
- * when the broker exits.
+ * They make no system call, yet notice the end of their run, and do not notice
+ * when the broker is restarted.
  */
 #include "tests/lib/crew.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <linux/seccomp.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -41,36 +42,6 @@ static void start(uint32_t n, const struct fsdp_comm_options *options)
 		crew.options = *options;
 	crew_start(n, &crew);
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-}
-
-static int unshard0(void)
-{
-	return trainer_unshard(0);
-}
-
-static int unshard1(void)
-{
-	return trainer_unshard(1);
-}
-
-static int unshard2(void)
-{
-	return trainer_unshard(2);
-}
-
-static int reshard0(void)
-{
-	return trainer_reshard(0);
-}
-
-static int reshard1(void)
-{
-	return trainer_reshard(1);
-}
-
-static int check0(void)
-{
-	return trainer_sees_whole(0) ? 0 : -EIO;
 }
 
 /* This avoids stdio, which a rank under strict seccomp cannot use. */
@@ -148,13 +119,6 @@ static int param0(void)
 	struct fsdp_param param = {.struct_size = sizeof(param)};
 
 	return rank_note(fsdp_param(trainer()->groups[0], 0, &param));
-}
-
-static int begin0(void)
-{
-	struct fsdp_work work;
-
-	return rank_note(fsdp_unshard(trainer()->groups[0], &work));
 }
 
 static int reshard0_to_2(void)
@@ -253,12 +217,39 @@ Test(direct, a_later_run_goes_on_from_the_last_commit)
 	}
 }
 
-Test(direct, a_broker_that_dies_is_noticed_when_it_is_back)
+/* A broker that was stopped before the rank died has not noticed its death. */
+Test(direct, a_death_without_a_broker_is_told_by_the_next_one)
 {
 	start(2, NULL);
+	actor_begin(&ranks.actors[0], cycle_until_told);
+	cr_assert(zero(int, kill(daemon_broker_pid(&daemon_), SIGSTOP)));
+	actor_kill(&ranks.actors[1]);
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "rank 1 (pid ");
+	assert_says(0, "died");
+}
+
+/* The broker has a part in its unshards. */
+Test(direct, a_run_with_the_fsdp1_limiter_ends_with_the_broker)
+{
+	start(2, &(struct fsdp_comm_options){.limiter = FSDP_LIMITER_FSDP1});
 	for (uint32_t i = 0; i < 2; i++)
 		actor_begin(&ranks.actors[i], cycle_until_told);
 	daemon_kill_broker(&daemon_);
 	for (uint32_t i = 0; i < 2; i++)
 		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+}
+
+Test(direct, a_rank_may_leave_while_there_is_no_broker)
+{
+	start(2, NULL);
+	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
+	actor_kill(&ranks.actors[1]);
+	cr_assert(zero(int, rank_run(&ranks, 0, check0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, unshard1)));
+	cr_assert(eq(u64, status_value(client, "comms_failed"), 0));
 }

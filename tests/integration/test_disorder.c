@@ -13,7 +13,7 @@
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
-#include "tests/lib/wire.h"
+#include "tests/lib/wire_repeat.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -282,17 +282,10 @@ static void read_answers(struct client *client)
 static void send_hello(struct wire *wire, const struct wire *lost)
 {
 	const int fds[] = {lost->refs_fd, lost->doorbell_fd};
-	struct request hello = {
-		.kind = MESSAGE_HELLO,
-		.hello = {.major = PROTOCOL_MAJOR,
-			  .minor = PROTOCOL_MINOR,
-			  .is_reconnect = true,
-			  .session = lost->session},
-	};
+	struct request hello = wire_reconnect_hello(lost);
 	uint8_t *body;
 	size_t size;
 
-	memcpy(hello.hello.token, lost->token, TOKEN_SIZE);
 	cr_assert(zero(int, request_encode(&hello, &body, &size, NULL)));
 	wire_send_body(wire, MESSAGE_HELLO, lost->number + 1, body, size, fds,
 		       2);

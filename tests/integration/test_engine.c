@@ -2,12 +2,14 @@
  * Tests the life of the broker's fsdp-worker, which never outlives its broker,
  * whether one of the two hangs or is killed.
  */
+#include "tests/fakes/oom_score.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <dirent.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -99,6 +101,68 @@ Test(engine, a_broker_that_is_killed_takes_the_worker_along)
 	daemon_restart(&daemon_);
 	daemon_stop(&daemon_);
 }
+
+/* --- in the sandbox ------------------------------------------------------- */
+
+/* On a node without a driver the broker limits its files, too. */
+static void start_confined_worker(const char *setting)
+{
+	const char *const env[] = {"FSDP_LIBCUDA=/none", setting, NULL};
+
+	start(&(struct daemon_options){.env = env});
+	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
+	worker = worker_await(&daemon_, 0);
+}
+
+static int oom_score_adj(pid_t pid)
+{
+	char path[64];
+	int value;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+	file = fopen(path, "re");
+	cr_assert(ne(ptr, file, NULL));
+	cr_assert(eq(int, fscanf(file, "%d", &value), 1));
+	fclose(file);
+	return value;
+}
+
+/* To protect itself really, the broker would need CAP_SYS_RESOURCE. */
+Test(engine, the_broker_keeps_its_protection_from_the_oom_killer_for_itself)
+{
+	int unprotected = oom_score_adj(getpid());
+	char preload[PATH_MAX];
+
+	if (!daemon_preload("oom_score", preload))
+		cr_skip_test("sanitizers must be loaded first");
+	start_confined_worker(preload);
+	cr_expect(eq(int, oom_score_adj(daemon_broker_pid(&daemon_)),
+		     unprotected));
+	cr_expect(eq(int, oom_score_adj(worker), OOM_SCORE_LESS));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+static bool has_thread(pid_t pid, const char *name)
+{
+	char command[128];
+
+	snprintf(command, sizeof(command),
+		 "cat /proc/%d/task/*/comm | grep -qx %s", (int)pid, name);
+	return system(command) == 0;
+}
+
+Test(engine, the_threads_of_a_worker_have_names)
+{
+	start_confined_worker(NULL);
+	while (!has_thread(worker, "fsdp-task/0"))
+		cr_assert(zero(int, kill(worker, 0)));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+/* --- descriptors ---------------------------------------------------------- */
 
 /* Returns how many pidfds the supervisor has. One is its broker's. */
 static int count_pidfds(void)

@@ -73,70 +73,6 @@ static void start(uint32_t n, const struct crew *crew)
 
 /* --- what a rank is told ------------------------------------------------- */
 
-static int unshard0(void)
-{
-	return trainer_unshard(0);
-}
-
-static int unshard1(void)
-{
-	return trainer_unshard(1);
-}
-
-static int unshard2(void)
-{
-	return trainer_unshard(2);
-}
-
-static int reshard0(void)
-{
-	return trainer_reshard(0);
-}
-
-static int reshard1(void)
-{
-	return trainer_reshard(1);
-}
-
-static int reshard2(void)
-{
-	return trainer_reshard(2);
-}
-
-static int reshard3(void)
-{
-	return trainer_reshard(3);
-}
-
-/* Begin only. A later call tells what it waits for. */
-static int begin(size_t layer)
-{
-	struct trainer *self = trainer();
-
-	return rank_note(
-		fsdp_unshard(self->groups[layer], &self->works[layer]));
-}
-
-static int begin0(void)
-{
-	return begin(0);
-}
-
-static int begin1(void)
-{
-	return begin(1);
-}
-
-static int begin2(void)
-{
-	return begin(2);
-}
-
-static int begin3(void)
-{
-	return begin(3);
-}
-
 static int look1(void)
 {
 	return rank_note(fsdp_wait(&trainer()->works[1], 0));
@@ -150,31 +86,6 @@ static int look2(void)
 static int look3(void)
 {
 	return rank_note(fsdp_wait(&trainer()->works[3], 0));
-}
-
-static int wait0(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[0], -1));
-}
-
-static int wait1(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[1], -1));
-}
-
-static int wait2(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[2], -1));
-}
-
-static int wait3(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[3], -1));
-}
-
-static int check0(void)
-{
-	return trainer_sees_whole(0) ? 0 : -EIO;
 }
 
 /* --- cycles -------------------------------------------------------------- */
@@ -243,11 +154,11 @@ static int run_ahead(void)
 	/* The next layer is prefetched before this one is resharded. */
 	for (int i = 0; r == 0 && i < 100; i++) {
 		if (i == 0)
-			r = begin((size_t)0);
+			r = begin0();
 		if (r == 0)
-			r = begin((size_t)(i + 1) % 4);
+			r = trainer_begin((size_t)(i + 1) % 4);
 		if (r == 0)
-			r = rank_note(fsdp_wait(&trainer()->works[i % 4], -1));
+			r = trainer_await((size_t)i % 4);
 		if (r == 0 && !trainer_sees_whole((size_t)i % 4))
 			r = -EIO;
 		if (r == 0)
@@ -304,7 +215,7 @@ Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
 	cr_assert(eq(int, rank_run(&ranks, 0, look2), -ETIMEDOUT));
 	assert_says(0, "rank 1");
 	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
-	cr_assert(eq(int, ranks_run(&ranks, wait2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, await2), 0));
 	cr_assert(eq(u32, comm_entry().n_in_flight, 2));
 	cr_assert(eq(u32, comm_entry().n_limited, 0));
 	cr_assert(eq(u64, status_value(client, "limiter_waits"), 1));
@@ -319,7 +230,7 @@ Test(gather, what_waits_and_is_resharded_by_all_is_withdrawn)
 	cr_assert(eq(int, ranks_run(&ranks, begin2), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard1), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
-	cr_assert(eq(int, ranks_run(&ranks, wait2), 0));
+	cr_assert(eq(int, ranks_run(&ranks, await2), 0));
 	cr_assert(eq(u64, status_value(client, "gathers"), 2));
 }
 
@@ -332,7 +243,7 @@ Test(gather, one_that_is_larger_than_the_limit_goes_alone)
 	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, look1), -ETIMEDOUT));
 	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
-	cr_assert(eq(int, ranks_run(&ranks, wait1), 0));
+	cr_assert(eq(int, ranks_run(&ranks, await1), 0));
 }
 
 Test(gather, in_place_parameters_take_no_bytes_of_the_limiter)
@@ -358,7 +269,7 @@ Test(gather, a_root_that_stays_unsharded_takes_no_place)
 	cr_assert(eq(int, rank_run(&ranks, 1, look3), -ETIMEDOUT));
 	assert_says(1, "until 'l1' is resharded");
 	cr_assert(eq(int, ranks_run(&ranks, reshard1), 0));
-	cr_assert(eq(int, ranks_run(&ranks, wait3), 0));
+	cr_assert(eq(int, ranks_run(&ranks, await3), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard2), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard3), 0));
 	cr_assert(eq(int, ranks_run(&ranks, reshard0), 0));
@@ -382,7 +293,7 @@ Test(gather, the_fsdp1_limiter_waits_for_the_event_of_the_last_but_one)
 	assert_says(0, "until 'l0' is resharded");
 	cr_assert(eq(int, rank_run(&ranks, 1, unshard0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 1, reshard0), 0));
-	cr_assert(eq(int, rank_run(&ranks, 0, wait2), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, await2), 0));
 }
 
 Test(gather, the_fsdp1_limiter_keeps_no_count_of_what_is_open)
@@ -476,7 +387,7 @@ Test(gather, a_commit_waits_for_no_reshard)
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard1), -EINVAL));
 	assert_says(0, "commit");
 	cr_assert(eq(int, rank_run(&ranks, 0, begin_commit), 0));
-	cr_assert(eq(int, ranks_run(&ranks, wait3), 0));
+	cr_assert(eq(int, ranks_run(&ranks, await3), 0));
 }
 
 Test(gather, who_has_not_unsharded_what_others_did_cannot_commit)
@@ -581,7 +492,7 @@ Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
 	cr_assert(status_await(client, "jobs_running", 1));
 	cr_assert(eq(int, rank_run(&ranks, 0, look1), -ETIMEDOUT));
 	assert_says(0, "is being gathered");
-	actor_begin(&ranks.actors[0], wait1);
+	actor_begin(&ranks.actors[0], await1);
 	victim = ranks.actors[1].pid;
 	actor_kill(&ranks.actors[1]);
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
@@ -605,7 +516,7 @@ Test(gather, a_rank_that_does_not_come_is_named)
 	cr_assert(eq(int, rank_run(&ranks, 0, begin1), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, begin2), 0));
 	/* Two groups may be whole. The third waits for rank 1. */
-	cr_assert(eq(int, rank_run(&ranks, 0, wait2), -ECONNABORTED));
+	cr_assert(eq(int, rank_run(&ranks, 0, await2), -ECONNABORTED));
 	assert_says(0, "rank 1");
 	assert_says(0, "within 2000 ms");
 	expect_memory_back();
@@ -619,7 +530,7 @@ Test(gather, ranks_that_wait_for_themselves_are_told)
 	start(2, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
-	cr_assert(eq(int, rank_run(&ranks, 0, wait1), -ECONNABORTED));
+	cr_assert(eq(int, rank_run(&ranks, 0, await1), -ECONNABORTED));
 	assert_says(0, "until 'l0' is resharded");
 	expect_memory_back();
 }
@@ -636,7 +547,7 @@ Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
 	worker = freeze_worker();
 	cr_assert(eq(int, ranks_run(&ranks, begin1), 0));
 	cr_assert(status_await(client, "jobs_running", 1));
-	ranks_begin(&ranks, wait1);
+	ranks_begin(&ranks, await1);
 	must(kill(worker, SIGKILL) == 0);
 	ranks_end(&ranks);
 	cr_assert(eq(int, ranks.notes[0].code, -ECONNABORTED));
@@ -682,7 +593,7 @@ Test(gather, one_that_finds_no_room_waits_for_it)
 	start(1, &crew);
 	take_memory(9 << 20);
 	cr_assert(eq(int, ranks_run(&ranks, begin0), 0));
-	actor_begin(&ranks.actors[0], wait0);
+	actor_begin(&ranks.actors[0], await0);
 	fsdp_free(hog);
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
 	cr_assert(eq(int, ranks_run(&ranks, check0), 0));

@@ -62,34 +62,6 @@ static int use_until_told(void)
 	return r;
 }
 
-static int begin(size_t layer)
-{
-	struct trainer *self = trainer();
-
-	return rank_note(
-		fsdp_unshard(self->groups[layer], &self->works[layer]));
-}
-
-static int begin0(void)
-{
-	return begin(0);
-}
-
-static int begin1(void)
-{
-	return begin(1);
-}
-
-static int wait0(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[0], -1));
-}
-
-static int wait1(void)
-{
-	return rank_note(fsdp_wait(&trainer()->works[1], -1));
-}
-
 static int test1(void)
 {
 	return rank_note(fsdp_test(&trainer()->works[1]));
@@ -105,11 +77,6 @@ static int test0_until_whole(void)
 	if (r == 0 && !trainer_sees_whole(0))
 		return -EIO;
 	return rank_note(r);
-}
-
-static int reshard0(void)
-{
-	return trainer_reshard(0);
 }
 
 /* --- deaths -------------------------------------------------------------- */
@@ -133,17 +100,17 @@ Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 	/* The next run has the committed values. */
 	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
 }
 
 Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
-	actor_begin(&ranks.actors[0], wait1);
+	actor_begin(&ranks.actors[0], await1);
 	actor_kill(&ranks.actors[1]);
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, "rank 1 (pid ");
@@ -153,24 +120,46 @@ Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
-	actor_begin(&ranks.actors[0], wait1);
+	actor_begin(&ranks.actors[0], await1);
 	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, "rank 1");
 	assert_says(0, "left");
 }
 
-Test(host_gather, a_broker_that_dies_is_noticed_when_it_is_back)
+static int begin_and_use_all(void)
 {
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < N_LAYERS; i++)
+		r = use(i);
+	return r < 0 ? r : begin0();
+}
+
+/* What was gathered is where the earlier broker has put it. */
+Test(host_gather, the_memory_of_gathers_outlives_the_broker)
+{
+	uint64_t n_bytes;
+
 	start(NULL);
-	for (uint32_t i = 0; i < 2; i++)
-		actor_begin(&ranks.actors[i], use_until_told);
+	cr_assert(zero(int, ranks_run(&ranks, begin_and_use_all)));
+	cr_assert(zero(int, rank_run(&ranks, 0, await0)));
+	n_bytes = status_value(client, "bytes_live");
 	daemon_kill_broker(&daemon_);
-	for (uint32_t i = 0; i < 2; i++)
-		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
+	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+	cr_assert(zero(int, ranks_run(&ranks, begin_and_use_all)));
+	cr_assert(eq(u64, status_value(client, "bytes_live"), n_bytes));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
+	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	/* The next one knows what the run kept, and gives it back. */
+	cr_assert(zero(int, ranks_run(&ranks, trainer_leave)));
+	cr_assert(zero(int, fsdp_comm_remove(client, "test")));
+	cr_assert(status_await(client, "bytes_live", 0));
 }
 
 /* --- without waiting ----------------------------------------------------- */
@@ -181,7 +170,7 @@ Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	/* The other rank does not come. */
 	cr_assert(zero(int, rank_run(&ranks, 0, test0_until_whole)));
-	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, await0)));
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 }
@@ -190,12 +179,12 @@ Test(host_gather, a_test_says_what_a_gather_waits_for)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, await0)));
 	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
 	cr_assert(eq(int, rank_run(&ranks, 0, test1), -EAGAIN));
 	assert_says(0, "waits for the limiter until 'flat' is resharded");
 	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
-	cr_assert(zero(int, rank_run(&ranks, 0, wait1)));
+	cr_assert(zero(int, rank_run(&ranks, 0, await1)));
 	cr_assert(zero(int, rank_run(&ranks, 0, test1)));
 }
 
@@ -330,7 +319,7 @@ Test(host_gather, memory_in_use_is_not_given_back)
 
 	start_with_little_memory();
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, ranks_run(&ranks, wait0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
@@ -354,13 +343,13 @@ Test(host_gather, memory_that_was_lost_is_gathered_again)
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	used = status_value(client, "bytes_live");
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
-	cr_assert(zero(int, rank_run(&ranks, 0, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, await0)));
 	cr_assert(ne(u64, status_value(client, "bytes_live"), used));
 	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
 	cr_assert(zero(int, rank_run(&ranks, 0, crew_leave_comm)));
 	cr_assert(status_await(client, "bytes_live", used));
-	cr_assert(zero(int, rank_run(&ranks, 1, wait0)));
+	cr_assert(zero(int, rank_run(&ranks, 1, await0)));
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
 }
 
