@@ -117,6 +117,14 @@ check "log-level takes a level" ctl log-level error
 refuse "and no other word" 2 "error, warning and info" log-level loud
 check "log-level goes back" ctl log-level info
 
+# --- configuration ------------------------------------------------------------
+
+check "config says where each value is from" ctl_json \
+	"{'section': 'memory', 'key': 'chunk_min', 'value': '64M',
+	'origin': 'default'} in d" config
+check "reload says what has changed" grep -qx "nothing has changed" \
+	<(ctl reload)
+
 # --- drain --------------------------------------------------------------------
 
 mkfifo go

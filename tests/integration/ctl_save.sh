@@ -47,7 +47,7 @@ check "load and put record digests" ctl_json \
 	"(d['verified'], d['without_digest'], d['damaged']) == (7, 0, [])" verify
 check "verify takes a prefix" ctl_json "d['verified'] == 5" verify m/
 refuse "a prefix of nothing is refused" 1 "no name begins with 'nix'" verify nix
-check "and counts in words" grep -q "^1 tensors verified, 3.9 KiB$" \
+check "and counts in words" grep -q "^1 tensor verified, 3.9 KiB$" \
 	<(ctl verify v)
 # The digest is XXH3 of the elements.
 if "$python" -c 'import xxhash' 2>/dev/null; then

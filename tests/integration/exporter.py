@@ -15,12 +15,14 @@ import threading
 import time
 from pathlib import Path
 
+import chromium
 import prometheus
 
 build = Path(sys.argv[1])
 folder = Path(tempfile.mkdtemp())
 os.environ.update(HOME=str(folder), FSDP_SOCKET=str(folder / "socket"))
 processes = []
+page = None
 
 
 def check(what, holds, *said):
@@ -233,47 +235,141 @@ def load_many(n):
     ctl("load", file, "--prefix", "many/", "--quiet")
 
 
-def check_bounded():
+def check_bounded(page):
+    before = status()["tensors"]["n"]
     load_many(1000)
     until("all tensors are counted",
-          lambda: status()["tensors"]["n"] == 1002)
+          lambda: status()["tensors"]["n"] == before + 1000)
     check("the list of tensors has a bound",
           len(status()["tensors"]["items"]) == 512)
+    if page:
+        page.wait('document.body.innerText.includes'
+                  f'("and {before + 1000 - 512} more tensors")')
+        check("the page counts what it does not list", True)
 
 
 # --- the page ----------------------------------------------------------------
 
-def dump_page(*options):
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if not chromium:
-        return None
-    done = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu",
-         f"--user-data-dir={folder}/chromium", "--virtual-time-budget=5000",
-         "--enable-logging=stderr", *options, "--dump-dom",
-         f"http://127.0.0.1:{port}/"],
-        text=True, capture_output=True, timeout=240)
-    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    check("the page logs no error", not said, said)
-    return done.stdout
+# The texts that are hard to read: each with the contrast of its colour and of
+# what is painted under it, by WCAG 2.1.
+FAINT = """(() => {
+	const parse = colour => {
+		const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
+		return {rgb: [r, g, b], a};
+	};
+	const light = rgb => {
+		const [r, g, b] = rgb.map(c => c / 255 <= .04045 ? c / 255 / 12.92 : ((c / 255 + .055) / 1.055) ** 2.4);
+		return .2126 * r + .7152 * g + .0722 * b;
+	};
+	const under = node => {
+		for (; node; node = node.parentElement) {
+			const colour = parse(getComputedStyle(node).backgroundColor);
+			if (colour.a === 1)
+				return colour.rgb;
+		}
+		return [255, 255, 255];
+	};
+	const faint = [];
+	for (const node of document.querySelectorAll("body *")) {
+		if (!node.checkVisibility() || ![...node.childNodes].some(n => n.nodeType === 3 && n.data.trim()))
+			continue;
+		const a = light(parse(getComputedStyle(node).color).rgb), b = light(under(node));
+		const contrast = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+		if (contrast < 4.5)
+			faint.push(`${node.tagName}.${node.className} "${node.textContent.slice(0, 30)}" ${contrast.toFixed(2)}`);
+	}
+	return faint;
+})()"""
+WIDE = """[...document.querySelectorAll("body *")].filter(node =>
+	node.getBoundingClientRect().right > innerWidth + 1 && !node.closest(".scroll"))
+	.map(node => `${node.tagName}.${node.className}#${node.id}`)"""
+FOCUS = """(() => {
+	const node = document.activeElement, box = node.getBoundingClientRect();
+	return {tag: node.tagName, name: node.className, text: node.textContent, area: box.width * box.height,
+		outline: getComputedStyle(node).outlineStyle};
+})()"""
+LONG = "a-long-name/" + "of-many-parts/" * 12 + "weight"
 
 
-def check_chromium():
-    page = dump_page("--window-size=1400,1600")
-    if page is None:
-        print("skipped: the page, because there is no chromium", flush=True)
-        return
-    check("the page says that the broker is up", ">up</p>" in page)
-    check("the page shows tensors", "test/b" in page and "64.0 KiB" in page)
-    check("the page counts what it does not list", "and 490 more tensors" in page)
-    check("the page draws the blocks", page.count("<rect") >= 2)
-    check("the page shows sessions", "fsdp-exporter (" in page)
+def add_kinds():
+    """Add what the page has parts for: a name that is longer than its column, a
+    channel with a consumer that waits, and a communicator that was left."""
+    put(LONG, 1000)
+    start(build / "trainer", "test/batches", 1)
+    start(build / "mlp", "--world", 1, "--rank", 0, "--steps", 1, "--out",
+          folder / "w.bin").wait(timeout=60)
+    until("a channel and a communicator are in the state", lambda:
+          status()["channels"]["n"] and status()["communicators"])
+    check("the channel's consumer waits", any(
+        c["name"] == "test/batches" and c["role"] == "consumer" and
+        c["command"] == "trainer" and not c["ended"]
+        for c in status()["channels"]["items"]))
 
 
-def check_page_away():
-    page = dump_page()
-    if page is not None:
-        check("the page says that the broker is away", "broker away" in page)
+def open_page():
+    page = chromium.Page(folder / "chromium")
+    page.view(1400)
+    page.open(f"http://127.0.0.1:{port}/")
+    return page
+
+
+def check_kinds(page):
+    page.wait('document.getElementById("state")?.textContent === "up"')
+    said = page.text()
+    check("the page shows tensors", "test/b" in said and "64.0 KiB" in said)
+    check("the page shows sessions", "fsdp-exporter (" in said)
+    check("the page shows channels", "test/batches" in said and
+          "trainer (" in said)
+    check("the page shows communicators", "mlp" in page.js(
+        'document.getElementById("comms").innerText'))
+    check("the page draws the blocks", page.js(
+        'document.querySelectorAll("#map rect").length') >= 2)
+    check("shards of a communicator are not in limbo", page.js(
+        '[".collective", ".limbo"].map(kind => document.querySelectorAll('
+        '"#map " + kind).length > 0)') == [True, False])
+    check("one is singular", not re.search(r"(?<![\d.,])1 (more )?[a-z]{3,}s\b",
+                                           said), said)
+
+
+def check_sizes(page):
+    for width in 1400, 760, 360:
+        page.view(width)
+        check(f"the page fits into {width} pixels", not page.js(WIDE),
+              page.js(WIDE))
+    for scheme in "light", "dark":
+        page.view(1400, scheme=scheme)
+        check(f"all text can be read, {scheme}", not page.js(FAINT),
+              page.js(FAINT))
+
+
+def check_keys(page):
+    """Walk through all stops of the Tab key."""
+    said = []
+    for _ in range(200):
+        page.press("Tab")
+        stop = page.js(FOCUS)
+        if stop["tag"] == "BODY":
+            break
+        said.append(stop)
+        if stop["name"] == "chunk":
+            page.press("ArrowRight")
+            block = page.js('document.getElementById("detail").textContent')
+            check("an arrow key goes to a block of the chunk", "uid" in block
+                  and not block.startswith("Chunk"), block)
+        if stop["text"] == "holders":
+            page.press("Enter")
+            check("the Enter key sorts", page.js(
+                'document.querySelector("#tensors th[aria-sort=descending]")'
+                '.textContent') == "holders")
+    check("the Tab key comes to the end", stop["tag"] == "BODY")
+    check("each stop is seen", all(
+        stop["outline"] != "none" and stop["area"] > 0 for stop in said), said)
+
+
+def check_away(page):
+    page.wait('document.getElementById("state")?.textContent === "broker away"')
+    check("the page says since when", "from" in page.js(
+        'document.getElementById("alert").textContent'))
 
 
 # --- the broker comes and goes -----------------------------------------------
@@ -319,13 +415,14 @@ def check_stopped(broker):
     until("it is up when it goes on", lambda: not is_down())
 
 
-def check_death(broker):
+def check_death(broker, page):
     broker.kill()
     broker.wait()
     until("a dead broker is down", is_down)
     check("health says so", ask("/healthz")[0].status == 503)
     check("the state says why", not status()["up"] and status()["error"])
-    check_page_away()
+    if page:
+        check_away(page)
     broker = start_broker()
     until("the exporter finds a new broker", lambda: not is_down())
     check("health says so", ask("/healthz")[0].status == 200)
@@ -357,13 +454,22 @@ try:
     check_hosts()
     check_status()
     check_scrapers()
-    check_bounded()
-    check_chromium()
+    add_kinds()
+    page = open_page() if chromium.find() else None
+    if page:
+        check_kinds(page)
+        check_sizes(page)
+        check_keys(page)
+    else:
+        print("skipped: the page, because there is no chromium", flush=True)
+    check_bounded(page)
     check_flood()
     check_usage()
     check_sandbox()
     check_stopped(broker)
-    broker = check_death(broker)
+    broker = check_death(broker, page)
+    if page:
+        check("the page logged no error", not page.errors, page.errors)
     broker.send_signal(signal.SIGSTOP)
     until("a broker that does not answer is down", is_down)
     exporter.send_signal(signal.SIGTERM)
@@ -373,6 +479,8 @@ except BaseException:
     print((folder / "log").read_text(errors="replace"))
     raise
 finally:
+    if page:
+        page.close()
     for process in processes:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)

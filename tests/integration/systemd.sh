@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the installed system units under a booted systemd. The socket unit
 # starts a broker that runs as a user of its own. Its memory in the fd store
-# survives kill -9, a hang, `systemctl restart` and an upgrade, and readers are
-# not disturbed.
+# survives kill -9, a hang, `systemctl restart` and an upgrade, and neither
+# readers nor ranks that train are disturbed.
 #
 #   systemd.sh BUILD_DIRECTORY
 build=$(realpath "$1")
@@ -105,6 +105,45 @@ two_ranks()
 	}
 }
 
+# Ranks that do all work alone train until they are stopped.
+start_training()
+{
+	local rank
+
+	ranks=()
+	for rank in 0 1; do
+		as_user "$build/mlp" --world 2 --rank $rank --name ongoing \
+			--steps 1000000000 >"$dir/rank$rank" 2>&1 &
+		ranks+=($!)
+	done
+	until_true "two ranks train" test_step 2
+}
+
+test_step()
+{
+	(($(last_step) >= $1))
+}
+
+last_step()
+{
+	as_user fsdpctl comms --json | sed -n 's/.*"step": *\([0-9]*\).*/\1/p'
+}
+
+# A rank prints a line when its run has failed.
+trains_on()
+{
+	until_true "$1: the ranks commit further steps" \
+		test_step $(($(last_step) + 2))
+	check "$1: no rank has noticed" test ! -s "$dir/rank0" -a ! -s "$dir/rank1"
+}
+
+stop_training()
+{
+	inside pkill -x mlp
+	wait "${ranks[@]}"
+	check "their shards are given up, too" as_user fsdpctl end ongoing
+}
+
 configure()
 {
 	local folder=$root/etc/fsdpd/fsdpd.conf.d
@@ -204,11 +243,15 @@ hardening
 exports
 start_reader
 reloads
+start_training
 goes_on "kill -9" inside sh -c "kill -9 $(main_pid)"
+trains_on "kill -9"
 goes_on "a hang" watchdog_kills_it
 check "the journal has the watchdog" journal_has "Watchdog timeout"
 goes_on "systemctl restart" inside systemctl restart fsdpd
 goes_on "an upgrade" upgrade
+trains_on "an upgrade"
+stop_training
 check "the upgraded program runs" runs_upgraded
 check "a restart reads the configuration" has_warm_ms 78s
 stop_reader

@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +212,91 @@ Test(client, a_ticket_carries_an_unnamed_tensor_once)
 	cr_assert(
 		eq(int, fsdp_ticket_redeem(other, &ticket, 1, &got), -ENOENT));
 	fsdp_close(other);
+}
+
+/* Make a ticket of an unnamed tensor of this mode. */
+static struct fsdp_tensor *pass_on(uint32_t mode, uint32_t n_uses,
+				   struct fsdp_ticket *ret)
+{
+	const struct fsdp_access access = {.gid = FSDP_GID_DEFAULT,
+					   .mode = mode};
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_assert(
+		zero(int, fsdp_alloc(client, &VECTOR, 1, &access, 0, &tensor)),
+		"%s", fsdp_error());
+	cr_assert(zero(int, fsdp_ticket_make(tensor, n_uses, 10000, ret)), "%s",
+		  fsdp_error());
+	return tensor;
+}
+
+Test(client, processes_write_one_tensor_together)
+{
+	struct fsdp_client *others[] = {connect_to(&daemon_, 0),
+					connect_to(&daemon_, 0)};
+	struct fsdp_tensor *tensor, *got[2] = {NULL};
+	struct fsdp_ticket ticket;
+	float *mine;
+
+	tensor = pass_on(0600, 2, &ticket);
+	mine = fsdp_data_mut(tensor);
+	for (int i = 0; i < 2; i++) {
+		cr_assert(zero(int, fsdp_ticket_redeem_mut(others[i], &ticket,
+							   1, &got[i])),
+			  "%s", fsdp_error());
+		((float *)fsdp_data_mut(got[i]))[i] = 5.0f + (float)i;
+	}
+	mine[2] = 7;
+	cr_assert(eq(flt, mine[0], 5));
+	cr_assert(eq(flt, mine[1], 6));
+	cr_assert(eq(flt, ((const float *)fsdp_data(got[0]))[2], 7));
+	/* Whoever made it may go; the memory lives as long as one holds it. */
+	fsdp_close(client);
+	client = NULL;
+	fsdp_close(others[0]);
+	cr_assert(eq(flt, ((const float *)fsdp_data(got[1]))[0], 5));
+	cr_assert(eq(int, count_limbo(others[1]), 1));
+	fsdp_free(got[1]);
+	while (count_limbo(others[1]) > 0)
+		; /* the broker looks soon */
+	fsdp_close(others[1]);
+}
+
+Test(client, a_tensor_with_a_name_is_not_redeemed_to_be_written)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1), *got = NULL;
+	struct fsdp_client *other = connect_to(&daemon_, 0);
+	struct fsdp_ticket ticket;
+
+	cr_assert(zero(int, publish(client, tensor, "test/a", 0)));
+	cr_assert(zero(int, fsdp_ticket_make(tensor, 2, 10000, &ticket)));
+	cr_assert(eq(int, fsdp_ticket_redeem_mut(other, &ticket, 1, &got),
+		     -EPERM));
+	cr_assert(zero(ptr, got));
+	cr_assert(zero(int, fsdp_ticket_redeem(other, &ticket, 1, &got)));
+	cr_assert(zero(ptr, fsdp_data_mut(got)));
+	fsdp_close(other);
+}
+
+Test(client, who_may_only_read_redeems_nothing_to_be_written)
+{
+	struct fsdp_tensor *got = NULL;
+	struct fsdp_client *reader;
+	struct fsdp_ticket ticket;
+
+	if (geteuid() != 0)
+		cr_skip_test("only root can be two users");
+	cr_assert(zero(int, chmod(daemon_.dir, 0755)));
+	(void)pass_on(0644, 2, &ticket);
+	cr_assert(zero(int, seteuid(61001)));
+	reader = connect_to(&daemon_, 0);
+	cr_assert(zero(int, seteuid(0)));
+	cr_assert(eq(int, fsdp_ticket_redeem_mut(reader, &ticket, 1, &got),
+		     -EACCES));
+	cr_assert(ne(ptr, strstr(fsdp_error(), "read-only"), NULL), "%s",
+		  fsdp_error());
+	cr_assert(zero(int, fsdp_ticket_redeem(reader, &ticket, 1, &got)));
+	fsdp_close(reader);
 }
 
 Test(client, a_name_that_was_removed_is_not_found_from_the_cache)

@@ -180,6 +180,47 @@ Test(client_bundle, a_reader_keeps_the_old_version_of_a_replaced_bundle)
 	free(all);
 }
 
+Test(client_bundle, a_private_mapping_is_written_by_its_owner_alone)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor *held[2];
+	float *mine, *others;
+
+	host_memory_only("copy on write");
+	load(1);
+	cr_assert(eq(int, fsdp_get(client, MEMBERS, 2, NULL, held), 0));
+	cr_assert(eq(int, fsdp_tensor_info(held[1], &info), 0));
+	cr_assert(eq(int, fsdp_private_map(held[1], (void **)&mine), 0), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, fsdp_private_map(held[1], (void **)&others), 0));
+	load(2);
+	cr_assert(eq(flt, *mine, 1));
+	*mine = 7;
+	cr_assert(eq(flt, *mine, 7));
+	cr_assert(eq(flt, *others, 1));
+	cr_assert(eq(flt, first_of(held[1]), 1));
+	fsdp_private_unmap(mine, info.size);
+	fsdp_private_unmap(others, info.size);
+	cr_assert(eq(int, fsdp_release(held[1]), 0));
+	cr_assert(eq(int, fsdp_private_map(held[1], (void **)&mine), -EINVAL));
+}
+
+Test(client_bundle, memory_that_is_used_again_is_not_mapped_privately)
+{
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle;
+	struct fsdp_tensor *plain;
+	void *mine;
+
+	plain = make(client, &VECTOR, 1);
+	cr_assert(eq(int, fsdp_private_map(plain, &mine), -EOPNOTSUPP));
+	cr_assert(ne(ptr, strstr(fsdp_error(), "copy it"), NULL), "%s",
+		  fsdp_error());
+	bundle = stage(1, made);
+	cr_assert(eq(int, fsdp_private_map(made[0], &mine), -EOPNOTSUPP));
+	fsdp_bundle_abort(bundle);
+}
+
 Test(client_bundle, an_aborted_bundle_was_never_seen)
 {
 	struct fsdp_tensor *made[2], *got = NULL;

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 TestSuite(flood, .fini = users_stop, .timeout = 30);
@@ -163,76 +164,298 @@ static bool has_passrights(int sock_fd)
 	       0;
 }
 
-/* Send until the closer has so many to close that it refuses more. */
+/* A broker with three users, and what keeps Alice's thread of the closer. */
+struct siege {
+	struct wire *root, *bob, *alice;
+	int end; /* Close it, and the thread goes on. */
+};
+
+static void siege_begin(struct siege *siege)
+{
+	users_start(NULL);
+	siege->root = open_as(getuid());
+	siege->bob = open_bob();
+	if (!siege->bob)
+		cr_skip_test("only root can be two users");
+	siege->alice = open_as(ALICE);
+	/* The broker must make the last close. */
+	kill(users_daemon.pid, SIGSTOP);
+	send_fds(siege->alice, make_lingering(&siege->end), 1);
+	kill(users_daemon.pid, SIGCONT);
+	receive_refusal(siege->alice);
+}
+
+static void siege_end(struct siege *siege)
+{
+	wire_wait_status(siege->root, "closing", 0);
+	wire_close(siege->alice);
+	wire_close(siege->bob);
+	wire_close(siege->root);
+}
+
+/* Alice has so many to close that no more are taken. */
+static void fill_closer(struct siege *siege)
+{
+	send_fds(siege->alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
+		 FRAME_MAX_FDS);
+	receive_refusal(siege->alice);
+	cr_expect(gt(u64, wire_status(siege->root, "closing"), CLOSER_FULL));
+}
+
+/* The broker has handled what it was sent before: each reply comes from an
+ * iteration of its own, and it accepts, reads and then refuses. */
+static void let_it_handle(struct wire *root)
+{
+	for (int i = 0; i < 4; i++)
+		(void)wire_status(root, "closing");
+}
+
+/* Send a descriptor with a byte that is no frame; 0 or -errno. */
+static int try_fd(int sock_fd, int fd)
+{
+	struct frame frame = {.kind = 60000, .n_fds = 1, .fds = {fd}};
+
+	return frame_send(sock_fd, &frame, NULL);
+}
+
 Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
-	struct wire *alice, *root, *bob;
-	int end;
+	struct siege siege;
 
-	users_start(NULL);
-	root = open_as(getuid());
-	bob = open_bob();
-	if (!bob)
-		cr_skip_test("only root can be two users");
-	alice = open_as(ALICE);
-	/* The broker must make the last close. */
-	kill(users_daemon.pid, SIGSTOP);
-	send_fds(alice, make_lingering(&end), 1);
-	kill(users_daemon.pid, SIGCONT);
-	receive_refusal(alice);
-	for (int n = 0; n < CLOSER_FULL; n += FRAME_MAX_FDS) {
-		send_fds(alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
-			 FRAME_MAX_FDS);
-		receive_refusal(alice);
+	siege_begin(&siege);
+	fill_closer(&siege);
+	wire_send(siege.alice, &ping);
+	check_bob(siege.bob);
+	cr_expect(zero(int, wire_call(siege.root, &ping)));
+	cr_expect(not(has_answer(siege.alice)), "it is not read");
+	close(siege.end);
+	cr_expect(eq(int, wire_receive(siege.alice), FRAME_OK));
+	cr_expect(zero(int, siege.alice->frame.code));
+	siege_end(&siege);
+}
+
+#define N_FILES   200
+#define FILE_SIZE (1 << 20)
+
+/* Send the last reference to a memory file, inside a socket, on a connection of
+ * its own. A pipe beside it tells when it has been closed. */
+static int send_memory(void)
+{
+	struct wire *wire = connect_as(ALICE);
+	int fd = memfd_create("flood", MFD_CLOEXEC), pair[2], ends[2];
+
+	cr_assert(zero(int, pipe2(ends, O_CLOEXEC)));
+	cr_assert(zero(int, fallocate(fd, 0, 0, FILE_SIZE)));
+	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC,
+				       0, pair)));
+	cr_assert(zero(int, try_fd(pair[0], fd)));
+	cr_assert(zero(int, try_fd(pair[0], ends[1])));
+	(void)try_fd(wire->fd, pair[1]);
+	close(fd);
+	close(ends[1]);
+	close(pair[0]);
+	close(pair[1]);
+	wire_close(wire);
+	return ends[0];
+}
+
+static bool is_hung_up(int fd)
+{
+	struct pollfd pollfd = {.fd = fd};
+
+	return poll(&pollfd, 1, 0) == 1;
+}
+
+/* What the broker has still to close is memory that is charged to nobody, in
+ * sockets, whose contents it cannot count. */
+Test(flood, of_memory_in_sockets_stays_with_its_sender)
+{
+	struct siege siege;
+	int ends[N_FILES], n_kept = 0;
+
+	siege_begin(&siege);
+	if (!has_passrights(siege.root->fd))
+		cr_skip_test("the kernel cannot refuse descriptors");
+	for (int i = 0; i < N_FILES; i++) {
+		ends[i] = send_memory();
+		let_it_handle(siege.root);
 	}
-	cr_expect(gt(u64, wire_status(root, "closing"), CLOSER_FULL));
-	wire_send(alice, &ping);
-	check_bob(bob);
-	cr_expect(zero(int, wire_call(root, &ping)));
-	cr_expect(not(has_answer(alice)), "it is not read");
-	close(end);
-	cr_expect(eq(int, wire_receive(alice), FRAME_OK));
-	cr_expect(zero(int, alice->frame.code));
-	wire_wait_status(root, "closing", 0);
-	wire_close(alice);
-	wire_close(bob);
-	wire_close(root);
+	for (int i = 0; i < N_FILES; i++)
+		n_kept += !is_hung_up(ends[i]);
+	cr_expect(le(int, n_kept, CLOSER_FULL));
+	check_bob(siege.bob);
+	close(siege.end);
+	siege_end(&siege);
+	for (int i = 0; i < N_FILES; i++) {
+		cr_expect(is_hung_up(ends[i]));
+		close(ends[i]);
+	}
+}
+
+/* Each of them must be able to come back to its session. */
+Test(flood, of_one_users_descriptors_lets_others_send_theirs)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct siege siege;
+	struct wire *wire;
+	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+	siege_begin(&siege);
+	if (!has_passrights(siege.root->fd))
+		cr_skip_test("the kernel cannot refuse descriptors");
+	fill_closer(&siege);
+	/* What is not read takes none. */
+	wire_send(siege.alice, &ping);
+	let_it_handle(siege.root);
+	cr_expect(eq(int, try_fd(siege.alice->fd, fd), -EPERM));
+	wire = connect_as(ALICE);
+	let_it_handle(siege.root);
+	cr_expect(eq(int, try_fd(wire->fd, fd), -EPERM));
+	wire_close(wire);
+	wire = connect_as(BOB);
+	let_it_handle(siege.root);
+	cr_expect(zero(int, try_fd(wire->fd, fd)));
+	wire_close(wire);
+	close(siege.end);
+	cr_expect(eq(int, wire_receive(siege.alice), FRAME_OK));
+	cr_expect(zero(int, try_fd(siege.alice->fd, fd)));
+	receive_refusal(siege.alice);
+	close(fd);
+	siege_end(&siege);
+}
+
+#define N_PAUSED 20
+
+/* They are resumed one after another. */
+Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct wire *waiting[N_PAUSED];
+	struct siege siege;
+
+	siege_begin(&siege);
+	for (int i = 0; i < N_PAUSED; i++)
+		waiting[i] = open_as(ALICE);
+	fill_closer(&siege);
+	for (int i = 0; i < N_PAUSED; i++)
+		wire_send(waiting[i], &ping);
+	let_it_handle(siege.root);
+	for (int i = 0; i < N_PAUSED; i++)
+		cr_expect(not(has_answer(waiting[i])));
+	/* The one that is resumed first, and one that waits, are gone. */
+	wire_close(waiting[0]);
+	wire_close(waiting[N_PAUSED / 2]);
+	close(siege.end);
+	for (int i = 1; i < N_PAUSED; i++) {
+		if (i == N_PAUSED / 2)
+			continue;
+		cr_expect(eq(int, wire_receive(waiting[i]), FRAME_OK));
+		wire_close(waiting[i]);
+	}
+	siege_end(&siege);
+}
+
+/* Those on which nothing comes do not keep the others waiting. */
+Test(flood, of_descriptors_is_followed_by_answers_past_silent_connections)
+{
+	const struct request ping = {.kind = MESSAGE_PING};
+	struct wire *silent[N_PAUSED], *waiting;
+	struct siege siege;
+
+	siege_begin(&siege);
+	waiting = open_as(ALICE);
+	fill_closer(&siege);
+	for (int i = 0; i < N_PAUSED; i++)
+		silent[i] = connect_as(ALICE);
+	wire_wait_status(siege.root, "peers", 4 + N_PAUSED);
+	wire_send(waiting, &ping);
+	let_it_handle(siege.root);
+	cr_expect(not(has_answer(waiting)));
+	close(siege.end);
+	cr_expect(eq(int, wire_receive(waiting), FRAME_OK));
+	for (int i = 0; i < N_PAUSED; i++)
+		wire_close(silent[i]);
+	wire_close(waiting);
+	siege_end(&siege);
 }
 
 /* Connections that are closed count, too, but they do not add up. */
 Test(flood, of_connections_that_cannot_be_closed_is_refused)
 {
-	struct wire *root, *bob, *alice;
-	int end;
+	struct siege siege;
+
+	siege_begin(&siege);
+	for (int i = 0; i < 2 * CLOSER_CROWDED; i++)
+		wire_close(connect_as(ALICE));
+	wire_wait_status(siege.root, "peers", 3);
+	if (has_passrights(siege.root->fd))
+		cr_expect(lt(u64, wire_status(siege.root, "closing"),
+			     2 * CLOSER_CROWDED));
+	else
+		cr_expect(ge(u64, wire_status(siege.root, "closing"),
+			     CLOSER_CROWDED));
+	check_bob(siege.bob);
+	wire_goodbye(siege.bob);
+	siege.bob = open_as(BOB);
+	check_bob(siege.bob);
+	close(siege.end);
+	wire_wait_status(siege.root, "closing", 0);
+	wire_close(open_as(ALICE));
+	siege_end(&siege);
+}
+
+/* --- the loop ------------------------------------------------------------ */
+
+#define N_GREEDY 24
+
+static uint64_t received_value(const struct wire *wire, const char *name)
+{
+	const struct status_reply *status = &wire->reply.status;
+	uint32_t i = 0;
+
+	while (i < status->n_values &&
+	       strcmp(status->values[i].name, name) != 0)
+		i++;
+	cr_assert(lt(u32, i, status->n_values));
+	return status->values[i].value;
+}
+
+/* While the broker is stopped, Alice asks for much on each of her connections,
+ * and then Bob for little. He is not the last to be served. */
+Test(flood, of_long_requests_lets_others_go_first)
+{
+	struct request status = {.kind = MESSAGE_STATUS};
+	struct alloc_item items[MESSAGE_MAX_ITEMS];
+	struct request alloc = wire_alloc_request(items, 1);
+	struct wire *greedy[N_GREEDY], *bob;
 
 	users_start(NULL);
-	root = open_as(getuid());
 	bob = open_bob();
 	if (!bob)
 		cr_skip_test("only root can be two users");
-	alice = open_as(ALICE);
+	for (int i = 1; i < MESSAGE_MAX_ITEMS; i++)
+		items[i] = items[0];
+	alloc.alloc.n_items = MESSAGE_MAX_ITEMS;
+	for (int i = 0; i < N_GREEDY; i++)
+		greedy[i] = open_as(ALICE);
+	/* From here on there is memory for all, and nobody waits for it. */
+	wire_must(greedy[0], wire_call(greedy[0], &alloc));
 	kill(users_daemon.pid, SIGSTOP);
-	send_fds(alice, make_lingering(&end), 1);
+	for (int i = 0; i < N_GREEDY; i++)
+		wire_send(greedy[i], &alloc);
+	wire_send(bob, &status);
 	kill(users_daemon.pid, SIGCONT);
-	receive_refusal(alice);
-	for (int i = 0; i < 2 * CLOSER_CROWDED; i++)
-		wire_close(connect_as(ALICE));
-	wire_wait_status(root, "peers", 3);
-	cr_expect(ge(u64, wire_status(root, "closing"), CLOSER_CROWDED));
-	if (has_passrights(root->fd))
-		cr_expect(lt(u64, wire_status(root, "closing"),
-			     2 * CLOSER_CROWDED));
-	check_bob(bob);
-	wire_goodbye(bob);
-	bob = open_as(BOB);
-	check_bob(bob);
-	close(end);
-	wire_wait_status(root, "closing", 0);
-	wire_close(open_as(ALICE));
-	wire_close(alice);
+	cr_assert(eq(int, wire_receive(bob), FRAME_OK));
+	cr_expect(lt(u64, received_value(bob, "slots"),
+		     N_GREEDY / 2 * MESSAGE_MAX_ITEMS));
+	/* All of hers are served, too. */
+	for (int i = 0; i < N_GREEDY; i++) {
+		cr_expect(eq(int, wire_receive(greedy[i]), FRAME_OK));
+		cr_expect(zero(int, greedy[i]->frame.code));
+		wire_close(greedy[i]);
+	}
 	wire_close(bob);
-	wire_close(root);
 }
 
 /* --- bounded work -------------------------------------------------------- */

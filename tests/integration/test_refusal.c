@@ -321,7 +321,7 @@ Test(refusal, of_names_of_the_other_kind)
 		 {.kind = MESSAGE_BUNDLE_BEGIN,
 		  .bundle_begin = {.name = "test/x"}},
 		 -EINVAL,
-		 "does not end in '/'"},
+		 "which ends in '/'"},
 	};
 
 	CHECK(all);

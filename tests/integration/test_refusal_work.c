@@ -19,7 +19,7 @@ Test(refusal_collective, of_unshards_and_reshards)
 		{"a reshard of what is not whole", reshard_of(first, 0),
 		 -EINVAL, "has not unsharded 'first'"},
 		{"a mesh of all", reshard_of(first, 4097), -EINVAL,
-		 "a mesh of 4097 ranks"},
+		 "a mesh cannot have 4097 ranks"},
 		{"a wait for what was not begun",
 		 wait_of(comm, first, WORK_UNSHARD, 1), -EINVAL,
 		 "has no unshard 1 of 'first'"},
@@ -203,7 +203,7 @@ Test(refusal_collective, of_commits_of_the_wrong_step)
 	refuse(me, "a wait for no work", wait_of(comm, 0, 4, 1), -EINVAL,
 	       "no work of kind 4");
 	refuse(me, "a commit of a group", wait_of(comm, first, WORK_COMMIT, 1),
-	       -EINVAL, "commits alone are of no group");
+	       -EINVAL, "only commits are without a group");
 	refuse(me, "an unshard of none", wait_of(comm, 0, WORK_UNSHARD, 1),
 	       -EINVAL, "is no work");
 	refuse(me, "number 0", wait_of(comm, first, WORK_REDUCE, 0), -EINVAL,

@@ -70,10 +70,6 @@ static void all(actor_fn *fn)
 	cr_assert(zero(int, r), "%s", ranks.notes[0].sentence);
 }
 
-#define assert_says(rank, what)                                                \
-	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
-		  "\"%s\"", ranks.notes[rank].sentence)
-
 /* --- in a rank ----------------------------------------------------------- */
 
 static int count_made(void)

@@ -297,12 +297,12 @@ Test(share_wire, a_range_outside_of_the_allocation)
 
 	offer_legacy(&offer);
 	offer.item.offset = SHARED_SIZE - 15;
-	expect_no_offer(&offer, -ERANGE, "leave the allocation");
+	expect_no_offer(&offer, -ERANGE, "outside of the allocation");
 	offer.item.offset = UINT64_MAX - 3;
-	expect_no_offer(&offer, -ERANGE, "leave the allocation");
+	expect_no_offer(&offer, -ERANGE, "outside of the allocation");
 	offer_donated(&offer);
 	offer.item.offset = donated.size;
-	expect_no_offer(&offer, -ERANGE, "leave the allocation");
+	expect_no_offer(&offer, -ERANGE, "outside of the allocation");
 	offer.item = (struct share_item){.type = {.dtype = DTYPE_F32,
 						  .n_dims = 1,
 						  .shape = {4},

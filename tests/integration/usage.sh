@@ -1,0 +1,34 @@
+#!/bin/bash
+# Tests that each program answers an option that it does not have with status 2
+# and the way to its help, and that the help is there. The argument is the build
+# folder.
+set -u
+
+check()
+{
+	local what=$1
+	shift
+	"$@" || { echo "FAILED: $what" && cat "$said" && exit 1; }
+	echo "ok: $what"
+}
+
+# program [VERB]: it has no --nothing.
+check_usage()
+{
+	local name="${*##*/}"
+
+	"$@" --nothing >/dev/null 2>"$said"
+	check "$name: an unknown option is wrong usage" test $? = 2
+	check "$name: the way to the help is named" \
+		grep -q "see $name --help$" "$said"
+	check "$name: it is one or two lines" test "$(wc -l <"$said")" -le 2
+	"$@" --help >"$said" 2>&1
+	check "$name: the help is there" test $? = 0
+}
+
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+for program in fsdpd fsdp-worker fsdp-exporter fsdp-bench fsdpctl; do
+	check_usage "$1/$program"
+done
+check_usage "$1/fsdpctl" ls
