@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/sysinfo.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -217,10 +218,42 @@ static void give(struct attacker *attacker, int fd)
 }
 
 #define MEMFD_SIZE (128l << 20)
+#define MEMFDS_MAX (2l << 30)
 
+/* Memory files, tmpfs and the like of the whole machine, and free memory. */
+static uint64_t shared_memory(uint64_t *ret_free)
+{
+	struct sysinfo info;
+
+	sys(sysinfo(&info), "sysinfo");
+	*ret_free = (uint64_t)info.freeram * info.mem_unit;
+	return (uint64_t)info.sharedram * info.mem_unit;
+}
+
+static uint64_t most_shared_memory;
+
+static void arm_memfd(struct attacker *attacker)
+{
+	uint64_t free_memory, size = MEMFDS_MAX;
+	uint64_t used = shared_memory(&free_memory);
+
+	(void)attacker;
+	most_shared_memory =
+		used + (size < free_memory / 4 ? size : free_memory / 4);
+}
+
+/* A broker that does not close what it got would use up the machine's memory.
+ * So the attackers wait while there are memory files of MEMFDS_MAX, or of a
+ * quarter of the memory that was free; each of them may exceed that by one
+ * file. */
 static void strike_memfd(struct attacker *attacker)
 {
-	int fd = sys(memfd_create("fsdp-bench", MFD_CLOEXEC), "memfd_create");
+	uint64_t unused;
+	int fd;
+
+	while (shared_memory(&unused) > most_shared_memory)
+		sleep_us(1000);
+	fd = sys(memfd_create("fsdp-bench", MFD_CLOEXEC), "memfd_create");
 
 	sys(fallocate(fd, 0, 0, MEMFD_SIZE), "fallocate");
 	give(attacker, nest(fd));
@@ -431,6 +464,7 @@ const struct attack attacks[] = {
 	 .strike = strike_evict},
 	{.name = "close_memfd",
 	 .what = "send memfds of 128 MiB inside a socket",
+	 .arm = arm_memfd,
 	 .strike = strike_memfd},
 	{.name = "close_linger",
 	 .what = "send TCP sockets that linger inside a socket",

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define START_MS 10000
-/* systemd/fsdpd.service has it. */
+/* systemd/fsdpd.service.in has it. */
 #define SERVICE_NICE -10
 
 /* Print the log of the broker before it gave up. */

@@ -8,7 +8,7 @@
  * by a millisecond (HdrHistogram corrects in the same way). So the quantiles
  * are of time, and one long stall is not a single sample among thousands.
  *
- * The broker has the priority of its service (systemd/fsdpd.service), if the
+ * The broker has the priority of its service (systemd/fsdpd.service.in), if the
  * user may give it.
  *
  * The budgets are: the p99 is at most twice that beside the computing

@@ -84,6 +84,8 @@ static const struct row rows[] = {
 	 "the worse of f32 and cast, 2 and 4 ranks; floor: triad"},
 	{"direct_unshard_in_place", "ns", 5, direct_unshard_in_place,
 	 "an unshard that moves nothing; floor: acquire and release"},
+	{"direct_death", "us", 3, direct_death,
+	 "from a rank's kill until another is told; floor: its pidfd"},
 	{"direct_reduce_1KiB", "us", 0.6, direct_reduce_1kib,
 	 "reduce-scatter, the worse of 2 and 4 ranks; floor: fsdp-worker's"},
 	{"direct_reduce_64KiB", "us", 0.6, direct_reduce_64kib, "the same"},
@@ -442,7 +444,7 @@ int main(int argc, char **argv)
 			fputs(usage, stdout);
 			return 0;
 		default:
-			fputs(usage, stderr);
+			fputs("fsdp-bench: see fsdp-bench --help\n", stderr);
 			return 2;
 		}
 	}

@@ -19,7 +19,18 @@ static void add(struct inventory *inventory, const char *kind, const char *what)
 	inventory->lines[inventory->n++] = line;
 }
 
-/* The line for "socket:[123]" has only "socket:". */
+/* "socket:" for "socket:[123]", and the last part of a path that has the number
+ * of a process. */
+static const char *name_of(char *target)
+{
+	if (strncmp(target, "/proc/", 6) == 0)
+		return strrchr(target, '/') + 1;
+	if (strncmp(target, "socket:", 7) == 0 ||
+	    strncmp(target, "pipe:", 5) == 0)
+		target[strcspn(target, "[")] = '\0';
+	return target;
+}
+
 static void add_descriptors(pid_t pid, struct inventory *inventory)
 {
 	char path[64], target[256];
@@ -36,10 +47,7 @@ static void add_descriptors(pid_t pid, struct inventory *inventory)
 		n = readlinkat(dirfd(dir), entry->d_name, target,
 			       sizeof(target) - 1);
 		target[n < 0 ? 0 : n] = '\0';
-		if (strncmp(target, "socket:", 7) == 0 ||
-		    strncmp(target, "pipe:", 5) == 0)
-			target[strcspn(target, "[")] = '\0';
-		add(inventory, "descriptor", target);
+		add(inventory, "descriptor", name_of(target));
 	}
 	if (dir)
 		closedir(dir);

@@ -167,6 +167,9 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	printf("chaos: --seed %llu --kills %lu\n", (unsigned long long)seed,
 	       n_kills);
+	/* There is a worker to kill if it does the work of the ranks. */
+	if (seed % 2)
+		setenv("FSDP_TEST_EXECUTOR", "worker", 1);
 	run(seed, (unsigned int)n_kills);
 	return 0;
 }

@@ -15,13 +15,16 @@
 #include "shm/refs.h"
 #include "tests/stress/stress.h"
 #include <sched.h>
+#include <stdbool.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #define N_SESSIONS 2
 #define N_THREADS  4 /* divided among the sessions */
 #define N_SLOTS    3 /* 1 to N_SLOTS; far apart, each in a word of its own */
 #define N_ROUNDS   600000
+#define N_SECONDS  20 /* where a yield takes long, since others compute */
 #define POISON     UINT64_MAX
 
 struct session {
@@ -38,6 +41,7 @@ static uint64_t memory[N_SLOTS + 1];        /* plain on purpose */
 static _Atomic uint64_t known[N_SLOTS + 1]; /* the reply of a get */
 static atomic_int n_running = N_THREADS;
 static atomic_ulong n_held, n_stale, n_rings;
+static time_t last_second;
 
 static uint32_t slot_number(uint32_t i)
 {
@@ -119,12 +123,23 @@ static void take_mail(struct session *session, uint32_t i, uint32_t how)
 		use(session, i, generation, how);
 }
 
+/* Looked up only now and then. */
+static bool is_late(uint32_t n)
+{
+	struct timespec now;
+
+	if (n % 1024 != 0)
+		return false;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec > last_second;
+}
+
 static void *client(void *data)
 {
 	uint32_t number = (uint32_t)(uintptr_t)data, seed = number + 1, i, n;
 	struct session *session = &sessions[number % N_SESSIONS];
 
-	for (n = 0; n < N_ROUNDS; n++) {
+	for (n = 0; n < N_ROUNDS && !is_late(n); n++) {
 		i = 1 + dice(&seed) % N_SLOTS;
 		if (n % 8 == 0)
 			take_mail(session, i, dice(&seed));
@@ -286,8 +301,11 @@ int main(void)
 {
 	struct broker broker = {.seed = 7};
 	pthread_t threads[N_THREADS];
+	struct timespec now;
 
 	start();
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	last_second = now.tv_sec + N_SECONDS;
 	start_threads(threads, N_THREADS, client);
 	serve(&broker);
 	join_threads(threads, N_THREADS);
