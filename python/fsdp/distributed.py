@@ -161,16 +161,16 @@ def _pairs(outputs, inputs):
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """The ranks of one node; init_process_group() and new_group() make it."""
+    """The ranks of one node; init_process_group() and new_group() make it, with
+    communicators for its collectives and for its messages."""
 
-    def __init__(self, name, rank, world_size, timeout):
+    def __init__(self, comms, rank, world_size, seconds):
         super().__init__(rank, world_size)
         self._rank, self._world_size = rank, world_size
         self._name = self._desc = ""
-        self.seconds = seconds = timeout.total_seconds()
+        self.seconds = seconds
         self.pools = {purpose: Pool(purpose) for purpose in PURPOSES}
-        self._comm = default()._join(name, world_size, rank, seconds)
-        self._mail_comm = default()._join(f"{name}.p2p", world_size, rank, seconds)
+        self._comm, self._mail_comm = comms
         self._line, self._mail = Line(), Mail(self._mail_comm, seconds)
         _groups.add(self)
 
@@ -448,11 +448,13 @@ def _places(store, rank, world_size):
 def _make(store, rank, world_size, timeout):
     places, name = _places(store, rank, world_size)
     if len(places) == 1 and world_size <= _MAX_RANKS:
-        group = ProcessGroup(name, rank, world_size, timeout)
+        seconds = timeout.total_seconds()
+        comm = default()._join(name, world_size, rank, seconds)
         # All have joined, and so have read it. The next group with this store
-        # must not find it.
+        # must not find it, and no rank makes one before all have joined again.
         store.delete_key(f"place/{rank}")
-        return group
+        mail = default()._join(f"{name}.p2p", world_size, rank, seconds)
+        return ProcessGroup((comm, mail), rank, world_size, seconds)
     if rank == 0:
         why = f"its {world_size} ranks use {len(places)} brokers"
         if len(places) == 1:

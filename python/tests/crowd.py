@@ -14,14 +14,14 @@ import torch.distributed as dist
 from conftest import PATIENCE
 
 
-def begin(backend, store, rank, world, patience=3 * PATIENCE):
+def begin(backend, store, rank, world):
     torch.set_num_threads(1)
     dist.init_process_group(
         backend,
         init_method=f"file://{store}",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=patience),
+        timeout=datetime.timedelta(seconds=6 * PATIENCE),
     )
 
 
@@ -98,7 +98,7 @@ class Rank:
 
     def said(self):
         """What the call returned or raised."""
-        assert self._pipe.poll(3 * PATIENCE)
+        assert self._pipe.poll(6 * PATIENCE)
         return self._pipe.recv()
 
     def kill(self):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -103,6 +104,23 @@ def a_wait_has_a_time_out():
         dist.send(torch.ones(1), 0)
 
 
+def says_who_is_late(call):
+    group, error = dist.new_group(timeout=datetime.timedelta(seconds=5)), None
+    if dist.get_rank() == 0:
+        with pytest.raises(fsdp.Error) as error:
+            call(group)
+    dist.barrier()  # Rank 1 is late, and has not left.
+    assert error is None or "rank 1" in str(error.value) and "within 5" in str(error.value)
+
+
+def a_rank_that_is_late_for_a_collective_is_named():
+    says_who_is_late(lambda group: dist.all_reduce(torch.ones(3), group=group))
+
+
+def a_rank_that_is_late_with_a_message_is_named():
+    says_who_is_late(lambda group: dist.recv(torch.ones(3), 1, group=group))
+
+
 def what_is_wrong_in_itself_is_refused_and_changes_nothing():
     one, two = torch.ones(3), torch.ones(3, dtype=torch.int32)
     group = dist.group.WORLD
@@ -125,12 +143,24 @@ def what_is_wrong_in_itself_is_refused_and_changes_nothing():
     dist.barrier()
 
 
+class Store:
+    """One in which a rank is slow to delete what it has set."""
+
+    def __init__(self, store):
+        self.set, self.get, self.check = store.set, store.get, store.check
+        self._delete = store.delete_key
+
+    def delete_key(self, key):
+        if key == "place/0":
+            time.sleep(0.1)
+        self._delete(key)
+
+
 def a_store_serves_one_group_after_another():
     store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
     rank, patience = dist.get_rank(), datetime.timedelta(seconds=PATIENCE)
     for _ in range(3):
-        group = fsdp.distributed._make(store, rank, dist.get_world_size(), patience)
-        group.barrier().wait()
+        group = fsdp.distributed._make(Store(store), rank, 2, patience)
         assert not store.check(["place/0"]) and not store.check(["place/1"])
         group.barrier().wait()  # No rank has begun the next group by now.
         group.shutdown()
@@ -187,6 +217,8 @@ CASES = {
         large_messages_cross_and_go_on_beside_collectives,
         messages_wait_for_their_tag,
         a_wait_has_a_time_out,
+        a_rank_that_is_late_for_a_collective_is_named,
+        a_rank_that_is_late_with_a_message_is_named,
         what_is_wrong_in_itself_is_refused_and_changes_nothing,
         a_store_serves_one_group_after_another,
         groups_of_groups,
@@ -239,9 +271,9 @@ def crew(broker, tmp_path):
     """Starts ranks that wait, and then make a call."""
     started = []
 
-    def start_crew(call, world=3, patience=3 * PATIENCE):
+    def start_crew(call, world=3):
         store = tmp_path / f"store{len(started)}"
-        ranks = [crowd.Rank(call, store, rank, world, patience) for rank in range(world)]
+        ranks = [crowd.Rank(call, store, rank, world) for rank in range(world)]
         started.extend(ranks)
         for rank in ranks:
             assert rank.said() == "ready"
@@ -278,14 +310,6 @@ def test_a_rank_that_is_killed_is_named(crew, call):
         assert "rank 1" in str(error) and str(killed.process.pid) in str(error)
         if call != "future":  # It has passed through C++.
             assert isinstance(error, fsdp.distributed.BackendError)
-
-
-@pytest.mark.parametrize("call", ("sync", "receive"))
-def test_a_rank_that_is_late_is_named(crew, call):
-    ranks = crew(CALLS[call], patience=2)
-    ranks[0].go()
-    error = ranks[0].said()
-    assert "rank 1" in str(error) and "within 2" in str(error)
 
 
 def test_ranks_that_differ_are_told_both_calls(crew):
