@@ -1,6 +1,7 @@
 """Whatever dies first: the process ends with status 0, and nothing is said."""
 
 import itertools
+import os
 import signal
 
 import pytest
@@ -61,21 +62,32 @@ def test_any_end_of_the_interpreter_is_fine(broker, end):
     assert (status, err) == (0, "")
 
 
-def test_the_end_does_not_wait_for_a_broker_that_is_gone(broker, supervised):
-    process = start(
-        supervised,
-        """
-        import fsdp, sys
-        c = fsdp.default()
-        t = c.put("a/x", b"abc")
-        print("ready", flush=True)
-        sys.stdin.readline()
-        """,
-    )
+ENDING = """
+    import fsdp, sys
+    c = fsdp.default()
+    t = c.put("a/x", b"abc")
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_the_end_does_not_wait_for_a_broker_that_does_not_answer(supervised):
+    process = start(supervised, ENDING)
+    assert process.stdout.readline() == "ready\n"
+    os.kill(stopped := supervised.pid(), signal.SIGSTOP)
+    try:
+        _, err = process.communicate("go\n", timeout=3 * PATIENCE)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert (process.returncode, err) == (0, "")
+
+
+def test_a_process_may_end_when_the_broker_is_gone(supervised):
+    process = start(supervised, ENDING)
     assert process.stdout.readline() == "ready\n"
     supervised.process.send_signal(signal.SIGTERM)
     supervised.process.wait(PATIENCE)
-    _, err = process.communicate("go\n", timeout=8)
+    _, err = process.communicate("go\n", timeout=3 * PATIENCE)
     assert (process.returncode, err) == (0, "")
 
 

@@ -167,7 +167,7 @@ def the_ranks_are_told_if_there_is_no_room():
     with pytest.MonkeyPatch.context() as patch:
         small = fsdp.connect(budget=4096)
         patch.setattr("fsdp._shared.default", lambda: small)
-        group.seconds = 2
+        patch.setattr(group, "seconds", 2)
         what = fsdp.NoRoom if dist.get_rank() == 0 else fsdp.distributed.BackendError
         with pytest.raises(what, match="budget"):
             model(torch.ones(1, 64))

@@ -707,8 +707,8 @@ def test_ctrl_c_ends_the_wait(broker):
     things = Things(torch.ones(3), stall)
     batches = iter(fsdp.torch.DataLoader(things, None, num_workers=1))
     next(batches)
-    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
         next(batches)
 
 

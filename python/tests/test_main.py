@@ -79,7 +79,7 @@ sys.exit(main(["bench", sys.argv[1]]))
             [sys.executable, "-c", script, kind],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
         )
         expected = f"fsdp: bench {kind} needs the package torch\n"
         assert (done.returncode, done.stderr) == (1, expected)
