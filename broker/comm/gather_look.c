@@ -5,8 +5,8 @@
 #include "collective/limiter.h"
 #include "shm/gathers.h"
 
-/* A run may have counted more; a rank that writes nonsense must not make the
- * totals fall. */
+/* No gather has a greater number (shm/gathers.h). A run may have counted more;
+ * a rank that writes nonsense must not make the totals fall. */
 #define MAX_COUNT (UINT64_C(1) << 48)
 
 static const struct group *find_group(const struct comm *comm, uint32_t index)
@@ -27,7 +27,7 @@ static uint64_t find_newest(const struct comm *comm)
 			&gathers_of(&comm->board, i)->began,
 			memory_order_relaxed);
 
-		if (began > newest)
+		if (began > newest && began < MAX_COUNT)
 			newest = began;
 	}
 	return newest;
