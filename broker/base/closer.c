@@ -15,6 +15,9 @@
 
 /* How long an idle thread waits for more: making a thread costs some 30 us. */
 #define LINGER_S 1
+/* Without a thread nothing is closed, and its user may not be read meanwhile.
+ */
+#define RETRY_MS 100
 
 struct item {
 	int fd;
@@ -87,6 +90,8 @@ static void announce_change(struct queue *queue)
 		(void)uv_async_send(queue->state->async);
 }
 
+static void on_retry(uv_timer_t *timer);
+
 int closer_init(struct closer *closer, uv_loop_t *loop,
 		void (*on_change)(void *data, uint32_t uid), void *data,
 		struct error *err)
@@ -105,8 +110,10 @@ int closer_init(struct closer *closer, uv_loop_t *loop,
 				 "descriptors: %s",
 				 uv_strerror(r));
 	}
+	(void)uv_timer_init(loop, &closer->retry);
 	uv_unref((uv_handle_t *)&closer->async);
-	closer->async.data = closer;
+	uv_unref((uv_handle_t *)&closer->retry);
+	closer->async.data = closer->retry.data = closer;
 	closer->on_change = on_change;
 	closer->data = data;
 	state->async = &closer->async;
@@ -124,6 +131,7 @@ void closer_stop(struct closer *closer)
 	state->async = NULL;
 	pthread_mutex_unlock(&state->lock);
 	uv_close((uv_handle_t *)&closer->async, NULL);
+	uv_close((uv_handle_t *)&closer->retry, NULL);
 }
 
 void closer_deinit(struct closer *closer)
@@ -208,17 +216,33 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* Call with the lock. On failure the next descriptor tries again. */
-static void start_thread(struct queue *queue)
+/* Call with the lock. On failure the timer tries again. */
+static void start_thread(struct closer *closer, struct queue *queue)
 {
 	pthread_t thread;
 
 	if (failpoint_fail("closer.thread") < 0 ||
-	    pthread_create(&thread, NULL, run, queue) != 0)
+	    pthread_create(&thread, NULL, run, queue) != 0) {
+		(void)uv_timer_start(&closer->retry, on_retry, RETRY_MS, 0);
 		return;
+	}
 	(void)pthread_detach(thread);
 	queue->has_thread = true;
 	queue->state->n_threads++;
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+	struct closer *closer = timer->data;
+	struct closer_state *state = closer->state;
+	struct queue *queue;
+
+	pthread_mutex_lock(&state->lock);
+	for (queue = state->queues; queue; queue = queue->next) {
+		if (queue->n > 0 && !queue->has_thread)
+			start_thread(closer, queue);
+	}
+	pthread_mutex_unlock(&state->lock);
 }
 
 /* --- queues -------------------------------------------------------------- */
@@ -283,7 +307,7 @@ static void put(struct closer *closer, uint32_t uid, const struct item *item)
 		if (n_unclosed(queue) == CLOSER_FULL)
 			announce_change(queue);
 		if (!queue->has_thread)
-			start_thread(queue);
+			start_thread(closer, queue);
 		pthread_cond_signal(&queue->more);
 	}
 	pthread_mutex_unlock(&state->lock);

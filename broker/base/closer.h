@@ -29,6 +29,7 @@ struct frame;
 
 struct closer {
 	uv_async_t async;
+	uv_timer_t retry;
 	struct closer_state *state; /* outlives the broker in blocked threads */
 	void (*on_change)(void *data, uint32_t uid);
 	void *data;
@@ -39,9 +40,9 @@ struct closer {
 int closer_init(struct closer *closer, uv_loop_t *loop,
 		void (*on_change)(void *data, uint32_t uid), void *data,
 		struct error *err);
-/* Start closing the handle; closer_put() may still be called. Idempotent. */
+/* Start closing the handles; closer_put() may still be called. Idempotent. */
 void closer_stop(struct closer *closer);
-/* Call it after the loop has closed the handle. Closing of files continues. */
+/* Call it after the loop has closed the handles. Closing of files continues. */
 void closer_deinit(struct closer *closer);
 
 /* Close a descriptor (consumed) that this user sent. */
