@@ -147,7 +147,7 @@ static bool has_input(const struct peer *peer)
 {
 	struct pollfd pollfd = {.fd = peer->sock_fd, .events = POLLIN};
 
-	return poll(&pollfd, 1, 0) != 0;
+	return poll(&pollfd, 1, 0) > 0;
 }
 
 /*
@@ -360,12 +360,12 @@ static void on_event(uv_poll_t *poll, int status, int events)
 	if (peer->is_closing)
 		return;
 	meter_begin(&peer->sessions->base->loop.meter);
-	began_ns = meter->lap_ns;
+	began_ns = meter->piece_ns;
 	handle(peer, status, events);
 	if (account->iteration != meter->at_ns)
 		account->iteration_ns = 0;
 	account->iteration = meter->at_ns;
-	account->iteration_ns += meter->lap_ns - began_ns;
+	account->iteration_ns += meter->piece_ns - began_ns;
 	resume_next(peer->sessions, account);
 }
 
