@@ -21,15 +21,27 @@ from ._tensor import Tensor
 _TORCH, _NUMPY = ("pt", "torch", "pytorch"), ("np", "numpy")
 
 
-def name_of_file(path):
-    """The bundle that a file has if the caller names none: another one if the
-    file is changed or replaced, or if another user opens it."""
-    path = os.path.realpath(os.fsdecode(path))
-    stat = os.stat(path)
-    identity = (path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    digest = hashlib.blake2b(repr(identity).encode(), digest_size=8).hexdigest()
-    stem = re.sub(r"[^\w.-]", "_", os.path.basename(path), flags=re.ASCII)[:64]
+def name_of_files(paths):
+    """The bundle that files have if the caller names none: another one if a file
+    is changed or replaced, or if another user opens them."""
+    identities = []
+    for path in map(os.path.realpath, map(os.fsdecode, paths)):
+        stat = os.stat(path)
+        identities.append(
+            (path, stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        )
+    digest = hashlib.blake2b(repr(identities).encode(), digest_size=8).hexdigest()
+    stem = os.fsdecode(paths[0])
+    if len(paths) > 1:  # Several have the name of their folder.
+        stem = os.path.dirname(stem)
+    stem = os.path.basename(os.path.realpath(stem))
+    stem = re.sub(r"[^\w.-]", "_", stem, flags=re.ASCII)[:64]
     return f"safetensors.{os.getuid()}/{stem}.{digest}/"
+
+
+def name_of_file(path):
+    """name_of_files() of one."""
+    return name_of_files([path])
 
 
 def _attach(filename, prefix, client):

@@ -1,11 +1,12 @@
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from . import Bundle, Client
 
 _Path = str | os.PathLike[str]
 
+def name_of_files(paths: Sequence[_Path]) -> str: ...
 def name_of_file(path: _Path) -> str: ...
 
 class safe_open:

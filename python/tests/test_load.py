@@ -11,7 +11,7 @@ import pytest
 
 import fsdp
 from conftest import BUILD, start, until
-from fsdp.safetensors import load_file, name_of_file, safe_open, save_file
+from fsdp.safetensors import load_file, name_of_file, name_of_files, safe_open, save_file
 
 N, SIZE = 24, 1 << 20
 
@@ -231,6 +231,16 @@ def test_another_file_of_the_same_path_is_another_bundle(c, model):
     save_file({"w1": np.full(3, 9, "u1")}, model)
     assert name_of_file(model) != first
     assert load_file(model, client=c, framework="np")["w1"].tolist() == [9, 9, 9]
+
+
+def test_files_have_a_bundle_that_changes_with_each(model, tmp_path):
+    files = [model, tmp_path / "2.safetensors"]
+    save_file({"a": np.arange(3)}, files[1])
+    first = name_of_files(files)
+    assert first.split("/")[1].startswith(f"{tmp_path.name[:64]}.")
+    assert first == name_of_files(files) != name_of_files(files[:1])
+    save_file({"a": np.arange(4)}, files[1])
+    assert name_of_files(files) != first
 
 
 def test_a_file_is_written_whole_or_not(tmp_path):
