@@ -1,6 +1,8 @@
 """Makes the wheel of what CMake has built: the target python_wheel runs it in
 build/<preset>/python."""
 
+import pathlib
+
 from setuptools import Distribution, setup
 
 import fsdp
@@ -19,6 +21,7 @@ setup(
     description="The tensors of a node, shared between processes without copies",
     python_requires=">=3.11",
     packages=["fsdp"],
+    entry_points=pathlib.Path("entry_points.txt").read_text(),
     package_data={"fsdp": ["*.so*", "*.pyi", "py.typed"]},
     distclass=Binary,
     zip_safe=False,

@@ -1,3 +1,4 @@
+import importlib.metadata
 import os
 import subprocess
 import sys
@@ -25,6 +26,12 @@ def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(tmp_path):
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
+    points = {
+        (point.group, point.name)
+        for dist in importlib.metadata.distributions(path=[str(tmp_path / "site")])
+        for point in dist.entry_points
+    }
+    assert points == {("vllm.general_plugins", "fsdpd")}
     seen = subprocess.run(
         [
             sys.executable,

@@ -68,6 +68,16 @@ is_hardened()
 	readelf -n "$1" | grep -q SHSTK && objdump -d "$1" | grep -q endbr64
 }
 
+# As vLLM looks for it.
+plug_in_is_found()
+(
+	cd "$dir"/unpacked/python3-fsdp_*/usr/lib/python3/dist-packages &&
+		/usr/bin/python3 -S -c '
+from importlib.metadata import entry_points
+assert "fsdpd" in entry_points(group="vllm.general_plugins").names
+'
+)
+
 # Build as another user would.
 build_again()
 (
@@ -105,6 +115,7 @@ for package in fsdpd libfsdp0 fsdp-tools python3-fsdp; do
 	check "$package names its libraries" eval "dpkg-deb -f '$packages'/${package}_*.deb \
 		Depends | grep 'libc6 (>= '"
 done
+check "vLLM finds its plug-in" plug_in_is_found
 check "no path of the build is in them" \
 	eval '! grep -rF "$dir" "$dir/unpacked"'
 check "lintian finds no error" lintian --fail-on error --allow-root \
