@@ -1,6 +1,7 @@
 """vLLM loads and updates models from the broker; its interface is a stub here."""
 
 import json
+import pathlib
 import sys
 import types
 
@@ -10,9 +11,11 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import fsdp
 import vllm_stub
+from conftest import start
 from fsdp.safetensors import save_file
 from tiny_model import Model
 
+TESTS = pathlib.Path(__file__).parent
 FIRST = {"embed.weight": torch.arange(8.0).reshape(4, 2).bfloat16(), "norm": torch.ones(2)}
 
 
@@ -144,3 +147,128 @@ def test_all_ranks_can_load_the_same_version(engine, c, empty):
     publish(c, later(1), replace=True, keep=2)
     engine.start(empty, Model(), bundle="llama/@1")
     assert has(engine.model, FIRST)
+
+
+def test_an_update_that_fails_leaves_the_model(engine, c, empty):
+    publish(c, FIRST)
+    engine.start(empty, Model(), bundle="llama/")
+    for path in ("fsdpd:none/", "fsdpd:llama/@7"):
+        with pytest.raises(fsdp.Error, match=f"no bundle {path[6:]}; publish it"):
+            engine.update(path)
+    assert has(engine.model, FIRST)
+
+
+@pytest.mark.parametrize(
+    "path, extra, why",
+    [
+        ("", {"bundles": "llama/"}, "'bundles', which fsdpd does not know; use bundle"),
+        ("", {"bundle": 7}, "7 for 'bundle'; give a str"),
+        ("", {"private": "yes"}, "'yes' for 'private'; give a bool"),
+        ("", {"bundle": "llama/@new"}, "not a version of a bundle; give a number"),
+        ("", {"bundle": "llama/@0"}, "not a version of a bundle; give a number"),
+        ("", {"bundle": "llama/"}, "no bundle llama/; publish it"),
+        ("", {}, "has no safetensors files; convert the model"),
+        ("/none/such", {}, "there is no folder /none/such; give that of the model"),
+        ("", {"socket": "/none/such"}, "cannot connect to fsdpd at /none/such.*; start it"),
+    ],
+)
+def test_what_is_wrong_is_said(engine, empty, path, extra, why):
+    with pytest.raises(fsdp.Error, match=why):
+        engine.start(path or empty, Model(), **extra)
+
+
+class Rude(Model):
+    """A model that changes what it is given."""
+
+    def load_weights(self, weights):
+        return super().load_weights((name, weight.add_(1)) for name, weight in weights)
+
+
+def test_a_model_may_change_private_weights(engine, c, folder):
+    publish(c, FIRST)
+    engine.start(folder, Rude(), private=True)
+    assert has(engine.model, later(1))
+    engine.update("fsdpd:llama/")
+    assert has(engine.model, later(1))
+    assert c["llama/norm"].torch().equal(FIRST["norm"])
+
+
+def test_a_model_says_where_more_weights_are(engine, tmp_path, empty):
+    (tmp_path / "more" / "sub").mkdir(parents=True)
+    save_file({"weight": FIRST["embed.weight"]}, tmp_path / "more" / "sub" / "x.safetensors")
+    save_file({"norm": FIRST["norm"]}, empty / "part.safetensors")
+    save_file(later(9), empty / "rest.safetensors")
+    model = Model()
+    model.allow_patterns_overrides = ["p*.safetensors"]
+    source = engine.stub.DefaultModelLoader.Source(str(tmp_path / "more"), None, prefix="embed.")
+    source.subfolder = "sub"
+    model.secondary_weights = [source]
+    engine.start(empty, model)
+    assert has(model, FIRST)
+
+
+def test_a_model_of_the_hub_is_downloaded(engine, monkeypatch, folder):
+    asked = []
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = lambda *args, **more: asked.append((args, more)) or str(folder)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    engine.start("meta/llama", Model(), revision="main")
+    assert has(engine.model, FIRST)
+    ((args, more),) = asked
+    assert args == ("meta/llama",) and more.pop("ignore_patterns", 0) != 0
+    assert more == {
+        "revision": "main",
+        "cache_dir": "/cache",
+        "allow_patterns": ["*.safetensors", "*model.safetensors.index.json"],
+    }
+
+
+# --- of one engine ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", [Vllm], indirect=True)
+def test_vllm_is_told_which_weights_lack(engine, c, empty):
+    publish(c, {"norm": FIRST["norm"]})
+    with pytest.raises(fsdp.Invalid, match="lack embed.weight; publish"):
+        engine.start(empty, Model(), bundle="llama/")
+    model = Model()
+    model.embed.quant_method = types.SimpleNamespace(uses_meta_device=True)
+    engine.start(empty, model, bundle="llama/")
+    config = types.SimpleNamespace(model="", revision=None, quantization="fp8")
+    engine.loader(bundle="llama/").load_weights(Model(), config)
+
+
+# --- several processes --------------------------------------------------------
+
+REPLICAS = """
+import os, sys
+sys.path.insert(0, sys.argv[1])
+import fsdp.torch, vllm_stub
+from tiny_model import Model
+vllm_stub.install()
+vllm_stub.load_general_plugins()
+config = vllm_stub.ModelConfig(sys.argv[2], make=Model)
+config = vllm_stub.VllmConfig(config, vllm_stub.LoadConfig("fsdpd"))
+r, w = os.pipe()
+children = []
+for _ in range(4):
+    children.append(os.fork())
+    if children[-1] == 0:
+        os.close(w)
+        os.read(r, 1)  # Until all of them are there.
+        model = vllm_stub.get_model(vllm_config=config)
+        os._exit(model.norm.tolist() != [1, 1])
+os.close(w)
+print([os.waitpid(child, 0)[1] for child in children])
+"""
+
+
+def test_processes_that_start_at_once_load_once(broker, c, folder):
+    process = start(broker, REPLICAS, arguments=[TESTS, folder])
+    assert process.communicate(timeout=300) == ("[0, 0, 0, 0]\n", "")
+    assert len(bundles(c)) == 1
+
+
+def test_nobody_imports_an_engine_without_need(broker):
+    script = "import fsdp, sys; print({'vllm'} & set(sys.modules))"
+    assert start(broker, script).communicate() == ("set()\n", "")
