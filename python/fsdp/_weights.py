@@ -107,12 +107,13 @@ def _files_in(folder, patterns):
 
 def attach(source, load_config, options):
     """The bundle of a source: an object with `model_or_path`, `revision` and
-    `allow_patterns_overrides`, as the engines describe their weights."""
+    `allow_patterns_overrides`, as both engines describe their weights."""
     client, path = default(options.socket), source.model_or_path
     if path.startswith(_SCHEME):
         return _bundle_of(path.removeprefix(_SCHEME), client)
     patterns = source.allow_patterns_overrides
     folder = _folder_of(path, source.revision, load_config, patterns)
+    # SGLang's sources have no subfolder.
     folder = os.path.join(folder, getattr(source, "subfolder", None) or "")
     files = _files_in(folder, patterns)
     return load_once(files, name_of_files(files), client=client)

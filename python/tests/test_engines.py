@@ -1,4 +1,5 @@
-"""vLLM loads and updates models from the broker; its interface is a stub here."""
+"""vLLM and SGLang load and update models from the broker: their interfaces are
+stubs here."""
 
 import json
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import fsdp
+import sglang_stub
 import vllm_stub
 from conftest import start
 from fsdp.safetensors import save_file
@@ -47,13 +49,40 @@ class Vllm:
         return vllm_stub.get_model_loader(vllm_stub.LoadConfig("fsdpd", None, extra))
 
 
-@pytest.fixture(params=[Vllm])
+class Sglang:
+    stub = sglang_stub
+
+    def __init__(self):
+        sglang_stub.load_plugins()
+        assert "fsdp._sglang_loader" not in sys.modules  # It would import SGLang.
+
+    def start(self, path, model, revision=None, **extra):
+        self.config = sglang_stub.ModelConfig(str(path), revision, make=lambda: model)
+        self.model = sglang_stub.get_model(
+            model_config=self.config,
+            load_config=sglang_stub.LoadConfig("private", "/cache", extra),
+            device_config=sglang_stub.DeviceConfig(),
+        )
+
+    def update(self, path):
+        updater = sglang_stub.WeightUpdater(
+            model_config=self.config, get_model=lambda: self.model
+        )
+        is_done, why = updater.update_weights_from_disk(path, "private")
+        if not is_done:
+            raise fsdp.Error(why)
+
+    def loader(self, **extra):
+        return sglang_stub.get_model_loader(sglang_stub.LoadConfig("private", None, extra))
+
+
+@pytest.fixture(params=[Vllm, Sglang])
 def engine(request, c):
     before = set(sys.modules)
     request.param.stub.install()
     yield request.param()
     for name in set(sys.modules) - before:
-        if name.startswith(("vllm", "fsdp._vllm")):
+        if name.startswith(("vllm", "sglang", "fsdp._vllm", "fsdp._sglang")):
             del sys.modules[name]
 
 
@@ -188,6 +217,7 @@ def test_a_model_may_change_private_weights(engine, c, folder):
     publish(c, FIRST)
     engine.start(folder, Rude(), private=True)
     assert has(engine.model, later(1))
+    # Of SGLang an update has no options.
     engine.update("fsdpd:llama/")
     assert has(engine.model, later(1))
     assert c["llama/norm"].torch().equal(FIRST["norm"])
@@ -201,7 +231,10 @@ def test_a_model_says_where_more_weights_are(engine, tmp_path, empty):
     model = Model()
     model.allow_patterns_overrides = ["p*.safetensors"]
     source = engine.stub.DefaultModelLoader.Source(str(tmp_path / "more"), None, prefix="embed.")
-    source.subfolder = "sub"
+    if engine.stub is vllm_stub:
+        source.subfolder = "sub"
+    else:
+        source.allow_patterns_overrides = ["sub/*"]
     model.secondary_weights = [source]
     engine.start(empty, model)
     assert has(model, FIRST)
@@ -238,6 +271,23 @@ def test_vllm_is_told_which_weights_lack(engine, c, empty):
     engine.loader(bundle="llama/").load_weights(Model(), config)
 
 
+@pytest.mark.parametrize("engine", [Sglang], indirect=True)
+def test_sglang_is_told_what_its_format_private_is(engine, caplog):
+    sglang_stub.load_plugins()
+    assert not caplog.records
+    sys.modules["sglang.private.private_model_loader"] = types.ModuleType("theirs")
+    sglang_stub.load_plugins()
+    assert "is not fsdpd's" in caplog.text
+    with pytest.raises(AttributeError):
+        engine.loader()
+
+
+@pytest.mark.parametrize("engine", [Sglang], indirect=True)
+def test_sglang_loads_drafts_by_itself(engine):
+    with pytest.raises(fsdp.Invalid, match="--speculative-draft-load-format auto"):
+        sglang_stub.get_model_loader(sglang_stub.LoadConfig("private", draft_model_idx=1))
+
+
 # --- several processes --------------------------------------------------------
 
 REPLICAS = """
@@ -270,5 +320,5 @@ def test_processes_that_start_at_once_load_once(broker, c, folder):
 
 
 def test_nobody_imports_an_engine_without_need(broker):
-    script = "import fsdp, sys; print({'vllm'} & set(sys.modules))"
+    script = "import fsdp, fsdp._sglang, sys; print({'vllm', 'sglang'} & set(sys.modules))"
     assert start(broker, script).communicate() == ("set()\n", "")

@@ -31,7 +31,7 @@ def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(tmp_path):
         for dist in importlib.metadata.distributions(path=[str(tmp_path / "site")])
         for point in dist.entry_points
     }
-    assert points == {("vllm.general_plugins", "fsdpd")}
+    assert points == {("vllm.general_plugins", "fsdpd"), ("sglang.srt.plugins", "fsdpd")}
     seen = subprocess.run(
         [
             sys.executable,

@@ -68,13 +68,14 @@ is_hardened()
 	readelf -n "$1" | grep -q SHSTK && objdump -d "$1" | grep -q endbr64
 }
 
-# As vLLM looks for it.
-plug_in_is_found()
+# As the engines look for them.
+plug_ins_are_found()
 (
 	cd "$dir"/unpacked/python3-fsdp_*/usr/lib/python3/dist-packages &&
 		/usr/bin/python3 -S -c '
 from importlib.metadata import entry_points
-assert "fsdpd" in entry_points(group="vllm.general_plugins").names
+for group in "vllm.general_plugins", "sglang.srt.plugins":
+    assert "fsdpd" in entry_points(group=group).names, group
 '
 )
 
@@ -115,7 +116,7 @@ for package in fsdpd libfsdp0 fsdp-tools python3-fsdp; do
 	check "$package names its libraries" eval "dpkg-deb -f '$packages'/${package}_*.deb \
 		Depends | grep 'libc6 (>= '"
 done
-check "vLLM finds its plug-in" plug_in_is_found
+check "vLLM and SGLang find their plug-ins" plug_ins_are_found
 check "no path of the build is in them" \
 	eval '! grep -rF "$dir" "$dir/unpacked"'
 check "lintian finds no error" lintian --fail-on error --allow-root \
