@@ -632,6 +632,18 @@ static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 	return 0;
 }
 
+/* A mistyped prefix must not pass for a backup, and a broker that has lost all
+ * must not empty one. */
+static int nothing_to_save(const struct save *save, struct error *err)
+{
+	if (*save->prefix)
+		return error_set(err, -ENOENT,
+				 "no name begins with '%s': %s is as it was",
+				 save->prefix, save->directory);
+	return error_set(err, -ENOENT, "nothing is published: %s is as it was",
+			 save->directory);
+}
+
 static int run_save(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
@@ -649,6 +661,8 @@ static int run_save(struct fsdp_client *client, const struct args *args,
 
 	if (r < 0)
 		r = broker_walk_failed(err, r);
+	else if (listing.n_entries == 0)
+		r = nothing_to_save(&save, err);
 	else if (!save.old || !save.entries || !save.names)
 		r = out_of_memory(err);
 	else

@@ -88,6 +88,10 @@ ctl save backup w/ >/dev/null
 check "what is gone goes from the save" "$python" save.py holds backup \
 	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
 check "with its file" test "$(find backup -name '*.safetensors' | wc -l)" = 4
+refuse "a prefix of nothing is not saved" 1 "no name begins with 'nix/'" \
+	save backup nix/
+check "and makes no directory" eval \
+	'! ctl save none nix/ && test ! -e none'
 
 # --- a save that is interrupted ------------------------------------------------
 
@@ -124,6 +128,8 @@ check "what is there stays" ctl_json \
 kill "$daemon" && wait "$daemon"
 start_broker
 check "another broker has nothing" ctl_json 'd == []' ls
+refuse "with nothing published a save changes nothing" 1 \
+	"nothing is published: backup is as it was" save backup
 check "restore publishes all of it" ctl_json \
 	"(d['restored'], d['kept']) == (4, 0)" restore backup
 check "with its digests" ctl_json \
