@@ -313,6 +313,28 @@ def open_page():
     return page
 
 
+def check_others(page):
+    """A user who is no member of admin_group sees totals, and why."""
+    other = folder / "other"
+    other.mkdir()
+    for path, mode in (folder, 0o711), (other, 0o777), (folder / "socket", 0o777):
+        path.chmod(mode)
+    exporter = start("setpriv", "--reuid", 65533, "--regid", 65534,
+                     "--clear-groups", build / "fsdp-exporter", "--port", 0,
+                     "--port-file", other / "port")
+    until("another user's exporter listens", lambda:
+          (other / "port").exists()
+          and (other / "port").read_text().endswith("\n"))
+    page.open(f"http://127.0.0.1:{(other / 'port').read_text().strip()}/")
+    page.wait('document.getElementById("tensors-more")?.textContent === '
+              '"2 tensors of other users"')
+    check("the page says how to see others' memory", "1 chunk of other users: "
+          "listed if fsdp-exporter has the group admin_group" in page.text())
+    page.open(f"http://127.0.0.1:{port}/")
+    page.wait(f'location.port === "{port}"')
+    exporter.kill()
+
+
 def check_kinds(page):
     page.wait('document.getElementById("state")?.textContent === "up"')
     said = page.text()
@@ -454,8 +476,10 @@ try:
     check_hosts()
     check_status()
     check_scrapers()
-    add_kinds()
     page = open_page() if chromium.find() else None
+    if page and os.getuid() == 0 and shutil.which("setpriv"):
+        check_others(page)
+    add_kinds()
     if page:
         check_kinds(page)
         check_sizes(page)

@@ -268,8 +268,10 @@ function drawMore(name, shown, n, noun, verb) {
 	let said = "";
 	if (n === 0)
 		said = tables[name].empty;
+	else if (n > shown && shown)
+		said = "and " + counted(n - shown, "more " + noun) + ": fsdpctl " + verb + " lists them all";
 	else if (n > shown)
-		said = (shown ? "and " : "") + counted(n - shown, (shown ? "more " : "") + noun) + ": fsdpctl " + verb + " lists them all";
+		said = counted(n, noun) + " of other users";
 	text(more, said);
 	more.hidden = !said;
 }
@@ -505,6 +507,10 @@ function drawMap(doc) {
 			attribute(nodes[k], "class", rect.c + (width < 4 ? " thin" : "") + (isOn ? " on" : ""));
 		});
 	});
+	// All users' chunks are counted, but only those that may be seen are listed.
+	text($("map-empty"), doc.counters.chunks > 0 ?
+		counted(doc.counters.chunks, "chunk") + " of other users: listed if fsdp-exporter has the group admin_group (docs/metrics.md)" :
+		"There is no memory yet: the first tensor makes a chunk.");
 	$("map-empty").hidden = shown.length > 0;
 	text($("map-more"), "and " + counted(chunks.length - shown.length, "more chunk"));
 	$("map-more").hidden = chunks.length <= shown.length;
