@@ -1,6 +1,8 @@
 """What SGLang 0.5.23 publishes of model loaders, updates and plug-ins: its names
 and signatures, with as much behaviour as a loader meets. install() makes it
 SGLang.
+
+test_engines.py compares it with SGLang, where that is installed.
 """
 
 import dataclasses

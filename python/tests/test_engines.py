@@ -1,8 +1,10 @@
 """vLLM and SGLang load and update models from the broker: their interfaces are
-stubs here."""
+stubs here, but for the last test."""
 
+import importlib.util
 import json
 import pathlib
+import subprocess
 import sys
 import types
 
@@ -31,7 +33,7 @@ def has(model, weights):
 
 
 class Vllm:
-    stub = vllm_stub
+    stub, refused = vllm_stub, "^"
 
     def __init__(self):
         vllm_stub.load_general_plugins()
@@ -50,7 +52,7 @@ class Vllm:
 
 
 class Sglang:
-    stub = sglang_stub
+    stub, refused = sglang_stub, "^Failed to get weights iterator: "
 
     def __init__(self):
         sglang_stub.load_plugins()
@@ -182,7 +184,7 @@ def test_an_update_that_fails_leaves_the_model(engine, c, empty):
     publish(c, FIRST)
     engine.start(empty, Model(), bundle="llama/")
     for path in ("fsdpd:none/", "fsdpd:llama/@7"):
-        with pytest.raises(fsdp.Error, match=f"no bundle {path[6:]}; publish it"):
+        with pytest.raises(fsdp.Error, match=f"{engine.refused}there is no bundle {path[6:]};"):
             engine.update(path)
     assert has(engine.model, FIRST)
 
@@ -288,7 +290,7 @@ def test_sglang_loads_drafts_by_itself(engine):
         sglang_stub.get_model_loader(sglang_stub.LoadConfig("private", draft_model_idx=1))
 
 
-# --- several processes --------------------------------------------------------
+# --- several processes, and the real engines ----------------------------------
 
 REPLICAS = """
 import os, sys
@@ -322,3 +324,18 @@ def test_processes_that_start_at_once_load_once(broker, c, folder):
 def test_nobody_imports_an_engine_without_need(broker):
     script = "import fsdp, fsdp._sglang, sys; print({'vllm', 'sglang'} & set(sys.modules))"
     assert start(broker, script).communicate() == ("set()\n", "")
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang"])
+def test_the_stub_is_what_the_engine_has(broker, c, name, folder):
+    """In another Python, in which the stubs are not installed."""
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    publish(c, FIRST)
+    script = TESTS / "real_engine.py"
+    done = subprocess.run(
+        [sys.executable, script, name, folder], capture_output=True, text=True
+    )
+    if done.returncode == 77:
+        pytest.skip(f"{name} cannot be imported: {done.stdout.strip()}")
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,7 @@
 """What vLLM 0.33.0 publishes of model loaders and plug-ins: its names and
 signatures, with as much behaviour as a loader meets. install() makes it vLLM.
+
+test_engines.py compares it with vLLM, where that is installed.
 """
 
 import dataclasses
