@@ -3,7 +3,7 @@
  * broker refuses it with its code and a sentence that names the object, and
  * changes nothing.
  *
- *	CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
+ *	CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 300);
  */
 #pragma once
 #include "proto/error.h"

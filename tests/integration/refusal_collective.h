@@ -4,7 +4,7 @@
  * of the ranks succeed.
  *
  *	CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
- *		      .timeout = 60);
+ *		      .timeout = 300);
  */
 #pragma once
 #include "proto/error.h"

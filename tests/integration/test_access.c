@@ -96,8 +96,8 @@ static void teardown(void)
 	munmap(shared, sizeof(*shared));
 }
 
-CHECKED_SUITE(access, setup, teardown, .timeout = 30);
-CHECKED_SUITE(access_identity, setup_empty, teardown, .timeout = 30);
+CHECKED_SUITE(access, setup, teardown, .timeout = 300);
+CHECKED_SUITE(access_identity, setup_empty, teardown, .timeout = 300);
 
 /* Let Alice publish a tensor of this access, full of the pattern. */
 static void show(uint32_t gid, uint32_t mode)

@@ -75,7 +75,7 @@ static void teardown(void)
 	(void)munmap(talk, sizeof(*talk));
 }
 
-CHECKED_SUITE(access_channel, setup, teardown, .timeout = 30);
+CHECKED_SUITE(access_channel, setup, teardown, .timeout = 300);
 
 static int do_make(void)
 {

@@ -138,7 +138,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(access_collective, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(access_collective, .init = setup, .fini = teardown, .timeout = 300);
 
 static int ask(struct actor *actor, struct request request)
 {

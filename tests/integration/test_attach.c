@@ -31,9 +31,9 @@ static void open_waiting(void)
 	open_counted();
 }
 
-TestSuite(attach, .init = open_counted, .fini = stage_close, .timeout = 60);
+TestSuite(attach, .init = open_counted, .fini = stage_close, .timeout = 300);
 TestSuite(attach_waiting, .init = open_waiting, .fini = stage_close,
-	  .timeout = 60);
+	  .timeout = 300);
 
 static void commit_model(const char *name, int n)
 {

@@ -45,7 +45,7 @@ static void teardown(void)
 	crew_teardown();
 }
 
-CHECKED_SUITE(barrier, setup, teardown, .timeout = 60);
+CHECKED_SUITE(barrier, setup, teardown, .timeout = 300);
 
 static int meet(void)
 {

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-TestSuite(bundle_wait, .fini = users_stop, .timeout = 120);
+TestSuite(bundle_wait, .fini = users_stop, .timeout = 300);
 
 static const struct request PING = {.kind = MESSAGE_PING};
 

@@ -18,7 +18,7 @@
 #define CAPACITY 4096
 #define NAME     "data/batches"
 
-CHECKED_SUITE(channel, client_setup, client_teardown, .timeout = 60);
+CHECKED_SUITE(channel, client_setup, client_teardown, .timeout = 300);
 
 static const struct fsdp_channel_options OPTIONS = {
 	.capacity = CAPACITY, .n_slots = 4, .timeout_ms = 10000};

@@ -44,7 +44,7 @@ static void tear_down(void)
 	chaos_stop(&chaos);
 }
 
-TestSuite(channel_death, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(channel_death, .init = set_up, .fini = tear_down, .timeout = 300);
 
 static struct fsdp_channel *open_as(struct fsdp_client *of,
 				    enum fsdp_channel_role role)

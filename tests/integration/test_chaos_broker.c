@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-TestSuite(broker_dies_during, .timeout = 120);
+TestSuite(broker_dies_during, .timeout = 300);
 
 /* --- alloc --------------------------------------------------------------- */
 

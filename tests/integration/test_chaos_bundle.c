@@ -5,7 +5,7 @@
 #include "tests/lib/ranks.h"
 #include <errno.h>
 
-TestSuite(broker_dies_during, .timeout = 120);
+TestSuite(broker_dies_during, .timeout = 300);
 
 static void check_bundle(struct stage *stage, uint64_t version)
 {

@@ -15,7 +15,7 @@ static struct fsdp_channel *from, *to;
 static struct fsdp_item *held;
 static struct fsdp_tensor *kept;
 
-TestSuite(broker_dies_during, .timeout = 120);
+TestSuite(broker_dies_during, .timeout = 300);
 
 static void send_number(uint64_t number)
 {

@@ -360,7 +360,7 @@ static void die_everywhere(child_fn *fn)
 		cr_assert(is_published(NAMES[i], 1));
 }
 
-TestSuite(client_dies, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(client_dies, .init = set_up, .fini = tear_down, .timeout = 300);
 
 Test(client_dies, as_a_producer)
 {

@@ -208,7 +208,7 @@ static void tear_down(void)
 	gpu_close();
 }
 
-TestSuite(chaos_device, .init = set_up, .fini = tear_down, .timeout = 200);
+TestSuite(chaos_device, .init = set_up, .fini = tear_down, .timeout = 300);
 
 /* Use each operation once, in a process of its own. */
 static void use_device(void *unused)

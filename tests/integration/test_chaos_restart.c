@@ -77,7 +77,7 @@ static void tear_down(void)
 	chaos_stop(&chaos);
 }
 
-TestSuite(restart, .init = set_up, .fini = tear_down, .timeout = 120);
+TestSuite(restart, .init = set_up, .fini = tear_down, .timeout = 300);
 
 static void need_points(void)
 {

@@ -137,7 +137,7 @@ static void await_deadlines(struct fsdp_client *client)
 	} while (n_mortal > 0 || now.tickets > 0);
 }
 
-Test(soak, leaves_the_books_in_balance, .timeout = 90)
+Test(soak, leaves_the_books_in_balance, .timeout = 300)
 {
 	uint64_t seed = choose_seed("FSDP_SOAK_SEED");
 	struct crew crew = {.chance = {seed << 1 | 1}};

@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 60);
+CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 300);
 
 Test(client, a_published_tensor_is_found_by_another_process_s_connection)
 {

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-CHECKED_SUITE(client_bundle, client_setup, client_teardown, .timeout = 60);
+CHECKED_SUITE(client_bundle, client_setup, client_teardown, .timeout = 300);
 
 static const char *const MEMBERS[] = {"test/model/w", "test/model/b"};
 

@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 CHECKED_SUITE(client_restart, client_setup_supervised, client_teardown,
-	      .timeout = 30);
-CHECKED_SUITE(client_lost, client_setup, client_teardown, .timeout = 60);
+	      .timeout = 300);
+CHECKED_SUITE(client_lost, client_setup, client_teardown, .timeout = 300);
 
 Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
 {

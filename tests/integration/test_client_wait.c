@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <pthread.h>
 
-CHECKED_SUITE(client_wait, client_setup, client_teardown, .timeout = 60);
+CHECKED_SUITE(client_wait, client_setup, client_teardown, .timeout = 300);
 
 Test(client_wait, one_thread_gets_what_another_publishes_on_the_same_connection)
 {

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-CHECKED_SUITE(collective, crew_setup_supervised, crew_teardown, .timeout = 120);
+CHECKED_SUITE(collective, crew_setup_supervised, crew_teardown, .timeout = 300);
 
 static const struct crew DEFAULTS = {.n_layers = 0};
 static const struct crew SHORT_TIMEOUT = {.options = {.timeout_ms = 1000}};

@@ -134,7 +134,7 @@ static void need_ranks_that_work(void)
 		cr_skip_test("fsdp-worker does the work");
 }
 
-TestSuite(collective_restart, .timeout = 120);
+TestSuite(collective_restart, .timeout = 300);
 
 Test(collective_restart, a_gather_by_the_broker_s_engine_keeps_the_step)
 {

@@ -28,7 +28,7 @@ static void setup(void)
 	seed = choose_seed("FSDP_TEST_COLLECTIVE_SEED");
 }
 
-CHECKED_SUITE(collective_values, setup, crew_teardown, .timeout = 120);
+CHECKED_SUITE(collective_values, setup, crew_teardown, .timeout = 300);
 
 static struct fsdp_comm *comm(void)
 {

@@ -72,7 +72,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(comm, setup, teardown, .timeout = 60);
+CHECKED_SUITE(comm, setup, teardown, .timeout = 300);
 
 static void start_with(uint32_t n, size_t n_layers, int32_t timeout_ms)
 {

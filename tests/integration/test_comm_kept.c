@@ -54,7 +54,7 @@ static void teardown(void)
 	chaos_stop(&chaos);
 }
 
-CHECKED_SUITE(comm_kept, setup, teardown, .timeout = 120);
+CHECKED_SUITE(comm_kept, setup, teardown, .timeout = 300);
 
 static void set_crew(const struct layer *layers, size_t n, uint64_t ttl_ms)
 {

@@ -72,7 +72,7 @@ static struct fsdp_client *connect_to(const struct daemon *daemon)
 	return client;
 }
 
-TestSuite(fsdpd, .timeout = 30);
+TestSuite(fsdpd, .timeout = 300);
 
 Test(fsdpd, wrong_arguments_end_with_status_2)
 {

@@ -23,7 +23,7 @@ static void tear_down(void)
 	chaos_stop(&chaos);
 }
 
-TestSuite(descriptors, .fini = tear_down, .timeout = 120);
+TestSuite(descriptors, .fini = tear_down, .timeout = 300);
 
 static void need_points(void)
 {

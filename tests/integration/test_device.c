@@ -194,7 +194,7 @@ static void teardown(void)
 	gpu_close();
 }
 
-TestSuite(device, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(device, .init = setup, .fini = teardown, .timeout = 300);
 
 Test(device, a_published_tensor_is_read_by_another_process)
 {

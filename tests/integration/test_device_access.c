@@ -51,9 +51,9 @@ static void close_for_two(void)
 }
 
 TestSuite(device_access, .init = open_for_two, .fini = close_for_two,
-	  .timeout = 60);
+	  .timeout = 300);
 TestSuite(device_access_readonly, .init = open_with_readonly,
-	  .fini = close_for_two, .timeout = 60);
+	  .fini = close_for_two, .timeout = 300);
 
 static void need_root(void)
 {

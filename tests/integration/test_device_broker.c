@@ -64,7 +64,7 @@ static void end(void)
 	gpu_close();
 }
 
-TestSuite(device_broker, .init = begin, .fini = end, .timeout = 60);
+TestSuite(device_broker, .init = begin, .fini = end, .timeout = 300);
 
 static void must_alloc(struct wire *wire, const struct device_uuid *gpu,
 		       int64_t size, struct tensor_place *ret)

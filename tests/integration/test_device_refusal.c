@@ -46,7 +46,7 @@ static void end(void)
 	gpu_close();
 }
 
-TestSuite(device_refusal, .init = begin, .fini = end, .timeout = 60);
+TestSuite(device_refusal, .init = begin, .fini = end, .timeout = 300);
 
 static int alloc_on(const struct fsdp_device *device, struct fsdp_tensor **ret)
 {

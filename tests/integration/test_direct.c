@@ -30,7 +30,7 @@ static const struct layer LAYERS[] = {
 };
 #define N_LAYERS 3
 
-CHECKED_SUITE(direct, crew_setup_supervised, crew_teardown, .timeout = 60);
+CHECKED_SUITE(direct, crew_setup_supervised, crew_teardown, .timeout = 300);
 
 static const struct crew CREW = {.layers = LAYERS, .n_layers = N_LAYERS};
 

@@ -431,7 +431,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(disorder, setup, teardown, .timeout = 120);
+CHECKED_SUITE(disorder, setup, teardown, .timeout = 300);
 
 static void run(uint64_t seed)
 {

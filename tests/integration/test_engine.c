@@ -72,7 +72,7 @@ static bool is_gone(int timeout_ms)
 	return poll(&fd, 1, timeout_ms) == 1;
 }
 
-TestSuite(engine, .timeout = 60);
+TestSuite(engine, .timeout = 300);
 
 Test(engine, an_ordered_stop_takes_the_worker_along)
 {

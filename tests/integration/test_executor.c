@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 
 TestSuite(executor, .init = executor_set_up, .fini = executor_tear_down,
-	  .timeout = 60);
+	  .timeout = 300);
 
 /* --- where it is --------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 
 TestSuite(executor_nodes, .init = executor_set_up, .fini = executor_tear_down,
-	  .timeout = 60);
+	  .timeout = 300);
 
 static uint8_t *nccl_id; /* shared */
 static _Atomic bool *has_id;

@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-TestSuite(flood, .fini = users_stop, .timeout = 30);
+TestSuite(flood, .fini = users_stop, .timeout = 300);
 
 /* Send the request until the socket is full. Returns how often. */
 static int send_until_full(struct wire *wire, const struct request *request)

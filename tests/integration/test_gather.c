@@ -57,7 +57,7 @@ static const struct layer WITH_ROOT[] = {
 	LAYER("l3", LARGE, CAST),
 };
 
-CHECKED_SUITE(gather, crew_setup, crew_teardown, .timeout = 60);
+CHECKED_SUITE(gather, crew_setup, crew_teardown, .timeout = 300);
 
 static void start(uint32_t n, const struct crew *crew)
 {

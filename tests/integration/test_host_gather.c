@@ -24,7 +24,7 @@ static const struct layer LAYERS[] = {
 #define N_LAYERS 3
 
 CHECKED_SUITE(host_gather, crew_setup_supervised, crew_teardown,
-	      .timeout = 120);
+	      .timeout = 300);
 
 static const struct crew CREW = {.layers = LAYERS, .n_layers = N_LAYERS};
 

@@ -24,7 +24,7 @@ static const struct layer LAYERS[] = {
 static const struct crew CREW = {
 	.options = {.timeout_ms = TIMEOUT_MS}, .layers = LAYERS, .n_layers = 1};
 
-CHECKED_SUITE(host_reduce, crew_setup, crew_teardown, .timeout = 60);
+CHECKED_SUITE(host_reduce, crew_setup, crew_teardown, .timeout = 300);
 
 static int hand_in(void)
 {

@@ -36,7 +36,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(inspect, setup, teardown, .timeout = 120);
+CHECKED_SUITE(inspect, setup, teardown, .timeout = 300);
 
 static struct fsdp_tensor *make(uint64_t size)
 {

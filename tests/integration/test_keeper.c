@@ -76,7 +76,7 @@ static void end(void)
 	rmdir(directory);
 }
 
-TestSuite(keeper, .init = setup, .fini = end, .timeout = 30);
+TestSuite(keeper, .init = setup, .fini = end, .timeout = 300);
 
 static bool has_answer(const struct wire *wire)
 {

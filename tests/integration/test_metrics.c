@@ -26,7 +26,7 @@ static void finish(void)
 	users_stop();
 }
 
-TestSuite(metrics, .init = setup, .fini = finish, .timeout = 60);
+TestSuite(metrics, .init = setup, .fini = finish, .timeout = 300);
 
 /* --- histograms ---------------------------------------------------------- */
 

@@ -43,7 +43,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(offload, setup, teardown, .timeout = 60);
+CHECKED_SUITE(offload, setup, teardown, .timeout = 300);
 
 static void start(uint32_t n)
 {

@@ -68,9 +68,9 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(pending, setup, teardown, .timeout = 60);
-CHECKED_SUITE(pending_restart, setup_supervised, teardown, .timeout = 60);
-CHECKED_SUITE(interrupt, setup, teardown, .timeout = 60);
+CHECKED_SUITE(pending, setup, teardown, .timeout = 300);
+CHECKED_SUITE(pending_restart, setup_supervised, teardown, .timeout = 300);
+CHECKED_SUITE(interrupt, setup, teardown, .timeout = 300);
 
 static void put(const char *name)
 {

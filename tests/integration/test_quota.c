@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-TestSuite(quota, .fini = users_stop, .timeout = 30);
+TestSuite(quota, .fini = users_stop, .timeout = 300);
 
 static struct request named_get(const char *const *name, int32_t timeout_ms)
 {

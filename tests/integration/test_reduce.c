@@ -39,7 +39,7 @@ static const struct layer KINDS[] = {
 };
 #define N_KINDS 5
 
-CHECKED_SUITE(reduce, crew_setup, crew_teardown, .timeout = 60);
+CHECKED_SUITE(reduce, crew_setup, crew_teardown, .timeout = 300);
 
 static void start(uint32_t n, const struct fsdp_comm_options *options)
 {

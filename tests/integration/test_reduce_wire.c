@@ -20,7 +20,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(reduce_wire, setup, teardown, .timeout = 60);
+CHECKED_SUITE(reduce_wire, setup, teardown, .timeout = 300);
 
 static struct wire *wire;
 static struct request asked;

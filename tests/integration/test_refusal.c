@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 300);
 
 /* --- tensors ------------------------------------------------------------- */
 

@@ -5,7 +5,7 @@
 #include "tests/integration/refusal.h"
 #include "tests/lib/leaks.h"
 
-CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 300);
 
 static struct request control_of(uint32_t action, uint64_t value)
 {

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
-	      .timeout = 60);
+	      .timeout = 300);
 
 /* --- joining and leaving ------------------------------------------------- */
 

@@ -44,7 +44,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-TestSuite(refusal_frame, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(refusal_frame, .init = setup, .fini = teardown, .timeout = 300);
 
 static void check_unchanged(const struct wire_counts *before, const char *what)
 {
@@ -416,7 +416,7 @@ Test(refusal_frame, of_files_that_are_not_the_session_s)
 
 /* --- the library --------------------------------------------------------- */
 
-TestSuite(refusal_client, .timeout = 30);
+TestSuite(refusal_client, .timeout = 300);
 
 static int try_connect(const char *path, struct fsdp_client **ret)
 {

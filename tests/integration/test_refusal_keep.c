@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 30);
+CHECKED_SUITE(refusal, refusal_setup, refusal_teardown, .timeout = 300);
 
 /* --- release, tickets ---------------------------------------------------- */
 

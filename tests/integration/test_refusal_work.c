@@ -7,7 +7,7 @@
 #include <math.h>
 
 CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
-	      .timeout = 60);
+	      .timeout = 300);
 
 /* --- unsharding ---------------------------------------------------------- */
 

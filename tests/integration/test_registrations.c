@@ -48,7 +48,7 @@ static void teardown(void)
 	daemon_stop(&daemons[0]);
 }
 
-TestSuite(registrations, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(registrations, .init = setup, .fini = teardown, .timeout = 300);
 
 static void start(size_t n_layers, uint32_t n_shards)
 {

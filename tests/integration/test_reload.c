@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-TestSuite(reload, .fini = users_stop, .timeout = 30);
+TestSuite(reload, .fini = users_stop, .timeout = 300);
 
 static struct fsdp_client *client;
 static char report[FSDP_RELOAD_REPORT_SIZE];

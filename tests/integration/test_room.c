@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-TestSuite(room, .fini = users_stop, .timeout = 30);
+TestSuite(room, .fini = users_stop, .timeout = 300);
 
 /* No quota is smaller than memory_max. */
 static const char SMALL[] = "[memory]\nmemory_max = 16M\n"

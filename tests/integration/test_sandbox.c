@@ -24,7 +24,7 @@ static void stop(void)
 	daemon_stop(&broker);
 }
 
-TestSuite(sandbox, .fini = stop, .timeout = 30);
+TestSuite(sandbox, .fini = stop, .timeout = 300);
 
 /* Start a broker that tries a system call. `driver`: "FSDP_LIBCUDA=PATH". */
 static void start_trying(const char *config, int call, const char *driver)

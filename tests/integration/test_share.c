@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-TestSuite(share, .init = sharing_open, .fini = sharing_close, .timeout = 120);
+TestSuite(share, .init = sharing_open, .fini = sharing_close, .timeout = 300);
 
 static int have(struct actor *actor, actor_fn *fn, const char *name)
 {

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 TestSuite(share_death, .init = sharing_open, .fini = sharing_close,
-	  .timeout = 120);
+	  .timeout = 300);
 
 static int have(struct actor *actor, actor_fn *fn, const char *name)
 {
@@ -264,7 +264,7 @@ static void close_chaos(void)
 	chaos_stop(&chaos);
 }
 
-TestSuite(share_chaos, .init = gpu_open, .fini = gpu_close, .timeout = 120);
+TestSuite(share_chaos, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* Use tensors in memory of both kinds. Whatever happens to the broker, each
  * step has the same result. */

@@ -20,7 +20,7 @@
 /* --- by the library ------------------------------------------------------ */
 
 TestSuite(share_refusal, .init = sharing_open, .fini = sharing_close,
-	  .timeout = 60);
+	  .timeout = 300);
 
 static void expect_refused(const void *memory, uint64_t size, int code,
 			   const char *part)
@@ -189,7 +189,7 @@ static void end_wire(void)
 	gpu_close();
 }
 
-TestSuite(share_wire, .init = begin_wire, .fini = end_wire, .timeout = 60);
+TestSuite(share_wire, .init = begin_wire, .fini = end_wire, .timeout = 300);
 
 /* This is a valid request for one tensor of 16 bytes. */
 struct offer {

@@ -246,7 +246,7 @@ static void tear_down(void)
 	gpu_close();
 }
 
-TestSuite(step_cost, .init = set_up, .fini = tear_down, .timeout = 60);
+TestSuite(step_cost, .init = set_up, .fini = tear_down, .timeout = 300);
 
 static void print(const char *form, const char *what, const struct cost *cost)
 {

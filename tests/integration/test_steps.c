@@ -55,7 +55,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(steps, setup, teardown, .timeout = 60);
+CHECKED_SUITE(steps, setup, teardown, .timeout = 300);
 
 static bool is_resharded(size_t layer)
 {

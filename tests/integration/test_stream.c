@@ -13,7 +13,7 @@
 
 static const struct fsdp_spec BYTES = {FSDP_U8, 1, {STAGE_SIZE}};
 
-TestSuite(stream, .init = stage_open, .fini = stage_close, .timeout = 60);
+TestSuite(stream, .init = stage_open, .fini = stage_close, .timeout = 300);
 
 /* --- writing ------------------------------------------------------------- */
 

@@ -11,7 +11,8 @@
 #include <signal.h>
 #include <string.h>
 
-TestSuite(stream_death, .init = stage_open, .fini = stage_close, .timeout = 60);
+TestSuite(stream_death, .init = stage_open, .fini = stage_close,
+	  .timeout = 300);
 
 static struct fsdp_tensor *get_tainted(const char *name)
 {

@@ -25,7 +25,7 @@ static void set_up(void)
 	stage_open();
 }
 
-TestSuite(stream_events, .init = set_up, .fini = stage_close, .timeout = 60);
+TestSuite(stream_events, .init = set_up, .fini = stage_close, .timeout = 300);
 
 /* This is the limit of events in flight and of releases that wait. */
 #define LIMIT 1000
@@ -499,7 +499,7 @@ static void set_up_small(void)
 }
 
 TestSuite(stream_events_room, .init = set_up_small, .fini = stage_close,
-	  .timeout = 60);
+	  .timeout = 300);
 
 /* Allocate more than half of the device. */
 static struct fsdp_tensor *alloc_much(int32_t timeout_ms)

@@ -13,7 +13,8 @@
 static struct fsdp_tensor *tensor;
 static CUstream stream;
 
-TestSuite(stuck_device, .init = stage_open, .fini = stage_close, .timeout = 60);
+TestSuite(stuck_device, .init = stage_open, .fini = stage_close,
+	  .timeout = 300);
 
 /* Connect with a short limit of waits for devices. */
 static void connect_briefly(void)

@@ -29,7 +29,7 @@ static void setup(void)
 	seed = choose_seed("FSDP_TEST_TRANSFER_SEED");
 }
 
-CHECKED_SUITE(transfer, setup, crew_teardown, .timeout = 120);
+CHECKED_SUITE(transfer, setup, crew_teardown, .timeout = 300);
 
 static struct fsdp_comm *comm(void)
 {

@@ -34,7 +34,7 @@ static void teardown(void)
 	daemon_stop(&daemon_);
 }
 
-CHECKED_SUITE(wire, setup, teardown, .timeout = 30);
+CHECKED_SUITE(wire, setup, teardown, .timeout = 300);
 
 /* --- hello --------------------------------------------------------------- */
 

@@ -37,7 +37,7 @@ static void setup_old_kernel(void)
 	daemon_start_with(&daemon_, &options);
 }
 
-CHECKED_SUITE(wire_challenge, setup_old_kernel, teardown, .timeout = 30);
+CHECKED_SUITE(wire_challenge, setup_old_kernel, teardown, .timeout = 300);
 
 static struct request challenged(struct wire *wire)
 {

@@ -36,8 +36,8 @@ static void setup_supervised(void)
 	daemon_start_supervised(&daemon_);
 }
 
-CHECKED_SUITE(wire_reconnect, setup, teardown, .timeout = 30);
-CHECKED_SUITE(wire_restart, setup_supervised, teardown, .timeout = 30);
+CHECKED_SUITE(wire_reconnect, setup, teardown, .timeout = 300);
+CHECKED_SUITE(wire_restart, setup_supervised, teardown, .timeout = 300);
 
 Test(wire_reconnect, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
 {
@@ -241,7 +241,7 @@ static void get_from_mortal(const char *place)
 	daemon_stop(&daemon_);
 }
 
-Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 60)
+Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 300)
 {
 	static const char *const places[] = {
 		"grant.added",       "verb.get.done", "catalog.commit",
@@ -255,7 +255,7 @@ Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 60)
 }
 
 /* Two adoptions kill the broker. The third starts without them. */
-Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 60)
+Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 300)
 {
 	static const char *const env[] = {"FSDP_KILL_AT=adopt.slots", NULL};
 	const struct daemon_options options = {.is_supervised = true,

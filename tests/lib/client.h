@@ -2,7 +2,7 @@
  * A broker of its own for each test, with a client of it, and tensors of 256
  * floats. The first float tells one tensor from another.
  *
- *	CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 60);
+ *	CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 300);
  */
 #pragma once
 #include "client/fsdp.h"

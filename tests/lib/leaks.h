@@ -4,7 +4,7 @@
  * its teardown. A test that leaves more than it found fails, with a list of the
  * leaks on stderr.
  *
- *	CHECKED_SUITE(client, setup, teardown, .timeout = 60);
+ *	CHECKED_SUITE(client, setup, teardown, .timeout = 300);
  *
  * Criterion 2.4 does not count an assertion that fails in a teardown, so a leak
  * ends the process by SIGABRT. Criterion runs no teardown after a test that was

@@ -41,7 +41,7 @@ static void teardown(void)
 	close(listener);
 }
 
-TestSuite(handshake, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(handshake, .init = setup, .fini = teardown, .timeout = 300);
 
 static int reconnect(int64_t deadline_ms, struct error *err)
 {

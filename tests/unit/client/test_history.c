@@ -16,7 +16,7 @@ static void fini(void)
 	history_deinit(&history);
 }
 
-TestSuite(history, .fini = fini, .timeout = 20);
+TestSuite(history, .fini = fini, .timeout = 300);
 
 static void add_value(struct snapshot *snapshot, const char *name,
 		      uint64_t value)

@@ -73,7 +73,7 @@ static const struct device *counted_gpu(void)
 	return gpu;
 }
 
-TestSuite(event_cache, .init = setup, .fini = machine_end, .timeout = 60);
+TestSuite(event_cache, .init = setup, .fini = machine_end, .timeout = 300);
 
 /* Tests keep what they take, so that a search for leaks finds it. */
 static struct event *taken[32768];

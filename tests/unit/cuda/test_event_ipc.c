@@ -33,7 +33,7 @@ static void teardown(void)
 	machine_end();
 }
 
-TestSuite(event_ipc, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(event_ipc, .init = setup, .fini = teardown, .timeout = 300);
 
 /* --- the driver, counted and made to fail -------------------------------- */
 

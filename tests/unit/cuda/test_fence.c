@@ -36,7 +36,7 @@ static void teardown(void)
 	machine_end();
 }
 
-TestSuite(fence, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(fence, .init = setup, .fini = teardown, .timeout = 300);
 
 static const uint64_t at_5 = 5 * TIMELINE_STRIDE;
 

@@ -35,7 +35,7 @@ static void teardown(void)
 	machine_end();
 }
 
-TestSuite(ipc, .init = setup, .fini = teardown, .timeout = 60);
+TestSuite(ipc, .init = setup, .fini = teardown, .timeout = 300);
 
 /* --- memory -------------------------------------------------------------- */
 

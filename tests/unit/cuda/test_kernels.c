@@ -655,7 +655,7 @@ static void open_failing(const char *faults)
 		gpu_skip("a driver does not fail when it is told to");
 }
 
-TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 60);
+TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* Every call that making a table needs fails once. The counts include the calls
  * of open_device(), and earlier failures are waited for. */

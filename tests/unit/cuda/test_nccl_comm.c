@@ -6,7 +6,7 @@
 #include "tests/unit/cuda/nccl_fixture.h"
 #include <time.h>
 
-TestSuite(nccl_comm, .init = mesh_open, .fini = mesh_close, .timeout = 60);
+TestSuite(nccl_comm, .init = mesh_open, .fini = mesh_close, .timeout = 300);
 
 /* --- meeting and parting ------------------------------------------------- */
 

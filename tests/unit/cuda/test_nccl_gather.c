@@ -3,7 +3,7 @@
  */
 #include "tests/unit/cuda/nccl_task.h"
 
-TestSuite(nccl_gather, .init = task_open, .fini = mesh_close, .timeout = 60);
+TestSuite(nccl_gather, .init = task_open, .fini = mesh_close, .timeout = 300);
 
 /* Part `p` as rank `rank` found it: n_shards times numel elements. */
 static void expect_gathered(uint32_t rank, uint32_t p, uint64_t at)

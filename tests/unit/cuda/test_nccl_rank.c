@@ -6,7 +6,7 @@
 #include "tests/lib/fake_nccl.h"
 #include "tests/unit/cuda/nccl_fixture.h"
 
-TestSuite(nccl_rank, .init = mesh_open, .fini = mesh_close, .timeout = 60);
+TestSuite(nccl_rank, .init = mesh_open, .fini = mesh_close, .timeout = 300);
 
 /* Variables of a rank. */
 static struct nccl_rank own;

@@ -5,7 +5,7 @@
 #include "tests/unit/cuda/nccl_task.h"
 #include <math.h>
 
-TestSuite(nccl_reduce, .init = task_open, .fini = mesh_close, .timeout = 60);
+TestSuite(nccl_reduce, .init = task_open, .fini = mesh_close, .timeout = 300);
 
 /* --- sums ---------------------------------------------------------------- */
 

@@ -17,7 +17,7 @@ static void begin(void)
 	setenv("FAKECUDA_COUNT", "1", 1);
 }
 
-TestSuite(pointer, .init = begin, .fini = machine_end, .timeout = 60);
+TestSuite(pointer, .init = begin, .fini = machine_end, .timeout = 300);
 
 static CUdeviceptr make(const struct device *gpu)
 {

@@ -79,7 +79,7 @@ static void setup(void)
 	}
 }
 
-TestSuite(shared, .init = setup, .fini = machine_end, .timeout = 60);
+TestSuite(shared, .init = setup, .fini = machine_end, .timeout = 300);
 
 static struct thing *open_key(int key)
 {

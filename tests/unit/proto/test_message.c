@@ -524,7 +524,7 @@ static void decode_and_drop(const struct sample *it, const uint8_t *body,
 	}
 }
 
-Test(message, mutated_bodies_never_crash, .timeout = 60)
+Test(message, mutated_bodies_never_crash, .timeout = 300)
 {
 	uint32_t seed = 2463534242;
 

@@ -415,7 +415,7 @@ static char *probe_all(void)
 
 /* Values that were accepted still are, and others are refused with the same
  * code. */
-Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 120)
+Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 300)
 {
 	FILE *file = fopen(
 		FSDP_SOURCE_DIR "/tests/unit/proto/message_limits.txt", "r");

@@ -112,7 +112,7 @@ static void in_landlock(void (*test)(void))
 	cr_expect(zero(int, status));
 }
 
-TestSuite(landlock, .timeout = 30);
+TestSuite(landlock, .timeout = 300);
 
 Test(landlock, is_entered_unless_the_build_or_the_kernel_cannot)
 {

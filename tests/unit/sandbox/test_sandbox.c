@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(sandbox, .timeout = 30);
+TestSuite(sandbox, .timeout = 300);
 
 static void enter(enum sandbox sandbox)
 {

@@ -78,7 +78,7 @@ Test(bell, a_ring_without_sleepers_makes_no_system_call)
 	cr_expect(zero(u32, atomic_load(&bell.word)));
 }
 
-Test(bell, a_ring_wakes_all_sleepers, .timeout = 30)
+Test(bell, a_ring_wakes_all_sleepers, .timeout = 300)
 {
 	enum bell_outcome outcomes[3];
 	pthread_t threads[3];
@@ -96,7 +96,7 @@ Test(bell, a_ring_wakes_all_sleepers, .timeout = 30)
 	}
 }
 
-Test(bell, the_end_wakes_sleepers, .timeout = 30)
+Test(bell, the_end_wakes_sleepers, .timeout = 300)
 {
 	enum bell_outcome outcome;
 	pthread_t thread;

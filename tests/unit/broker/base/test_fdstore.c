@@ -259,7 +259,7 @@ static void expect_text(struct keeper *keeper, const char *expected)
 	cr_expect(eq(str, text, (char *)(uintptr_t)expected));
 }
 
-Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 30)
+Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 300)
 {
 	struct fdstore store = FDSTORE_NULL;
 	struct keeper keeper;
@@ -293,7 +293,7 @@ Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 30)
 	keeper_close(&keeper);
 }
 
-Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_lost, .timeout = 30)
+Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_lost, .timeout = 300)
 {
 	struct fdstore store = FDSTORE_NULL;
 	struct keeper keeper;

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-TestSuite(log, .timeout = 15);
+TestSuite(log, .timeout = 300);
 
 Test(log, keeps_notes_and_no_other_lines)
 {

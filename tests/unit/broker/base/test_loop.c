@@ -60,7 +60,7 @@ static void teardown(void)
 	cr_expect(zero(int, uv_loop_close(&loop.uv)));
 }
 
-TestSuite(loop, .timeout = 15, .init = setup, .fini = teardown);
+TestSuite(loop, .timeout = 300, .init = setup, .fini = teardown);
 
 Test(loop, runs_what_was_deferred_until_it_has_no_more_to_do)
 {

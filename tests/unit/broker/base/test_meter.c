@@ -26,7 +26,7 @@ static void tear_down(void)
 	cr_expect(zero(int, uv_loop_close(&loop)));
 }
 
-TestSuite(meter, .init = set_up, .fini = tear_down, .timeout = 20);
+TestSuite(meter, .init = set_up, .fini = tear_down, .timeout = 300);
 
 static void on_work(uv_timer_t *timer)
 {

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(process, .timeout = 60);
+TestSuite(process, .timeout = 300);
 
 static uint64_t start_time_of(pid_t pid)
 {

@@ -7,7 +7,7 @@
 #include <criterion/new/assert.h>
 #include <uv.h>
 
-TestSuite(ticks, .timeout = 60);
+TestSuite(ticks, .timeout = 300);
 
 /* Call both until the rate has been measured. */
 static bool measure(struct ticks *ticks)

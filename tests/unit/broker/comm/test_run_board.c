@@ -26,7 +26,7 @@ static void teardown(void)
 	run_board_close(&comm);
 }
 
-TestSuite(run_board, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(run_board, .init = setup, .fini = teardown, .timeout = 300);
 
 static int get(int *ret_fd, const char *says)
 {

@@ -21,7 +21,7 @@ static void set_up(void)
 	must(engine_add_plan(engine, &made, &plan, &err), &err);
 }
 
-TestSuite(engine, .init = set_up, .timeout = 20);
+TestSuite(engine, .init = set_up, .timeout = 300);
 
 static uint32_t make_slot(uint64_t size)
 {

@@ -17,7 +17,7 @@ static void set_up(void)
 	client_open(&alice, broker, 1000, 0);
 }
 
-TestSuite(devices, .init = set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(devices, .init = set_up, .fini = gpu_close, .timeout = 300);
 
 static bool notes(const char *part)
 {

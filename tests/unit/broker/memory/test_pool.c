@@ -239,7 +239,7 @@ Test(pool, empty_chunks_of_others_make_room)
 	teardown(broker);
 }
 
-Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 10)
+Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 300)
 {
 	struct broker *broker = setup();
 	uint32_t block;
@@ -261,7 +261,7 @@ Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 10)
 	teardown(broker);
 }
 
-Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 10)
+Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 300)
 {
 	struct broker *broker = setup();
 	uint64_t warm, all;

@@ -20,7 +20,7 @@ static void set_up(void)
 	client_open(&bob, broker, 1001, 0);
 }
 
-TestSuite(pool_device, .init = set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(pool_device, .init = set_up, .fini = gpu_close, .timeout = 300);
 
 static struct chunk_record *chunk_of(const struct slot_ref *slot)
 {

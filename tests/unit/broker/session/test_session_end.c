@@ -15,7 +15,7 @@ static void set_up(void)
 		(void)client_alloc(&alice, 1);
 }
 
-TestSuite(session_end, .init = set_up, .timeout = 60);
+TestSuite(session_end, .init = set_up, .timeout = 300);
 
 static uint32_t n_live(void)
 {

@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-TestSuite(bundle, .init = broker_set_up, .timeout = 20);
+TestSuite(bundle, .init = broker_set_up, .timeout = 300);
 
 static int begin(struct client *client, const char *name, uint32_t flags,
 		 uint64_t *ret)
@@ -553,7 +553,7 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 }
 
 /* This is half of the journal. A later round frees what does not fit. */
-Test(bundle, a_large_one_goes_in_steps, .timeout = 60)
+Test(bundle, a_large_one_goes_in_steps, .timeout = 300)
 {
 	enum { BATCHES = 240, N = 256 };
 	static struct alloc_item items[N];

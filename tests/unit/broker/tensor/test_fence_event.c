@@ -6,7 +6,7 @@
 #include "cuda/handle.h"
 #include "tests/unit/broker/tensor/fence_fixture.h"
 
-TestSuite(fence_event, .init = fence_set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(fence_event, .init = fence_set_up, .fini = gpu_close, .timeout = 300);
 
 static struct slot_ref make(void)
 {

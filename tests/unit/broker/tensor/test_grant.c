@@ -2,7 +2,7 @@
 #include "tests/unit/broker/broker_fixture.h"
 #include <sys/stat.h>
 
-TestSuite(grant, .init = broker_set_up, .timeout = 20);
+TestSuite(grant, .init = broker_set_up, .timeout = 300);
 
 static int64_t holds(const struct client *client, const struct slot_ref *ref)
 {

@@ -1,7 +1,7 @@
 /* Tests which names a client sees, and which waiters are woken. */
 #include "tests/unit/broker/broker_fixture.h"
 
-TestSuite(index, .init = broker_set_up, .timeout = 20);
+TestSuite(index, .init = broker_set_up, .timeout = 300);
 
 Test(index, finds_what_was_published_and_nothing_else)
 {

@@ -5,7 +5,7 @@
 #include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
 
-TestSuite(limbo, .init = broker_set_up, .timeout = 20);
+TestSuite(limbo, .init = broker_set_up, .timeout = 300);
 
 /* Run until the broker's deadlines have freed it, or the test's time has
  * passed. */

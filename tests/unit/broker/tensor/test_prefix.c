@@ -4,7 +4,7 @@
  */
 #include "tests/unit/broker/broker_fixture.h"
 
-TestSuite(prefix, .init = broker_set_up, .timeout = 60);
+TestSuite(prefix, .init = broker_set_up, .timeout = 300);
 
 Test(prefix, the_first_component_belongs_to_its_first_user)
 {

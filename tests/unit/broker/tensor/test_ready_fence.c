@@ -5,7 +5,7 @@
 #include "broker/tensor/ready_fence.h"
 #include "tests/unit/broker/tensor/fence_fixture.h"
 
-TestSuite(ready_fence, .init = fence_set_up, .fini = gpu_close, .timeout = 30);
+TestSuite(ready_fence, .init = fence_set_up, .fini = gpu_close, .timeout = 300);
 
 static struct slot_ref make(void)
 {

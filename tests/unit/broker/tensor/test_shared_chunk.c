@@ -17,7 +17,7 @@ static void set_up(void)
 	client_open(&bob, broker, 1001, 0);
 }
 
-TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 20);
+TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 300);
 
 /* Run until dying chunks have gone. */
 static void run_until_no_chunks(void)

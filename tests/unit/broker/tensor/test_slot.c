@@ -6,7 +6,7 @@
 
 static const struct device_uuid host;
 
-TestSuite(slot, .init = broker_set_up, .timeout = 20);
+TestSuite(slot, .init = broker_set_up, .timeout = 300);
 
 Test(slot, is_written_then_published_then_freed)
 {

@@ -14,7 +14,7 @@ static void set_up(void)
 	client_open(&alice, broker, 1000, 0);
 }
 
-TestSuite(storage, .init = set_up, .timeout = 20);
+TestSuite(storage, .init = set_up, .timeout = 300);
 
 static int make(uint64_t size, uint32_t *ret_slot)
 {

@@ -1,7 +1,7 @@
 /* Tests what tickets keep, for how long, and who can redeem them. */
 #include "tests/unit/broker/broker_fixture.h"
 
-TestSuite(ticket, .init = broker_set_up, .timeout = 20);
+TestSuite(ticket, .init = broker_set_up, .timeout = 300);
 
 static int make(struct client *client, const struct slot_ref *ref,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret[TICKET_SIZE])

@@ -31,7 +31,7 @@ static void set_up(void)
 	share();
 }
 
-TestSuite(unshare, .init = set_up, .fini = gpu_close, .timeout = 20);
+TestSuite(unshare, .init = set_up, .fini = gpu_close, .timeout = 300);
 
 static void get(struct client *client)
 {

@@ -92,7 +92,7 @@ static struct threads *start(uint32_t n)
 	return threads;
 }
 
-Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 20)
+Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 300)
 {
 	struct threads *threads = start(4);
 
@@ -108,7 +108,7 @@ Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 20)
 }
 
 /* The first stream waits for the second. The test is that both end. */
-Test(threads, streams_do_not_wait_for_one_another, .timeout = 20)
+Test(threads, streams_do_not_wait_for_one_another, .timeout = 300)
 {
 	struct threads *threads = start(2);
 
@@ -121,7 +121,7 @@ Test(threads, streams_do_not_wait_for_one_another, .timeout = 20)
 	cr_assert(eq(int, n_ends, 3));
 }
 
-Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 20)
+Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 300)
 {
 	struct threads *threads = start(1);
 
@@ -136,7 +136,7 @@ Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 20)
 }
 
 /* The caller runs each task, and is told when there are no more. */
-Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 20)
+Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 300)
 {
 	struct threads *threads = start(0);
 	int n = 0;
@@ -156,7 +156,7 @@ Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 20)
 
 /* Two tasks wait for each other. The caller has one, so a thread must have been
  * woken for the other, whether it slept or not. */
-Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
+Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 300)
 {
 	struct threads *threads = start(1);
 
@@ -172,7 +172,7 @@ Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 20)
 }
 
 /* This holds even if some were moved to other CPUs meanwhile. */
-Test(threads, threads_may_run_where_they_could_before, .timeout = 20)
+Test(threads, threads_may_run_where_they_could_before, .timeout = 300)
 {
 	struct threads *threads = start(3);
 	cpu_set_t before, after;
@@ -197,7 +197,7 @@ Test(threads, threads_may_run_where_they_could_before, .timeout = 20)
 	threads_free(threads);
 }
 
-Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 20)
+Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 300)
 {
 	struct threads *threads = start(1);
 

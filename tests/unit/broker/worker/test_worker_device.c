@@ -5,7 +5,7 @@
 #include "tests/unit/broker/worker/worker_device_fixture.h"
 #include <signal.h>
 
-TestSuite(worker_device, .init = devices_open, .timeout = 60);
+TestSuite(worker_device, .init = devices_open, .timeout = 300);
 
 /* --- all ranks of one worker --------------------------------------------- */
 

@@ -184,7 +184,7 @@ static void fill_shards(const struct worker *worker)
 /* --- tests --------------------------------------------------------------- */
 
 Test(worker_link, gathers_and_reduces_in_memory_that_it_was_given,
-     .timeout = 60)
+     .timeout = 300)
 {
 	struct worker worker;
 	struct job job = make_job(JOB_GATHER, 41);
@@ -222,7 +222,7 @@ Test(worker_link, gathers_and_reduces_in_memory_that_it_was_given,
 	stop(&worker);
 }
 
-Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 60)
+Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 300)
 {
 	const struct job gather = make_job(JOB_GATHER, 7);
 	const struct job reduce = make_job(JOB_REDUCE, 8);
@@ -268,7 +268,7 @@ Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 60)
 	stop(&worker);
 }
 
-Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 60)
+Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 300)
 {
 	const struct job gather = make_job(JOB_GATHER, 1);
 	struct job_plan plan = {.kind = JOB_FORGET_PLAN, .plan = 1};
@@ -288,7 +288,7 @@ Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 60)
 	stop(&worker);
 }
 
-Test(worker_link, a_plan_that_leads_elsewhere_is_not_taken, .timeout = 60)
+Test(worker_link, a_plan_that_leads_elsewhere_is_not_taken, .timeout = 300)
 {
 	struct job gather = make_job(JOB_GATHER, 1);
 	struct plan_entry entry;
@@ -303,7 +303,7 @@ Test(worker_link, a_plan_that_leads_elsewhere_is_not_taken, .timeout = 60)
 	stop(&worker);
 }
 
-Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 60)
+Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 300)
 {
 	uint64_t last[2] = {0, 0};
 	struct worker worker;
@@ -328,7 +328,7 @@ Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 60)
 }
 
 /* It is the thread that listens. */
-Test(worker_link, one_thread_does_all_jobs, .timeout = 60)
+Test(worker_link, one_thread_does_all_jobs, .timeout = 300)
 {
 	struct worker worker;
 	struct job job;
@@ -377,7 +377,7 @@ static bool is_asleep(pid_t pid)
 
 /* A thread that looks for tasks takes a lock now and then, and may be seen
  * asleep in it, but not so many times in a row. */
-Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 60)
+Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 300)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
 	struct worker worker;
@@ -397,7 +397,7 @@ Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 60)
 	stop(&worker);
 }
 
-Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 60)
+Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 300)
 {
 	struct worker worker;
 
@@ -410,7 +410,7 @@ Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 60)
 	stop(&worker);
 }
 
-Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 60)
+Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 300)
 {
 	const uint32_t kinds[] = {0, JOB_CHUNK, JOB_DONE, 77};
 
@@ -427,7 +427,7 @@ Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 60)
 }
 
 Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
-     .timeout = 60)
+     .timeout = 300)
 {
 	const struct job job = make_job(JOB_GATHER, 1);
 	struct worker worker;
@@ -444,7 +444,7 @@ Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
 }
 
 /* The link stays open in this process, while its parent ends. */
-Test(worker_link, it_dies_with_its_parent, .timeout = 60)
+Test(worker_link, it_dies_with_its_parent, .timeout = 300)
 {
 	struct job_hello hello;
 	int fds[2];
@@ -467,7 +467,7 @@ Test(worker_link, it_dies_with_its_parent, .timeout = 60)
 	close(fds[0]);
 }
 
-Test(worker_link, alone_it_says_what_it_is_for, .timeout = 60)
+Test(worker_link, alone_it_says_what_it_is_for, .timeout = 300)
 {
 	pid_t pid = fork();
 	int status;

@@ -25,7 +25,7 @@ static void open(void)
 	task = shared_memory(sizeof(*task));
 }
 
-TestSuite(device_group, .init = open, .fini = mesh_close, .timeout = 60);
+TestSuite(device_group, .init = open, .fini = mesh_close, .timeout = 300);
 
 /* Some are divided evenly and some not, by the first dimension and by later
  * ones. One has no gradient, and integers are not cast. */

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-TestSuite(fakecuda, .init = gpu_open, .fini = gpu_close, .timeout = 30);
+TestSuite(fakecuda, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* --- start --------------------------------------------------------------- */
 

@@ -41,7 +41,7 @@ static void tear_down(void)
 	gpu_close();
 }
 
-TestSuite(fakecuda_process, .init = set_up, .fini = tear_down, .timeout = 30);
+TestSuite(fakecuda_process, .init = set_up, .fini = tear_down, .timeout = 300);
 
 /* Start it, and let it do this. */
 static void act(actor_fn *fn)

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <semaphore.h>
 
-TestSuite(fakecuda_queue, .init = gpu_open, .fini = gpu_close, .timeout = 30);
+TestSuite(fakecuda_queue, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* The first stream waits; then each other one gets a write. */
 static void queue_behind(CUstream streams[], int n, const struct words *words)

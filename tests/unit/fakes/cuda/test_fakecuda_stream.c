@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/wait.h>
 
-TestSuite(fakecuda_stream, .init = gpu_open, .fini = gpu_close, .timeout = 30);
+TestSuite(fakecuda_stream, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* The stream waits here until *words.host is 1. */
 static void hold(CUstream stream, const struct words *words)

@@ -13,7 +13,7 @@ static void fakes_open(void)
 	mesh_open();
 }
 
-TestSuite(fakenccl, .init = fakes_open, .fini = mesh_close, .timeout = 60);
+TestSuite(fakenccl, .init = fakes_open, .fini = mesh_close, .timeout = 300);
 
 #define SIZE (UINT64_C(2) << 20)
 #define N    64 /* elements */
