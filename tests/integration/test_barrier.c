@@ -29,7 +29,7 @@ static const struct layer LAYERS[] = {{.name = "l0", .params = PARAMS, .n = 1}};
 
 static const struct crew DEFAULTS = {.layers = LAYERS, .n_layers = 1};
 static const struct crew SHORT_TIMEOUT = {
-	.layers = LAYERS, .n_layers = 1, .options = {.timeout_ms = 2000}};
+	.layers = LAYERS, .n_layers = 1, .options = {.timeout_ms = 5000}};
 
 static atomic_uint *n_arrived; /* shared */
 
@@ -216,9 +216,9 @@ Test(barrier, a_late_rank_is_named_to_all)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
-	assert_says(0, ") has not come to a barrier within 2000 ms");
+	assert_says(0, ") has not come to a barrier within 5000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
-	assert_says(1, ") has not come to a barrier within 2000 ms");
+	assert_says(1, ") has not come to a barrier within 5000 ms");
 }
 
 Test(barrier, who_sleeps_is_told_that_another_has_left)

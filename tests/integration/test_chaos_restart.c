@@ -4,6 +4,7 @@
  * process that keeps the memory.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/impatient.h"
 #include "tests/lib/memory.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -483,11 +484,9 @@ Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
 
 Test(restart, never_comes_without_a_supervisor_and_no_call_hangs)
 {
-	struct fsdp_connect_options options = {
-		.path = daemon_socket(&chaos.daemon), .reconnect_ms = 100};
-	struct fsdp_client *impatient = NULL;
+	struct fsdp_client *impatient =
+		connect_impatiently(daemon_socket(&chaos.daemon), 100);
 
-	must(fsdp_connect(&options, &impatient) == 0);
 	kill_supervisor();
 	must(child_kill(chaos.daemon.pid) == SIGKILL);
 	chaos.daemon.pid = 0;

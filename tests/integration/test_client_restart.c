@@ -2,6 +2,7 @@
  * Tests libfsdp when its broker dies, also in the middle of a request.
  */
 #include "tests/lib/client.h"
+#include "tests/lib/impatient.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -61,12 +62,10 @@ Test(client_restart,
 
 Test(client_restart, without_a_broker_calls_fail_in_time_and_releases_do_not)
 {
-	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
-					       .reconnect_ms = 50};
-	struct fsdp_client *impatient = NULL;
+	struct fsdp_client *impatient =
+		connect_impatiently(daemon_socket(&daemon_), 50);
 	struct fsdp_tensor *tensor = NULL;
 
-	cr_assert(eq(int, fsdp_connect(&options, &impatient), 0));
 	put(impatient, "test/a", 4);
 	cr_assert(eq(int, get(impatient, "test/a", 0, &tensor), 0));
 	fsdp_close(client);

@@ -17,7 +17,7 @@
 CHECKED_SUITE(collective, crew_setup_supervised, crew_teardown, .timeout = 300);
 
 static const struct crew DEFAULTS = {.n_layers = 0};
-static const struct crew SHORT_TIMEOUT = {.options = {.timeout_ms = 1000}};
+static const struct crew SHORT_TIMEOUT = {.options = {.timeout_ms = 5000}};
 
 static struct fsdp_comm *comm(void)
 {
@@ -209,9 +209,9 @@ Test(collective, a_late_rank_is_named_to_all)
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, reduce_64), -ECONNABORTED));
 	assert_says(0, "rank 1 (pid ");
-	assert_says(0, ") has not come to an all-reduce within 1000 ms");
+	assert_says(0, ") has not come to an all-reduce within 5000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, reduce_64), -ECONNABORTED));
-	assert_says(1, ") has not come to an all-reduce within 1000 ms");
+	assert_says(1, ") has not come to an all-reduce within 5000 ms");
 }
 
 Test(collective, who_waits_is_told_that_another_has_left)

@@ -336,12 +336,12 @@ Test(executor, a_stream_that_does_not_end_ends_its_communicator_alone)
 
 	need_fake("a stream is held");
 	make_gates();
-	executor_timeout_ms = 2000;
+	executor_timeout_ms = 5000;
 	executor_start_crew();
 	worker = worker_await(&executor_daemon, 0);
 	ranks_begin(&executor_ranks, reduce_without_end);
 	ranks_end(&executor_ranks);
-	executor_expect_all_told("has waited for 2000 ms in a reduction");
+	executor_expect_all_told("has waited for 5000 ms in a reduction");
 	executor_timeout_ms = 0;
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_join_anew)));
 	executor_must_train();

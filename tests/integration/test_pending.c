@@ -4,6 +4,7 @@
  */
 #include "client/fsdp.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/impatient.h"
 #include "tests/lib/leaks.h"
 
 #include <criterion/criterion.h>
@@ -375,13 +376,11 @@ Test(pending_restart, a_release_does_not_wait_for_another_thread_s_hook)
 /* The broker was away for longer than the client waits for it. */
 Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
 {
-	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_),
-					       .reconnect_ms = 100};
 	struct fsdp_tensor *tensor;
 	struct fsdp_pending *pending;
 
 	fsdp_close(client);
-	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	client = connect_impatiently(daemon_socket(&daemon_), 100);
 	pending = begin("t/a", -1);
 	wait_until_parked(1);
 	cr_assert(zero(int, kill(daemon_.pid, SIGSTOP)));

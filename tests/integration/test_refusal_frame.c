@@ -8,6 +8,7 @@
 #include "shm/memfd.h"
 #include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/impatient.h"
 #include "tests/lib/linger.h"
 #include "tests/lib/wire.h"
 #include <criterion/criterion.h>
@@ -493,7 +494,7 @@ Test(refusal_client, of_calls_when_the_broker_died_for_good)
 
 	daemon_start(&daemon_);
 	wire = wire_open(daemon_socket(&daemon_));
-	cr_assert(zero(int, try_connect(daemon_socket(&daemon_), &patient)));
+	patient = connect_impatiently(daemon_socket(&daemon_), 50);
 	pthread_create(&thread, NULL, wait_in_vain, &r);
 	wire_wait_status(wire, "waiters", 1);
 	daemon_kill_broker(&daemon_);

@@ -201,7 +201,7 @@ static int join_differently(void)
 		.comm = "test",
 		.options = {.memory = rank_self() == 0 ? FSDP_MEMORY_REGISTERED
 						       : FSDP_MEMORY_DEFAULT,
-			    .timeout_ms = 1000},
+			    .timeout_ms = 5000},
 		.layers = LAYERS,
 		.n_layers = 1,
 	});

@@ -7,6 +7,7 @@
  * on it.
  */
 #include "tests/lib/gpu.h"
+#include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -300,8 +301,6 @@ Test(stream_events, a_thread_that_waits_for_a_dead_producer_is_told)
  * connection cannot be closed in the usual way. */
 Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 {
-	const struct fsdp_connect_options options = {
-		.path = stage.shared->socket, .reconnect_ms = 200};
 	struct fsdp_client *hurried;
 	struct fsdp_tensor *tensor = NULL;
 	struct figures figures;
@@ -310,7 +309,7 @@ Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 	need_fake("events must order instead of timelines");
 	cr_assert(zero(int, actor_run(&stage.producer, produce)));
 	stream = stream_make(gpu_nth(0));
-	must(fsdp_connect(&options, &hurried) == 0);
+	hurried = connect_impatiently(stage.shared->socket, 200);
 	fsdp_close(stage.client);
 	stage.client = hurried;
 	cr_assert(zero(int, get_on("t/a", stream, 0, &tensor)), "%s",

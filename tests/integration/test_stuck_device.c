@@ -2,6 +2,7 @@
  * Tests closing while a device does not finish. The wait has a limit, and
  * memory that the device may still use stays mapped.
  */
+#include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -9,6 +10,8 @@
 #include <string.h>
 
 #define LIMIT_MS 50
+/* This also limits how long NCCL may take to begin. */
+#define COMM_LIMIT_MS 5000
 
 static struct fsdp_tensor *tensor;
 static CUstream stream;
@@ -19,11 +22,8 @@ TestSuite(stuck_device, .init = stage_open, .fini = stage_close,
 /* Connect with a short limit of waits for devices. */
 static void connect_briefly(void)
 {
-	const struct fsdp_connect_options options = {
-		.path = stage.shared->socket, .reconnect_ms = LIMIT_MS};
-
 	cr_assert(zero(int, fsdp_close(stage.client)));
-	must(fsdp_connect(&options, &stage.client) == 0);
+	stage.client = connect_impatiently(stage.shared->socket, LIMIT_MS);
 }
 
 Test(stuck_device, closing_has_a_limit_and_leaves_what_is_in_use)
@@ -70,11 +70,11 @@ Test(stuck_device, closing_waits_for_a_stream_that_only_waits)
 }
 
 /* Start a reduction whose gradients are never written. */
-static struct fsdp_comm *join_and_get_stuck(int32_t timeout_ms)
+static struct fsdp_comm *join_and_get_stuck(void)
 {
 	const struct fsdp_device gpu = gpu_name(0);
 	const struct fsdp_comm_options options = {.device = &gpu,
-						  .timeout_ms = timeout_ms};
+						  .timeout_ms = COMM_LIMIT_MS};
 	const struct fsdp_param_spec weight = {.name = "weight",
 					       .spec = {FSDP_F32, 1, {64}}};
 	struct fsdp_comm *comm = NULL;
@@ -95,7 +95,7 @@ static struct fsdp_comm *join_and_get_stuck(int32_t timeout_ms)
 
 Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
 {
-	struct fsdp_comm *comm = join_and_get_stuck(LIMIT_MS);
+	struct fsdp_comm *comm = join_and_get_stuck();
 	uint64_t n = n_slots();
 
 	cr_expect(eq(int, fsdp_comm_leave(comm), -ETIMEDOUT));
@@ -191,7 +191,7 @@ Test(stuck_device, closing_has_a_limit_though_nccl_cannot_end)
 
 Test(stuck_device, closing_stops_communicators_that_were_not_left)
 {
-	(void)join_and_get_stuck(LIMIT_MS);
+	(void)join_and_get_stuck();
 	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
 	cr_expect(ne(ptr, strstr(fsdp_error(), "collectives on GPU-"), NULL),
 		  "%s", fsdp_error());
