@@ -209,28 +209,39 @@ static bool keep_texts(struct stacker *stacker, const struct column *column)
 /* --- containers -------------------------------------------------------------
  */
 
+/* The values of one key. */
+static bool stack_values(struct stacker *stacker, const struct column *dicts,
+			 PyObject *key, struct column *inner)
+{
+	if (!writer_put_value(&stacker->writer, key))
+		return false;
+	for (size_t i = 0; i < dicts->n; i++) {
+		if (!column_set(inner, i,
+				PyDict_GetItemWithError(dicts->values[i], key)))
+			return false;
+	}
+	return stack_column(stacker, inner);
+}
+
 static bool stack_dicts(struct stacker *stacker, const struct column *dicts,
 			struct column *inner)
 {
 	PyObject *first = dicts->values[0], *key, *value;
+	bool is_stacked = true;
 	Py_ssize_t at = 0;
 
 	if (!writer_put_count(&stacker->writer, TAG_DICT, PyDict_Size(first)))
 		return false;
-	while (PyDict_Next(first, &at, &key, &value)) {
-		/* A key of another type could run code of its own. */
-		if (Py_TYPE(key) != &PyUnicode_Type ||
-		    !writer_put_value(&stacker->writer, key))
+	while (is_stacked && PyDict_Next(first, &at, &key, &value)) {
+		/* A key of another type could run code of its own, as those of
+		 * the other dicts do, which may drop this one. */
+		if (Py_TYPE(key) != &PyUnicode_Type)
 			return false;
-		for (size_t i = 0; i < dicts->n; i++) {
-			value = PyDict_GetItemWithError(dicts->values[i], key);
-			if (!column_set(inner, i, value))
-				return false;
-		}
-		if (!stack_column(stacker, inner))
-			return false;
+		Py_INCREF(key);
+		is_stacked = stack_values(stacker, dicts, key, inner);
+		Py_DECREF(key);
 	}
-	return true;
+	return is_stacked;
 }
 
 /* Both become a list. */

@@ -222,3 +222,31 @@ def test_samples_may_change_while_they_are_stacked():
     samples = [[torch.ones(3), torch.ones(3)] for _ in range(4)]
     with Change():
         assert stacked(samples) is None
+
+
+class Other:
+    """A key of the same hash as another one; a comparison clears a dict."""
+
+    cleared = {}
+
+    def __init__(self, key):
+        self.hash = hash(key)
+
+    def __hash__(self):
+        return self.hash
+
+    def __eq__(self, other):
+        self.cleared.clear()
+        return False
+
+
+@needs_exchange
+def test_keys_may_go_while_samples_are_stacked(monkeypatch):
+    def key():
+        """Of which nobody else has a reference."""
+        return "".join(("k", "ey"))
+
+    samples = [{key(): 1}, {Other(key()): 0, key(): 1}, {key(): 1}]
+    monkeypatch.setattr(Other, "cleared", samples[0])
+    stacked(samples)
+    assert samples[0] == {}
