@@ -138,13 +138,12 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 {
 	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_SESSION);
-	struct session *session;
 	int r;
 
 	for (uint32_t i = 1; i <= n; i++) {
 		if (catalog_session(catalog, i)->id == 0)
 			continue;
-		r = session_adopt(&broker->sessions, i, &session, err);
+		r = session_adopt(&broker->sessions, i, err);
 		if (r < 0)
 			return r;
 		ret_is_gone[i] = r == SESSION_GONE;
@@ -159,19 +158,18 @@ static int adopt_sessions(struct broker *broker, uint8_t *ret_is_gone,
 	return 0;
 }
 
-/* Rebuild all volatile state from the catalog, then end the sessions whose
- * process has exited meanwhile. */
-static int adopt_records(struct broker *broker, struct error *err)
+/* Rebuild all volatile state from the catalog. */
+static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
+		   struct error *err)
 {
-	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
 	int r;
 
 	failpoint("adopt.begin");
-	r = adopt_sessions(broker, is_gone, err);
-	if (r == 0)
-		grant_adopt_all(&broker->store);
-	if (r == 0)
-		r = pools_adopt(&broker->store.pools, err);
+	r = adopt_sessions(broker, ret_is_gone, err);
+	if (r < 0)
+		return r;
+	grant_adopt_all(&broker->store);
+	r = pools_adopt(&broker->store.pools, err);
 	failpoint("adopt.pools");
 	if (r == 0)
 		r = prefix_adopt_all(&broker->store, err);
@@ -184,10 +182,19 @@ static int adopt_records(struct broker *broker, struct error *err)
 	slot_forget_pins(&broker->store);
 	if (r == 0)
 		r = comms_adopt(&broker->comms, &broker->sessions, err);
-	if (r == 0) {
-		lease_adopt_all(&broker->store);
-		r = slot_adopt_all(&broker->store, err);
-	}
+	if (r < 0)
+		return r;
+	lease_adopt_all(&broker->store);
+	return slot_adopt_all(&broker->store, err);
+}
+
+/* Go on from the catalog, and end the sessions whose process has exited
+ * meanwhile. */
+static int adopt_records(struct broker *broker, struct error *err)
+{
+	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};
+	int r = rebuild(broker, is_gone, err);
+
 	if (r < 0)
 		return r;
 	catalog_commit(&broker->store.catalog);

@@ -490,9 +490,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 		r = open_listener(broker, options, err);
 	if (r < 0)
 		return r;
-	r = engine_init(&broker->engine, err);
-	if (r < 0)
-		return r;
+	engine_init(&broker->engine);
 	/* fsdp-worker and all threads inherit it. */
 	broker_confine(broker);
 	r = broker_adopt(broker, err);

@@ -49,7 +49,7 @@ struct account {
 	uint32_t n_peers;
 	/* The loop's time for its requests in one iteration. */
 	uint64_t iteration, iteration_ns;
-	/* It had its share of it: in the list of sessions. */
+	/* It had its share of that iteration, and is in sessions.postponed. */
 	bool is_postponed;
 	struct account *next_postponed;
 	struct account *next; /* next in the chain of accounts.buckets */

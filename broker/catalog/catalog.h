@@ -276,8 +276,8 @@ struct comm_record {
 
 /* The part of a group that lasts as long as a run. */
 struct group_run {
-	uint64_t run;      /* its id; of an earlier run: all of this is over */
-	uint64_t id;       /* by which its ranks name the group */
+	uint64_t run; /* the run's id; the rest is valid while it goes on */
+	uint64_t id;  /* by which its ranks name the group */
 	uint64_t answered; /* mask of ranks that got it */
 	uint32_t index;    /* among the groups of the run */
 	/* Memory that the run keeps; 0: not made. */
@@ -321,8 +321,8 @@ struct run_buffer {
 	uint32_t reserved;
 };
 
-/* A run whose ranks do the work alone, from when all have joined until all have
- * left, or it has failed: see run_record.h. */
+/* A run whose ranks do work alone, from when all have joined until all have
+ * left: see run_record.h. */
 struct run_record {
 	uint64_t id;       /* 0: the record is free */
 	uint32_t comm;     /* the record of its communicator */

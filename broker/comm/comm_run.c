@@ -243,7 +243,7 @@ void comm_free(struct comm *comm)
 void comms_deinit(struct comms *comms)
 {
 	while (comms->first) {
-		(void)run_record_leave(comms->first);
+		run_record_leave(comms->first);
 		comm_free(comms->first);
 	}
 }

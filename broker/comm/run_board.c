@@ -23,8 +23,9 @@ static struct fdstore *fdstore_of(const struct comm *comm)
 	return &comm->comms->store->base->fdstore;
 }
 
-/* A run whose board cannot be kept now ends with the broker, unless a rank that
- * asks later finds it can. One that ends with it anyway takes no room. */
+/* If the board cannot be kept now, the run ends with the broker, unless it can
+ * be kept when another rank asks. A board is not kept for a run that ends with
+ * the broker anyway. */
 static void keep(struct comm *comm)
 {
 	char name[FDSTORE_NAME_SIZE];

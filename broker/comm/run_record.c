@@ -49,19 +49,23 @@ static void forget_memory(struct group *group)
 	group->is_fresh[0] = group->is_fresh[1] = false;
 }
 
-bool run_record_leave(struct comm *comm)
+static bool may_go_on(const struct comm *comm)
 {
-	if (!comm->run || comm->state != COMM_RUNNING ||
-	    !run_record_is_sound(run_record_of(comm)) ||
-	    (comm->board.page && !comm->is_board_kept) ||
-	    !comm->comms->store->base->fdstore.is_kept)
-		return false;
+	return comm->run && comm->state == COMM_RUNNING &&
+	       run_record_is_sound(run_record_of(comm)) &&
+	       (!comm->board.page || comm->is_board_kept) &&
+	       comm->comms->store->base->fdstore.is_kept;
+}
+
+void run_record_leave(struct comm *comm)
+{
+	if (!may_go_on(comm))
+		return;
 	for (struct group *group = comm->first_group; group;
 	     group = group->next)
 		forget_memory(group);
 	comm->run = comm->record = comm->verdict = 0;
 	comm->is_board_kept = false;
-	return true;
 }
 
 void run_record_note_rank(const struct comm *comm, uint32_t rank)

@@ -28,9 +28,9 @@ void run_record_make(struct comm *comm);
 /* The run is over, and keeps no memory any more. Idempotent. */
 void run_record_free(struct comm *comm);
 
-/* The broker ends, and the next one goes on with the run: the struct knows
- * nothing of it any more, and may be freed. False: no broker can. */
-bool run_record_leave(struct comm *comm);
+/* The broker ends. If the next one can go on with the run, the struct knows
+ * nothing of what the run keeps any more, so that it can be freed. */
+void run_record_leave(struct comm *comm);
 
 /* Can a broker go on with the run? */
 bool run_record_is_sound(const struct run_record *run);

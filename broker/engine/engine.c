@@ -38,12 +38,10 @@ union message {
 
 static void on_pidfd(uv_poll_t *poll, int status, int events);
 
-int engine_init(struct engine *engine, struct error *err)
+void engine_init(struct engine *engine)
 {
-	(void)err;
 	engine->next_number = engine->next_plan = 1;
 	engine->oom_fd = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
-	return 0;
 }
 
 /* --- jobs ---------------------------------------------------------------- */

@@ -84,7 +84,7 @@ struct engine {
 	char cpu[32];
 };
 
-int engine_init(struct engine *engine, struct error *err);
+void engine_init(struct engine *engine);
 
 /* The path of fsdp-worker, which is set also when -ENOENT says that it is not
  * there. */

@@ -111,9 +111,21 @@ static void set_paused(struct peer *peer, bool is_paused)
 		remove_paused(account, peer);
 }
 
-/* Watch for requests, or, while replies are queued, for space in the
- * socket. Watch for neither until the descriptors that this user sent
- * earlier are closed, or other users have had their turn. */
+/* The events to watch for: requests, or, while replies are queued, space in the
+ * socket. */
+static int events_of(const struct peer *peer, bool is_full, bool is_late)
+{
+	if (reply_queue_waits_for_reader(&peer->replies))
+		return UV_DISCONNECT;
+	if (!reply_queue_is_empty(&peer->replies))
+		return UV_WRITABLE | UV_DISCONNECT;
+	if (peer_is_being_granted(peer) || is_late)
+		return 0; /* until peer_on_granted(), peers_on_idle() */
+	return is_full ? UV_DISCONNECT : UV_READABLE;
+}
+
+/* Read no requests until the descriptors that this user sent earlier are
+ * closed, and other users have had their turn. */
 static void update_poll(struct peer *peer)
 {
 	struct sessions *sessions = peer->sessions;
@@ -122,16 +134,8 @@ static void update_poll(struct peer *peer)
 	bool is_late = !is_full && is_sated(sessions, account);
 	bool is_ready = reply_queue_is_empty(&peer->replies) &&
 			!peer_is_being_granted(peer);
-	int events = UV_READABLE;
+	int events = events_of(peer, is_full, is_late);
 
-	if (reply_queue_waits_for_reader(&peer->replies))
-		events = UV_DISCONNECT;
-	else if (!reply_queue_is_empty(&peer->replies))
-		events = UV_WRITABLE | UV_DISCONNECT;
-	else if (peer_is_being_granted(peer) || is_late)
-		events = 0; /* until peer_on_granted(), peers_on_idle() */
-	else if (is_full)
-		events = UV_DISCONNECT;
 	set_takes_fds(peer, !is_full);
 	set_paused(peer, is_ready && (is_full || is_late));
 	if (is_ready && is_late)

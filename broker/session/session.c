@@ -454,8 +454,7 @@ static enum session_outcome judge(struct session *session, int r)
 	return SESSION_ALIVE;
 }
 
-int session_adopt(struct sessions *sessions, uint32_t index,
-		  struct session **ret, struct error *err)
+int session_adopt(struct sessions *sessions, uint32_t index, struct error *err)
 {
 	const struct session_record *record =
 		catalog_session(&sessions->store->catalog, index);
@@ -478,7 +477,6 @@ int session_adopt(struct sessions *sessions, uint32_t index,
 	sessions->n++;
 	timeline_file_adopt(&session->holdings);
 	recorded_reply_adopt(session);
-	*ret = session;
 	return (int)judge(session, find_process(session));
 }
 

@@ -102,8 +102,7 @@ enum session_outcome {
  * the process cannot be watched now, for example for lack of descriptors, the
  * session stays with pidfd -1, and the process is looked up again later.
  */
-int session_adopt(struct sessions *sessions, uint32_t index,
-		  struct session **ret, struct error *err);
+int session_adopt(struct sessions *sessions, uint32_t index, struct error *err);
 
 /* Take the pidfd of a peer that has reconnected to its session (consumed, also
  * on failure). A session without a pidfd keeps it. */
