@@ -158,7 +158,7 @@ char *documents_status(struct fsdp_client *client,
 	json_t *sessions = NULL, *channels = NULL, *tensors = NULL;
 	json_t *limbo = NULL;
 
-	*ret_code = lists_sessions(client, snapshot, &sessions);
+	*ret_code = lists_sessions(client, &sessions);
 	if (*ret_code == 0)
 		*ret_code = lists_channels(client, &channels);
 	if (*ret_code == 0)

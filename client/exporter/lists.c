@@ -68,14 +68,12 @@ static json_t *session_json(const struct session *session)
 		text_number(peer->age_ms), "waiting", (int)peer->n_waiting);
 }
 
-int lists_sessions(struct fsdp_client *client, const struct snapshot *snapshot,
-		   json_t **ret)
+int lists_sessions(struct fsdp_client *client, json_t **ret)
 {
 	struct sessions sessions = {0};
 	json_t *items = json_array();
 	int r = fsdp_clients(client, add_session, &sessions);
 
-	(void)snapshot;
 	if (sessions.n)
 		qsort(sessions.list, sessions.n, sizeof(*sessions.list),
 		      compare_sessions);

@@ -15,8 +15,7 @@ struct snapshot;
 #define LISTS_HOLDERS  64 /* tensors whose holders are asked for */
 
 /* Negative: fsdp_error() has the sentence. */
-int lists_sessions(struct fsdp_client *client, const struct snapshot *snapshot,
-		   json_t **ret);
+int lists_sessions(struct fsdp_client *client, json_t **ret);
 int lists_channels(struct fsdp_client *client, json_t **ret);
 int lists_tensors(struct fsdp_client *client, const struct snapshot *snapshot,
 		  json_t **ret);
