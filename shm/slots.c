@@ -346,7 +346,7 @@ static bool is_mine(const struct slots *slots, uint32_t place,
 		return false;
 	if (slots->mode == SLOTS_SHARE)
 		return true;
-	return atomic_load_explicit(&seen->numbers[at], memory_order_acquire) !=
+	return atomic_load_explicit(&seen->numbers[at], memory_order_acquire) <
 		       slots_number(word) &&
 	       (load_mask(slots, at) & bit(place));
 }
@@ -381,16 +381,30 @@ static bool look(const struct slots *slots, uint32_t place,
 	return is_changed;
 }
 
-/* In a broadcast only threads of one user compete for an item. */
+/* In a broadcast only threads of one user compete for an item. One that looked
+ * long ago does not get an item whose slot another has seen again since. */
+static bool see(struct slots_seen *seen, const struct slots_hold *hold)
+{
+	_Atomic uint64_t *word = &seen->numbers[hold->at];
+	uint64_t number = slots_number(hold->word);
+	uint64_t last = atomic_load_explicit(word, memory_order_acquire);
+
+	while (last < number) {
+		if (atomic_compare_exchange_weak_explicit(word, &last, number,
+							  memory_order_acq_rel,
+							  memory_order_acquire))
+			return true;
+	}
+	return false;
+}
+
 static bool take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 		 struct slots_hold *hold)
 {
 	uint64_t number = slots_number(hold->word), mine;
 
 	if (slots->mode == SLOTS_BROADCAST)
-		return atomic_exchange_explicit(&seen->numbers[hold->at],
-						number,
-						memory_order_acq_rel) != number;
+		return see(seen, hold);
 	mine = slots_word(number, place + 1, SLOTS_HELD);
 	if (!swap(slots, hold->at, hold->word, mine))
 		return false;
@@ -429,7 +443,7 @@ void slots_put_back(struct slots *slots, uint32_t place,
 	uint64_t number = slots_number(hold->word);
 
 	if (slots->mode == SLOTS_BROADCAST)
-		atomic_store_explicit(&seen->numbers[hold->at], 0,
+		atomic_store_explicit(&seen->numbers[hold->at], number - 1,
 				      memory_order_release);
 	else if (swap(slots, hold->at, hold->word,
 		      slots_word(number, place + 1, SLOTS_QUEUED)))

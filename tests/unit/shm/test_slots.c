@@ -287,6 +287,28 @@ Test(slots, who_comes_later_has_only_what_is_sent_later)
 	(void)receive(2, &seen, 2);
 }
 
+/* Two threads of one consumer: one of them stopped after it had looked. */
+Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
+{
+	struct slots_seen seen = {0};
+	struct slots_hold hold;
+
+	make(SLOTS_BROADCAST);
+	come(0, true);
+	come(1, false);
+	for (int64_t i = 1; i <= 2; i++) {
+		cr_assert(zero(u32, send_item(0, i)));
+		hold = receive(1, &seen, i);
+		if (i == 1)
+			slots_release(&slots, 1, &hold);
+	}
+	slots_put_back(&slots, 1, &seen, &hold);
+	(void)receive(1, &seen, 2);
+	slots.page->words[0] = slots_word(1, 1, SLOTS_QUEUED);
+	cr_expect(not(slots_has_item(&slots, 1, &seen)));
+	cr_expect(not(slots_take(&slots, 1, &seen, &hold)));
+}
+
 /* --- buffers ------------------------------------------------------------- */
 
 Test(slots, a_buffer_is_taken_out_only_by_who_holds_its_item)
