@@ -361,6 +361,7 @@ struct request {
 		struct channels_request channels;
 		struct comm_join_request comm_join;
 		struct comm_board_request comm_board;
+		struct comm_look_request comm_look;
 		struct comm_place_request comm_place;
 		struct input_end_request input_end;
 		struct gather_buffer_request gather_buffer;

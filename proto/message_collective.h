@@ -65,6 +65,13 @@ struct comm_board_request {
 	uint64_t comm;
 };
 
+/* The process of this rank seems to be ending (ending.h). The broker looks, and
+ * if so, the run fails now; otherwise nothing happens. The reply is empty. */
+struct comm_look_request {
+	uint64_t comm;
+	uint32_t rank;
+};
+
 /* Memory of a run in which ranks reduce without the broker, for a rank that is
  * to work with it: an input of any rank, or the group's partial sums, which are
  * made when they are first asked for. places_reply with one place, to be

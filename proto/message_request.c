@@ -475,6 +475,10 @@ BODY(comm_join_request, check_comm_join,
 
 BODY(comm_board_request, NULL, {U64(comm_board_request, comm), ID("communicator")});
 
+BODY(comm_look_request, NULL,
+     {U64(comm_look_request, comm), ID("communicator")},
+     {U32(comm_look_request, rank), IN(0, MESSAGE_MAX_RANKS - 1, "rank")});
+
 BODY(comm_place_request, NULL,
      {U64(comm_place_request, group), ID("group")},
      {BOOL(comm_place_request, is_input)},

@@ -12,6 +12,7 @@
 #include "broker/comm/verdict.h"
 #include "broker/session/session.h"
 #include "broker/tensor/store.h"
+#include "proto/ending.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <errno.h>
@@ -257,6 +258,15 @@ static void fail_by_death(struct comm *comm, uint32_t rank,
 	else
 		snprintf(how, sizeof(how), "died");
 	comm_fail_by(comm, rank, how);
+}
+
+void comm_look(struct comm *comm, uint32_t rank)
+{
+	const struct session *session =
+		rank < comm->n_ranks ? comm->ranks[rank].session : NULL;
+
+	if (session && process_is_ending((pid_t)session_record(session)->pid))
+		fail_by_death(comm, rank, session);
 }
 
 /* A goodbye counts as leaving. */

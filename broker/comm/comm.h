@@ -207,6 +207,10 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 /* Fail it because the rank "has <how>". */
 void comm_fail_by(struct comm *comm, uint32_t rank, const char *how);
 
+/* If the process of that rank is ending, fail the run, as its death will.
+ * Nothing is given back before the death. Any number is allowed. */
+void comm_look(struct comm *comm, uint32_t rank);
+
 /* The run no longer uses its record, which is kept until its deadline. */
 void comm_release_record(struct comm *comm);
 

@@ -74,6 +74,21 @@ int verb_comm_board(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
+int verb_comm_look(struct verb_call *call, struct error *err)
+{
+	const struct comm_look_request *request = &call->request->comm_look;
+	struct comm *comm;
+	uint32_t rank;
+	int r;
+
+	r = comm_find(&call->broker->comms, call->session, request->comm, &comm,
+		      &rank, err);
+	if (r < 0)
+		return r;
+	comm_look(comm, request->rank);
+	return VERB_DONE;
+}
+
 int verb_comm_leave(struct verb_call *call, struct error *err)
 {
 	struct comm *comm;

@@ -69,9 +69,16 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 				   const struct await *await)
 {
 	const struct board_wait wait = wait_of(comm, await);
+	int64_t end_ns = await_end(comm, await->since_ns, await->until_ns);
+	enum bell_outcome outcome;
+	int64_t until_ns;
 
-	return board_wait(&comm->board, &wait,
-			  await_end(comm, await->since_ns, await->until_ns));
+	do {
+		until_ns = lookout_until(end_ns);
+		outcome = board_wait(&comm->board, &wait, until_ns);
+	} while (outcome == BELL_AGAIN &&
+		 lookout_look(comm, board_awaited(&wait), until_ns, end_ns));
+	return outcome;
 }
 
 static bool is_met(const struct fsdp_comm *comm, const struct await *await,

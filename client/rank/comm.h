@@ -15,6 +15,7 @@
 #include "client/rank/barrier.h"
 #include "client/rank/host_exchange.h"
 #include "client/rank/lazy_mapping.h"
+#include "client/rank/lookout.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
@@ -102,6 +103,7 @@ struct fsdp_comm {
 	uint32_t verdict;
 	struct board board; /* run_board.h; page NULL: not asked for yet */
 	struct barrier barrier;
+	struct lookout lookout;
 	struct exchanges exchanges;
 	struct transfers *transfers; /* owned; NULL: there were no transfers */
 	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */

@@ -156,16 +156,29 @@ static void note_wait(const struct job *job)
 	group->since_ns = bell_now_ns();
 }
 
-int job_await(struct job *job, int64_t until_ns, struct error *err)
+static enum bell_outcome wait_once(struct job *job, int64_t until_ns)
 {
 	const struct bell_wait how = {is_met, is_hopeless, is_beside, job};
+	struct fsdp_comm *comm = job->group->comm;
+	int64_t end_ns = await_end(comm, job->group->since_ns, until_ns);
+	enum bell_outcome outcome;
+	int64_t look_ns;
+
+	do {
+		look_ns = lookout_until(end_ns);
+		outcome =
+			bell_wait(&job->board->page->gathering, &how, look_ns);
+	} while (outcome == BELL_AGAIN &&
+		 lookout_look(comm, find_ranks(job), look_ns, end_ns));
+	return outcome;
+}
+
+int job_await(struct job *job, int64_t until_ns, struct error *err)
+{
 	int r = 0;
 
 	note_wait(job);
-	while (r == 0 &&
-	       bell_wait(&job->board->page->gathering, &how,
-			 await_end(job->group->comm, job->group->since_ns,
-				   until_ns)) != BELL_MET) {
+	while (r == 0 && wait_once(job, until_ns) != BELL_MET) {
 		r = look_around(job, until_ns, err);
 		job_heed(job->group->comm);
 	}

@@ -127,7 +127,7 @@ row_fn death_reclaim_1000, idle_wakeups, broker_rss_per_100k, restart_10k;
 row_fn scale_ls, scale_status, scale_who, scale_top, scale_metrics;
 row_fn scale_bytes_per_tensor, scale_restart, alloc_churn_growth;
 row_fn local_all_gather_64mib, local_reduce_scatter_64mib;
-row_fn direct_unshard_in_place, direct_death;
+row_fn direct_unshard_in_place, direct_death, direct_death_1gib;
 row_fn direct_reduce_1kib;
 row_fn direct_reduce_64kib;
 row_fn direct_reduce_1mib;

@@ -1,7 +1,9 @@
 /*
- * Row direct_death: from the kill of a rank until another, which sleeps in a
- * barrier, has returned with the name of the dead. The floor is from the same
- * kill until this process, which sleeps by the victim's pidfd, is awake.
+ * Rows direct_death and direct_death_1GiB: from the kill of a rank until
+ * another, which sleeps in a barrier, has returned with the name of the dead.
+ * The floor is from the same kill until this process, which sleeps by the
+ * victim's pidfd, is awake. The second row's victim has memory of its own,
+ * which the kernel frees before that.
  */
 #include "bench.h"
 #include "child.h"
@@ -10,6 +12,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,11 +25,21 @@ static struct fsdp_comm *join(struct fsdp_client *client, uint32_t rank)
 	return comm;
 }
 
+struct scene {
+	struct daemon daemon;
+	size_t size; /* memory of the victim */
+};
+
 static void be_victim(int sock_fd, void *data)
 {
-	const struct daemon *daemon = data;
+	const struct scene *scene = data;
+	char *memory = mmap(NULL, scene->size + 1, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	(void)join(client_open(daemon->socket), 1);
+	if (memory == MAP_FAILED)
+		die("there is no memory for the victim");
+	memset(memory, 1, scene->size + 1);
+	(void)join(client_open(scene->daemon.socket), 1);
 	message_send(sock_fd, "r", 1);
 	pause();
 }
@@ -33,8 +47,8 @@ static void be_victim(int sock_fd, void *data)
 /* Join a run with each victim, and report when its death was told. */
 static void be_survivor(int sock_fd, void *data)
 {
-	const struct daemon *daemon = data;
-	struct fsdp_client *client = client_open(daemon->socket);
+	const struct scene *scene = data;
+	struct fsdp_client *client = client_open(scene->daemon.socket);
 	uint64_t told;
 	char go;
 
@@ -51,7 +65,7 @@ static void be_survivor(int sock_fd, void *data)
 	}
 }
 
-static void kill_one(const struct bench *bench, struct daemon *daemon,
+static void kill_one(const struct bench *bench, struct scene *scene,
 		     const struct child *survivor, struct pairs *pairs)
 {
 	struct pollfd poll_fd = {.events = POLLIN};
@@ -59,7 +73,7 @@ static void kill_one(const struct bench *bench, struct daemon *daemon,
 	struct child victim;
 	char ready;
 
-	child_start(&victim, bench->client_cpu, be_victim, daemon);
+	child_start(&victim, bench->client_cpu, be_victim, scene);
 	message_send(survivor->sock_fd, "g", 1);
 	message_receive(victim.sock_fd, &ready, 1);
 	sleep_us(2000); /* so that the survivor sleeps */
@@ -76,21 +90,37 @@ static void kill_one(const struct bench *bench, struct daemon *daemon,
 	child_kill(&victim);
 }
 
-void direct_death(const struct bench *bench, struct result *ret)
+static void kill_all(const struct bench *bench, size_t size, unsigned n_pairs,
+		     int n_kills, struct result *ret)
 {
+	struct scene scene = {.size = size};
 	struct pairs pairs = PAIRS_NULL;
 	struct child survivor;
-	struct daemon daemon;
 
-	daemon_start(&daemon, bench, &(struct daemon_options){0});
-	child_start(&survivor, bench->second_cpu, be_survivor, &daemon);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
-		for (int j = 0; j < 10; j++)
-			kill_one(bench, &daemon, &survivor, &pairs);
+	daemon_start(&scene.daemon, bench, &(struct daemon_options){0});
+	child_start(&survivor, bench->second_cpu, be_survivor, &scene);
+	for (unsigned i = 0; i < n_pairs; i++) {
+		for (int j = 0; j < n_kills; j++)
+			kill_one(bench, &scene, &survivor, &pairs);
 		pairs_close(&pairs);
 	}
 	pairs_result(&pairs, 1000, ret);
 	pairs_deinit(&pairs);
 	child_kill(&survivor);
-	daemon_stop(&daemon);
+	daemon_stop(&scene.daemon);
+}
+
+void direct_death(const struct bench *bench, struct result *ret)
+{
+	kill_all(bench, 0, bench->n_pairs, 10, ret);
+}
+
+/* A kill takes up to some seconds. */
+#define LARGE_PAIRS 5
+
+void direct_death_1gib(const struct bench *bench, struct result *ret)
+{
+	size_t size = bench->is_quick ? 256 << 20 : 1 << 30;
+
+	kill_all(bench, size, LARGE_PAIRS, 1, ret);
 }

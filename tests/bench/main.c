@@ -86,6 +86,8 @@ static const struct row rows[] = {
 	 "an unshard that moves nothing; floor: acquire and release"},
 	{"direct_death", "us", 3, direct_death,
 	 "from a rank's kill until another is told; floor: its pidfd"},
+	{"direct_death_1GiB", "us", 0.5, direct_death_1gib,
+	 "the same of a rank with memory of its own; 256 MiB if quick"},
 	{"direct_reduce_1KiB", "us", 0.6, direct_reduce_1kib,
 	 "reduce-scatter, the worse of 2 and 4 ranks; floor: fsdp-worker's"},
 	{"direct_reduce_64KiB", "us", 0.6, direct_reduce_64kib, "the same"},

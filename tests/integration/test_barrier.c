@@ -2,8 +2,10 @@
  * Tests barriers. No rank passes one before all have arrived, and no rank waits
  * for ever when another one dies, leaves or is late.
  */
+#include "shm/board.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
+#include "tests/lib/ending.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -197,6 +199,24 @@ Test(barrier, who_sleeps_is_told_of_a_death_by_name)
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
 }
 
+Test(barrier, who_sleeps_is_told_before_the_kernel_reports_the_death)
+{
+	pid_t thread;
+
+	crew_start(3, &DEFAULTS);
+	thread = rank_run(&ranks, 2, ending_thread);
+	begin_and_sleep(2);
+	ending_begin(ranks.actors[2].pid, thread);
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(eq(int, actor_end(&ranks.actors[i]), -ECONNABORTED));
+		assert_says(i, "rank 2 (pid ");
+		assert_says(i, "died");
+	}
+	cr_assert(zero(u64, status_value(client, "dead_sessions")));
+	ending_end(thread);
+	actor_kill(&ranks.actors[2]);
+}
+
 /* The rank has arrived and not rung; is counted as a sleeper; is about to wake
  * the others. */
 Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
@@ -244,6 +264,63 @@ Test(barrier, who_sleeps_does_not_notice_that_the_broker_is_restarted)
 }
 
 /* --- a hostile rank ------------------------------------------------------ */
+
+static pid_t *ending_pid; /* shared */
+
+static int blame_rank_2(void)
+{
+	struct board_page *board;
+	size_t size;
+
+	must(fsdp_barrier(trainer()->comm, -1) == 0);
+	board = crew_board(&size);
+	board->names[2].pid = (uint32_t)*ending_pid;
+	return 0;
+}
+
+static int count_looks(const struct fsdp_histogram *histogram, void *data)
+{
+	if (histogram->kind == FSDP_HISTOGRAM_REQUEST &&
+	    strcmp(histogram->name, "comm_look") == 0)
+		*(uint64_t *)data = histogram->n;
+	return 0;
+}
+
+static void await_look(void)
+{
+	uint64_t n = 0;
+
+	while (n == 0) {
+		sched_yield();
+		cr_assert(zero(int, fsdp_histograms(client, count_looks, &n)));
+	}
+}
+
+Test(barrier, a_rank_that_lives_is_not_taken_for_dead)
+{
+	struct actor other = {.fd = -1};
+	pid_t thread;
+
+	ending_pid = shared_memory(sizeof(*ending_pid));
+	crew_start(3, &DEFAULTS);
+	actor_start(&other, NULL);
+	thread = actor_run(&other, ending_thread);
+	ending_begin(other.pid, thread);
+	*ending_pid = other.pid;
+	actor_begin(&ranks.actors[1], meet);
+	actor_begin(&ranks.actors[2], meet);
+	cr_assert(zero(int, rank_run(&ranks, 0, blame_rank_2)));
+	for (int i = 1; i < 3; i++)
+		cr_assert(zero(int, actor_end(&ranks.actors[i])));
+	begin_and_sleep(2);
+	await_look();
+	cr_assert(zero(int, rank_run(&ranks, 2, meet)));
+	for (int i = 0; i < 2; i++)
+		cr_assert(zero(int, actor_end(&ranks.actors[i])));
+	ending_end(thread);
+	actor_kill(&other);
+	munmap(ending_pid, sizeof(*ending_pid));
+}
 
 static int scribble(void)
 {
