@@ -67,6 +67,9 @@ struct fsdp_holder {
 	bool is_connected;
 	bool is_writer;
 	bool is_tainted; /* the tensor that it holds */
+	/* The process will not run again, but the kernel has not yet freed its
+	 * memory; the tensor is held until then. */
+	bool is_ending;
 };
 
 struct fsdp_peer {

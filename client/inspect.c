@@ -106,6 +106,7 @@ static int show_holder(const struct holder *holder, bool is_tainted,
 		.is_connected = holder->is_connected,
 		.is_writer = holder->is_writer,
 		.is_tainted = is_tainted,
+		.is_ending = holder->is_ending,
 	};
 
 	return fn(&shown, data);

@@ -527,6 +527,7 @@ struct holder {
 	int64_t holds; /* 0: none any more, but its device is at work */
 	bool is_connected;
 	bool is_writer;
+	bool is_ending; /* ending.h */
 };
 
 struct who_reply {

@@ -232,7 +232,8 @@ ITEM(holder, NULL,
      {TEXT(holder, command, MESSAGE_MAX_TEXT, "command")},
      {I64(holder, holds)},
      {BOOL(holder, is_connected)},
-     {BOOL(holder, is_writer)});
+     {BOOL(holder, is_writer)},
+     {BOOL(holder, is_ending)});
 
 BODY(who_reply, NULL,
      {PLACE(who_reply)},

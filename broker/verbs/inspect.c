@@ -12,6 +12,7 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/slot_state.h"
 #include "broker/verbs/verbs.h"
+#include "proto/ending.h"
 #include "proto/error.h"
 #include "proto/name.h"
 #include "shm/chunk.h"
@@ -22,6 +23,9 @@
 #include <unistd.h>
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
+/* Holders of a page: for each, a file in /proc is read, which takes some 5 us.
+ */
+#define PAGE_HOLDERS 32
 /* Grants that one request visits; those of a larger session are counted over
  * several pages. */
 #define MAX_GRANTS 4096
@@ -98,6 +102,7 @@ static void fill_holder(const struct broker *broker, uint32_t grant,
 		.holds = holds_of(broker, grant),
 		.is_connected = session && session->peer,
 		.is_writer = index == writer,
+		.is_ending = process_is_ending((pid_t)record->pid),
 	};
 }
 
@@ -116,7 +121,8 @@ int verb_who(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	name = verb_scratch(call, NAME_MAX_SIZE + 1);
-	reply->holders = verb_scratch(call, PAGE_ITEMS * sizeof(struct holder));
+	reply->holders =
+		verb_scratch(call, PAGE_HOLDERS * sizeof(struct holder));
 	if (!name || !reply->holders)
 		return error_nomem(err, "the holders");
 	record = catalog_slot(catalog, slot);
@@ -128,7 +134,7 @@ int verb_who(struct verb_call *call, struct error *err)
 		if (position++ < call->request->who.cursor ||
 		    !is_using(broker, grant))
 			continue;
-		if (reply->n_holders == PAGE_ITEMS) {
+		if (reply->n_holders == PAGE_HOLDERS) {
 			reply->next_cursor = position - 1;
 			break;
 		}

@@ -13,7 +13,8 @@ const char *roster_text_state(const void *field, char buffer[COLUMN_BUFFER])
 	const struct fsdp_holder *holder = field;
 
 	snprintf(buffer, COLUMN_BUFFER, "%s%s",
-		 holder->is_writer      ? "writing"
+		 holder->is_ending      ? "ending"
+		 : holder->is_writer    ? "writing"
 		 : holder->is_connected ? "reading"
 					: "disconnected",
 		 holder->is_tainted ? ", tainted" : "");
@@ -30,6 +31,7 @@ const struct column roster_columns[] = {
 	{NULL, "connected", COLUMN_BOOL, AT(is_connected)},
 	{NULL, "writer", COLUMN_BOOL, AT(is_writer)},
 	{NULL, "tainted", COLUMN_BOOL, AT(is_tainted)},
+	{NULL, "ending", COLUMN_BOOL, AT(is_ending)},
 	{0}};
 
 static struct fsdp_holder *find(const struct roster *roster, uint64_t session)
@@ -49,6 +51,7 @@ int roster_add(const struct fsdp_holder *holder, void *data)
 		copy->holds += holder->holds;
 		copy->is_writer |= holder->is_writer;
 		copy->is_tainted |= holder->is_tainted;
+		copy->is_ending |= holder->is_ending;
 		return 0;
 	}
 	holders = reallocarray(roster->holders, roster->n_holders + 1,

@@ -53,13 +53,14 @@ static int on_entry(const struct fsdp_entry *entry, void *data)
 static int on_holder(const struct fsdp_holder *holder, void *data)
 {
 	PyGILState_STATE gil = PyGILState_Ensure();
-	int r = add(data, Py_BuildValue("{s:I,s:I,s:s,s:L,s:N,s:N}", "pid",
-					holder->pid, "uid", holder->uid,
-					"command", holder->command, "holds",
-					(long long)holder->holds, "connected",
-					PyBool_FromLong(holder->is_connected),
-					"writer",
-					PyBool_FromLong(holder->is_writer)));
+	int r = add(data,
+		    Py_BuildValue(
+			    "{s:I,s:I,s:s,s:L,s:N,s:N,s:N}", "pid", holder->pid,
+			    "uid", holder->uid, "command", holder->command,
+			    "holds", (long long)holder->holds, "connected",
+			    PyBool_FromLong(holder->is_connected), "writer",
+			    PyBool_FromLong(holder->is_writer), "ending",
+			    PyBool_FromLong(holder->is_ending)));
 
 	PyGILState_Release(gil);
 	return r;

@@ -3,7 +3,9 @@
  * and the counters match it.
  */
 #include "client/fsdp.h"
+#include "tests/lib/actor.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/ending.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include <criterion/criterion.h>
@@ -13,8 +15,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define N_BATCH 256
-#define N_NAMES (20 * N_BATCH) /* more names than one page reads */
+#define N_BATCH  256
+#define N_NAMES  (20 * N_BATCH) /* more names than one page reads */
+#define N_OTHERS 40
 
 static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 static struct daemon daemon_;
@@ -379,4 +382,95 @@ Test(inspect, a_ticket_is_listed_and_revoked)
 	cr_assert(eq(int, fsdp_ticket_revoke(client, entry.id), -ENOENT));
 	cr_assert(
 		eq(int, fsdp_ticket_redeem(client, &ticket, 1, &got), -ENOENT));
+}
+
+/* --- who ----------------------------------------------------------------- */
+
+static int get_and_keep(void)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
+	const char *name = "test/held";
+	struct fsdp_client *own;
+	struct fsdp_tensor *tensor;
+
+	if (fsdp_connect(&options, &own) < 0 ||
+	    fsdp_get(own, &name, 1, NULL, &tensor) < 0)
+		return -1;
+	return ending_thread();
+}
+
+struct holders {
+	pid_t pid;
+	int n, n_of_pid, n_ending;
+};
+
+static int count_holder(const struct fsdp_holder *holder, void *data)
+{
+	struct holders *holders = data;
+
+	holders->n++;
+	if (holder->pid == (uint32_t)holders->pid) {
+		holders->n_of_pid++;
+		holders->n_ending += holder->is_ending;
+	}
+	return 0;
+}
+
+static struct holders count_holders(pid_t pid)
+{
+	struct holders holders = {.pid = pid};
+
+	cr_assert(zero(int,
+		       fsdp_who(client, "test/held", count_holder, &holders)));
+	return holders;
+}
+
+static struct fsdp_tensor *publish_held(void)
+{
+	struct fsdp_tensor *tensor = make(1000);
+
+	publish(tensor, "test/held");
+	return tensor;
+}
+
+/* It holds the tensor until the kernel reports its death. */
+Test(inspect, who_tells_that_a_process_is_ending)
+{
+	struct fsdp_tensor *tensor = publish_held();
+	struct actor actor = {.fd = -1};
+	struct holders holders;
+	pid_t thread;
+
+	actor_start(&actor, NULL);
+	thread = actor_run(&actor, get_and_keep);
+	cr_assert(gt(int, thread, 0));
+	cr_assert(zero(int, count_holders(actor.pid).n_ending));
+	ending_begin(actor.pid, thread);
+	holders = count_holders(actor.pid);
+	cr_assert(eq(int, holders.n_of_pid, 1));
+	cr_assert(eq(int, holders.n_ending, 1));
+	ending_end(thread);
+	actor_kill(&actor);
+	while (count_holders(actor.pid).n_of_pid)
+		;
+	fsdp_release(tensor);
+}
+
+/* There are more holders than a page has. */
+Test(inspect, who_names_each_of_many_holders_once)
+{
+	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
+	struct fsdp_tensor *tensor = publish_held(), *held;
+	const char *name = "test/held";
+	struct fsdp_client *others[N_OTHERS];
+
+	for (int i = 0; i < N_OTHERS; i++) {
+		cr_assert(zero(int, fsdp_connect(&options, &others[i])));
+		cr_assert(
+			zero(int, fsdp_get(others[i], &name, 1, NULL, &held)));
+	}
+	cr_assert(eq(int, count_holders(getpid()).n_of_pid, N_OTHERS + 1));
+	for (int i = 0; i < N_OTHERS; i++)
+		fsdp_close(others[i]);
+	fsdp_release(tensor);
 }
