@@ -13,6 +13,7 @@ is answered, and the trainer reads the old one until its tasks are done.
 
 import collections
 import contextlib
+import copy
 import fcntl
 import inspect
 import os
@@ -30,11 +31,12 @@ import torch.utils.data
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils, dataloader, get_worker_info
 
-from . import _batch
+from . import _batch, _random_state
 from ._default import default
-from ._errors import Ended, Error, Gone, Left, Timeout
+from ._errors import Ended, Error, Gone, Invalid, Left, Timeout
 from ._fsdp import stack_plain, write_plain
 from ._loader_name import new_name
+from ._loader_progress import SingleIterator
 
 _MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
 _MAX_BUFFERS = 64
@@ -50,6 +52,7 @@ _MAX_PLACES = 4096  # tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
 _PIPE_SIZE = 1 << 20  # so many bytes of tasks can wait in a pipe
 _READ_SIZE = 64 << 10  # of them are read at once
+_STATE_FORMAT = 1  # of state_dict()
 
 
 class _Link:
@@ -591,12 +594,26 @@ class DataLoader(torch.utils.data.DataLoader):
     """
 
     def _get_iterator(self):
-        if not 0 < self.num_workers <= _MAX_WORKERS:
+        """torch's hook: an iterator for a new epoch, or the one to go on with."""
+        learned = self.__dict__.setdefault("_fsdp_learned", {})
+        state = learned.pop("loaded", None)
+        epoch = None if state is None else state["epoch"]
+        random = _random_state.of_process()
+        iterator = self._iterator_at(epoch, learned)
+        if epoch is not None and not epoch["is_finished"]:
+            _random_state.put_process(random)
+        return iterator
+
+    def _iterator_at(self, epoch, learned):
+        if self.num_workers == 0:
+            iterator = SingleIterator(self, epoch, "progress" not in learned)
+            learned["progress"] = iterator
+            return iterator
+        if self.num_workers > _MAX_WORKERS:
             return super()._get_iterator()
         _check_torch()
         self.check_worker_number_rationality()
         default()  # before workers are started, if there is no broker
-        learned = self.__dict__.setdefault("_fsdp_learned", {})
         link = _Link()
         receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
         context = self.multiprocessing_context or torch.multiprocessing
@@ -604,3 +621,70 @@ class DataLoader(torch.utils.data.DataLoader):
         if self.collate_fn is _utils.collate.default_collate:
             changes["collate_fn"] = _Collate(link)
         return dataloader._MultiProcessingDataLoaderIter(_Changed(self, **changes))
+
+    def __getstate__(self):
+        return {**self.__dict__, "_fsdp_learned": {}}
+
+    # --- going on later -------------------------------------------------------
+
+    def _arguments(self):
+        """Those that a state can only be loaded with."""
+        names = "num_workers", "batch_size", "drop_last", "persistent_workers"
+        kinds = "sampler", "batch_sampler"
+        return {
+            **{name: getattr(self, name) for name in names},
+            **{name: type(getattr(self, name)).__name__ for name in kinds},
+            "dataset": ("map-style", "iterable")[self._dataset_kind],
+        }
+
+    def state_dict(self):
+        """How far the loader is: after the last batch that the iterator which
+        began last has handed out.
+
+        It is plain data, for torch.save() and pickle. It has the random numbers
+        of this process and the generators, and the states of data set and
+        sampler, if these have `state_dict()` and `load_state_dict()`.
+        """
+        if self.num_workers > 0:
+            raise NotImplementedError(
+                f"cannot take the state of a loader with {self.num_workers} workers; "
+                "use none"
+            )
+        learned = self.__dict__.setdefault("_fsdp_learned", {})
+        if "loaded" in learned:
+            return copy.deepcopy(learned["loaded"])
+        progress = learned.get("progress")
+        return {
+            "format": _STATE_FORMAT,
+            "arguments": self._arguments(),
+            "random": _random_state.of_loader(self),
+            "epoch": None if progress is None else progress.epoch(),
+        }
+
+    def load_state_dict(self, state_dict):
+        """Go on, at the next iter(), where a loader of the same arguments was:
+        with the rest of its epoch, or with the next one if that was over.
+
+        It also has the random numbers of torch (on the CPU), numpy and Python
+        go on in this process, and those of the generators that the loader was
+        given.
+        """
+        self._check_state(state_dict)
+        self._iterator = None
+        _random_state.put_loader(self, state_dict["random"])
+        self.__dict__["_fsdp_learned"] = {"loaded": copy.deepcopy(state_dict)}
+
+    def _check_state(self, state):
+        if not isinstance(state, dict) or state.get("format") != _STATE_FORMAT:
+            raise Invalid(
+                "cannot load the state: it is not of fsdp.torch.DataLoader, or of "
+                "another version of it; begin a new epoch without it"
+            )
+        mine, its = self._arguments(), state["arguments"]
+        other = [name for name in mine if mine[name] != its[name]]
+        if other:
+            said = ", ".join(f"{n}={its[n]!r} (here {mine[n]!r})" for n in other)
+            raise Invalid(
+                f"cannot load the state: it is of a loader with {said}; "
+                "make the loader with the same arguments"
+            )

@@ -1,0 +1,333 @@
+"""fsdp.torch.DataLoader goes on where another one was.
+
+Each case runs some epochs undisturbed and keeps the state after each batch. New
+loaders that load one of these states give what came after it, bit for bit.
+"""
+
+import io
+import itertools
+import pickle
+import random
+import re
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
+
+import fsdp
+import fsdp.torch
+
+
+def noise():
+    """Of all generators of the process."""
+    return [torch.rand(2), random.random(), float(numpy.random.randn())]
+
+
+def seed(n):
+    torch.manual_seed(n)
+    random.seed(n)
+    numpy.random.seed(n)
+
+
+# --- data sets and samplers ---------------------------------------------------
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, i):
+        return i, noise()
+
+
+class Counting(Numbers):
+    """Has a state of its own."""
+
+    def __init__(self):
+        self.n_got = 0
+
+    def __getitem__(self, i):
+        self.n_got += 1
+        return i, self.n_got, noise()
+
+    def state_dict(self):
+        return {"n_got": self.n_got}
+
+    def load_state_dict(self, state):
+        self.n_got = state["n_got"]
+
+
+class Stream(IterableDataset):
+    """Each worker has another number of samples."""
+
+    def __init__(self, n=23):
+        self.n = n
+
+    def numbers(self):
+        info = get_worker_info()
+        worker, n_workers = (info.id, info.num_workers) if info else (0, 1)
+        return range(worker, self.n if worker != 1 else self.n // 2, n_workers)
+
+    def __iter__(self):
+        for i in self.numbers():
+            yield i, noise()
+
+
+class Position(Stream):
+    """A stream that goes on where its state says, at the next iter()."""
+
+    def __init__(self, n=23):
+        super().__init__(n)
+        self.at, self.n_epochs, self.goes_on = 0, 0, False
+
+    def __iter__(self):
+        if not self.goes_on:
+            self.at = 0
+            self.n_epochs += 1
+        self.goes_on = False
+        for i in self.numbers()[self.at :]:
+            self.at += 1
+            yield i, self.n_epochs, noise()
+
+    def state_dict(self):
+        return {"at": self.at, "n_epochs": self.n_epochs}
+
+    def load_state_dict(self, state):
+        self.at, self.n_epochs, self.goes_on = state["at"], state["n_epochs"], True
+
+
+class Reader:
+    """An iterator that has a state, of a data set that has none."""
+
+    def __init__(self, numbers):
+        self.numbers, self.at = numbers, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == len(self.numbers):
+            raise StopIteration
+        self.at += 1
+        return self.numbers[self.at - 1], noise()
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Read(Stream):
+    def __iter__(self):
+        return Reader(self.numbers())
+
+
+class Backwards(Sampler):
+    """A sampler that says nothing of its state."""
+
+    def __iter__(self):
+        chosen = [numpy.int64(i) for i in range(22, -1, -1) if random.random() < 0.9]
+        yield from chosen
+
+
+class Shuffled(Sampler):
+    """A sampler with a state, which is that of its own random numbers."""
+
+    def __init__(self):
+        self.random, self.n_drawn, self.n_passed = random.Random(3), 0, 0
+        self.before = self.random.getstate()
+
+    def __iter__(self):
+        self.before = self.random.getstate()
+        order = self.random.sample(range(23), 23)
+        self.n_drawn, self.n_passed = self.n_passed, 0
+        for i in order[self.n_drawn :]:
+            self.n_drawn += 1
+            yield i
+
+    def __len__(self):
+        return 23
+
+    def state_dict(self):
+        return {"random": self.before, "n_drawn": self.n_drawn}
+
+    def load_state_dict(self, state):
+        self.random.setstate(state["random"])
+        self.n_passed = state["n_drawn"]
+
+
+class Batches(Shuffled):
+    """A batch sampler with a state, whose batches have several sizes."""
+
+    def __iter__(self):
+        indices = super().__iter__()
+        while True:
+            n = self.n_drawn % 3 + 1 if self.n_drawn else self.n_passed % 3 + 1
+            batch = list(itertools.islice(indices, n))
+            if not batch:
+                return
+            yield batch
+
+
+class Walk:
+    """An iterator of a batch sampler that has a state, which the sampler has not."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        if self.at > 7:
+            raise StopIteration
+        return [self.at, 2 * self.at]
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Walks:
+    def __iter__(self):
+        return Walk()
+
+
+# --- what comes after a state -------------------------------------------------
+
+
+def bits(batch):
+    if isinstance(batch, torch.Tensor):
+        return str(batch.dtype), tuple(batch.shape), batch.numpy().tobytes()
+    return [bits(one) for one in batch] if isinstance(batch, list) else batch
+
+
+def saved(state):
+    """As a checkpoint would have it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def undisturbed(loader, n_epochs):
+    """Its batches, and states by (epoch, batches of it). -1: before iter()."""
+    batches, states = [], {}
+    for epoch in range(n_epochs):
+        states[epoch, -1] = loader.state_dict()
+        batches.append([])
+        iterator = iter(loader)
+        states[epoch, 0] = loader.state_dict()
+        for batch in iterator:
+            batches[-1].append(bits(batch))
+            states[epoch, len(batches[-1])] = loader.state_dict()
+    return batches, states
+
+
+def rest(loader, n_epochs):
+    return [[bits(batch) for batch in loader] for _ in range(n_epochs)]
+
+
+def check(make, points, n_epochs):
+    seed(5)
+    batches, states = undisturbed(make(), n_epochs)
+    assert sum(map(len, batches)) > n_epochs
+    for epoch, n in points:
+        n = min(n, len(batches[epoch]))
+        seed(99)
+        loader = make()
+        loader.load_state_dict(saved(states[epoch, n]))
+        expected = [batches[epoch][max(n, 0) :], *batches[epoch + 1 :]]
+        assert rest(loader, n_epochs - epoch) == expected, (epoch, n)
+
+
+def generator():
+    return torch.Generator().manual_seed(3)
+
+
+def of(dataset=Numbers, **options):
+    def make(**more):
+        made = {k: v() if callable(v) else v for k, v in options.items()}
+        return fsdp.torch.DataLoader(dataset(), **made, **more)
+
+    return make
+
+
+def replacing():
+    return torch.utils.data.RandomSampler(range(23), True, 100, generator())
+
+
+CASES = {
+    "plain": of(batch_size=4),
+    "shuffle": of(batch_size=4, shuffle=True),
+    "generator": of(batch_size=4, shuffle=True, generator=generator),
+    "drop_last": of(batch_size=4, shuffle=True, drop_last=True),
+    "no_batches": of(batch_size=None),
+    "sampler": of(batch_size=3, sampler=Backwards),
+    "replacing": of(batch_size=9, sampler=replacing),
+    "sampler_with_state": of(batch_size=3, sampler=Shuffled),
+    "batch_sampler_with_state": of(batch_sampler=Batches),
+    "sampler_whose_iterator_has_state": of(batch_sampler=Walks),
+    "data_set_with_state": of(Counting, batch_size=4, shuffle=True),
+    "stream": of(Stream, batch_size=2),
+    "stream_of_samples": of(Stream, batch_size=None),
+    "stream_drop_last": of(Stream, batch_size=3, drop_last=True),
+    "stream_with_state": of(Position, batch_size=2),
+    "stream_whose_iterator_has_state": of(Read, batch_size=2),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_without_workers(name):
+    points = [(0, -1), (0, 0), (0, 1), (0, 99), (1, -1), (1, 0), (1, 3), (2, 2)]
+    check(CASES[name], points, n_epochs=3)
+
+
+# --- errors -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dataset, options, differs",
+    [
+        (Numbers, {"num_workers": 1}, "num_workers=0 (here 1)"),
+        (Numbers, {"batch_size": 3}, "batch_size=2 (here 3)"),
+        (Numbers, {"drop_last": True}, "drop_last=False (here True)"),
+        (Numbers, {"shuffle": True}, "sampler='SequentialSampler' (here 'RandomSampler')"),
+        (Stream, {}, "dataset='map-style' (here 'iterable')"),
+    ],
+)
+def test_a_state_of_other_arguments_is_refused(dataset, options, differs):
+    state = of(batch_size=2)().state_dict()
+    loader = of(dataset, **{"batch_size": 2, **options})()
+    with pytest.raises(fsdp.Invalid, match=re.escape(differs)):
+        loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{}, None, {"format": 2}, {"_snapshot": {}}])
+def test_what_is_no_state_is_refused(state):
+    with pytest.raises(fsdp.Invalid, match="it is not of fsdp.torch.DataLoader"):
+        of()().load_state_dict(state)
+
+
+def test_a_data_set_that_is_too_short_is_an_error():
+    loader = fsdp.torch.DataLoader(range(9))
+    list(itertools.islice(loader, 5))
+    other = fsdp.torch.DataLoader(range(3))
+    other.load_state_dict(loader.state_dict())
+    with pytest.raises(fsdp.Invalid, match="after batch 5 of the epoch: the sampler has only 3"):
+        iter(other)
+
+
+# --- what it leaves alone -----------------------------------------------------
+
+
+def test_a_loader_can_be_copied_in_an_epoch():
+    loader = of(batch_size=4)()
+    iterator = iter(loader)
+    next(iterator)
+    assert len(list(pickle.loads(pickle.dumps(loader)))) == 6
