@@ -313,7 +313,7 @@ def open_page():
     return page
 
 
-def check_others(page):
+def check_others():
     """A user who is no member of admin_group sees totals, and why."""
     other = folder / "other"
     other.mkdir()
@@ -325,13 +325,16 @@ def check_others(page):
     until("another user's exporter listens", lambda:
           (other / "port").exists()
           and (other / "port").read_text().endswith("\n"))
-    page.open(f"http://127.0.0.1:{(other / 'port').read_text().strip()}/")
-    page.wait('document.getElementById("tensors-more")?.textContent === '
-              '"2 tensors of other users"')
-    check("the page says how to see others' memory", "1 chunk of other users: "
-          "listed if fsdp-exporter has the group admin_group" in page.text())
-    page.open(f"http://127.0.0.1:{port}/")
-    page.wait(f'location.port === "{port}"')
+    page = chromium.Page(folder / "chromium-other")
+    try:
+        page.open(f"http://127.0.0.1:{(other / 'port').read_text().strip()}/")
+        page.wait('document.getElementById("tensors-more")?.textContent === '
+                  '"2 tensors of other users"')
+        check("the page says how to see others' memory",
+              "1 chunk of other users: listed if fsdp-exporter has the group "
+              "admin_group" in page.text())
+    finally:
+        page.close()
     exporter.kill()
 
 
@@ -476,10 +479,10 @@ try:
     check_hosts()
     check_status()
     check_scrapers()
-    page = open_page() if chromium.find() else None
-    if page and os.getuid() == 0 and shutil.which("setpriv"):
-        check_others(page)
+    if chromium.find() and os.getuid() == 0 and shutil.which("setpriv"):
+        check_others()
     add_kinds()
+    page = open_page() if chromium.find() else None
     if page:
         check_kinds(page)
         check_sizes(page)
