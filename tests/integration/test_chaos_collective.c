@@ -492,6 +492,14 @@ static void check_sentences(const struct training *training)
 	}
 }
 
+/* How many must have been killed, however slow the machine is. */
+static bool is_enough(const struct rage *rage, const struct training *training)
+{
+	return training->n_dead >= 10 &&
+	       rage->n_workers >= (has_engine() ? 3 : 0) &&
+	       rage->n_brokers >= SOAK_MS / 6000;
+}
+
 Test(chaos_collective, soak)
 {
 	uint64_t seed = choose_seed("FSDP_SOAK_SEED"), start = clock_ms();
@@ -502,7 +510,7 @@ Test(chaos_collective, soak)
 	fprintf(stderr, "FSDP_SOAK_SEED=%llu\n", (unsigned long long)seed);
 	rage.broker_ms = start;
 	drill_start(&training);
-	while (clock_ms() - start < SOAK_MS) {
+	while (clock_ms() - start < SOAK_MS || !is_enough(&rage, &training)) {
 		step = atomic_load(&drill->board.max_step);
 		/* Sometimes the next broker dies at once. */
 		if (draw(&rage.chance, 4))
@@ -524,7 +532,4 @@ Test(chaos_collective, soak)
 		"%llu steps; killed: %u ranks, %u workers, %u brokers\n",
 		(unsigned long long)atomic_load(&drill->board.max_step),
 		training.n_dead, rage.n_workers, rage.n_brokers);
-	cr_assert(ge(uint, training.n_dead, 10));
-	cr_assert(ge(uint, rage.n_workers, has_engine() ? 3 : 0));
-	cr_assert(ge(uint, rage.n_brokers, SOAK_MS / 6000));
 }

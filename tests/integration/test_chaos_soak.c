@@ -24,6 +24,9 @@
 /* The supervisor gives up at the fifth death within 10 s. */
 #define BROKER_PAUSE_MS 2600
 #define OPS_PER_KILL    150
+/* At least, however slow the machine is. */
+#define CLIENTS_KILLED 10
+#define BROKERS_KILLED 3
 
 static struct soak *soak;
 static struct chaos chaos;
@@ -88,7 +91,7 @@ static void kill_broker(struct crew *crew)
 static void await_ops(uint64_t n)
 {
 	uint64_t end = atomic_load(&soak->n_ops) + n;
-	uint64_t give_up = clock_ms() + 15000;
+	uint64_t give_up = clock_ms() + 120000;
 
 	while (atomic_load(&soak->n_ops) < end) {
 		cr_assert(lt(u64, clock_ms(), give_up), "clients hang");
@@ -100,7 +103,9 @@ static void rage(struct crew *crew)
 {
 	uint64_t start = clock_ms(), last = start;
 
-	while (clock_ms() - start < DURATION_MS) {
+	while (clock_ms() - start < DURATION_MS ||
+	       crew->n_killed < CLIENTS_KILLED ||
+	       crew->n_broker_deaths < BROKERS_KILLED) {
 		await_ops(OPS_PER_KILL + draw(&crew->chance, OPS_PER_KILL));
 		kill_client(crew);
 		if (clock_ms() - last < BROKER_PAUSE_MS)
@@ -160,8 +165,8 @@ Test(soak, leaves_the_books_in_balance, .timeout = 300)
 	fprintf(stderr, "%llu operations, %u clients and %u brokers killed\n",
 		(unsigned long long)atomic_load(&soak->n_ops), crew.n_killed,
 		crew.n_broker_deaths);
-	cr_assert(ge(u64, now.epoch, 3));
-	cr_assert(ge(uint, crew.n_killed, 10));
+	/* A death that was planned last need not have come. */
+	cr_assert(ge(u64, now.epoch, BROKERS_KILLED));
 	fsdp_close(watcher);
 	chaos_stop(&chaos);
 }
