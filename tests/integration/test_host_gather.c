@@ -5,6 +5,7 @@
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/crew.h"
+#include "tests/lib/ending.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -114,6 +115,24 @@ Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
 	actor_kill(&ranks.actors[1]);
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
 	assert_says(0, "rank 1 (pid ");
+}
+
+Test(host_gather, who_waits_is_told_before_the_kernel_reports_the_death)
+{
+	pid_t thread;
+
+	start(&(struct fsdp_comm_options){.limit = 1});
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin1)));
+	thread = rank_run(&ranks, 1, ending_thread);
+	actor_begin(&ranks.actors[0], await1);
+	ending_begin(ranks.actors[1].pid, thread);
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "rank 1 (pid ");
+	ending_end(thread);
+	actor_kill(&ranks.actors[1]);
 }
 
 Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
