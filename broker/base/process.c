@@ -144,21 +144,33 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 	return r;
 }
 
-static bool read_exit_status(int pidfd, pid_t pid, int *ret)
+/* Since Linux 6.15, when its parent has waited for it. */
+static bool ask_exit_status(int pidfd, int *ret)
 {
 	struct pidfd_exit_info info = {.mask = PIDFD_EXIT_MASK};
+
+	if (ioctl(pidfd, PIDFD_EXIT_INFO, &info) < 0 ||
+	    !(info.mask & PIDFD_EXIT_MASK))
+		return false;
+	*ret = info.status;
+	return true;
+}
+
+static bool read_exit_status(int pidfd, pid_t pid, int *ret)
+{
 	unsigned long long status = 0;
 
-	if (pidfd >= 0 && ioctl(pidfd, PIDFD_EXIT_INFO, &info) == 0 &&
-	    info.mask & PIDFD_EXIT_MASK) {
-		*ret = info.status;
+	if (pidfd < 0)
+		return false;
+	if (ask_exit_status(pidfd, ret))
+		return true;
+	/* Readers without permission see 0, too. */
+	if (read_field(pid, FIELD_EXIT_STATUS, &status, NULL) == 0 && status) {
+		*ret = (int)status;
 		return true;
 	}
-	/* Readers without permission see 0, too. */
-	if (pidfd < 0 || read_field(pid, FIELD_EXIT_STATUS, &status, NULL) < 0)
-		return false;
-	*ret = (int)status;
-	return status != 0;
+	/* Its parent may have waited for it meanwhile. */
+	return ask_exit_status(pidfd, ret);
 }
 
 bool process_describe_end(int pidfd, pid_t pid, char ret[PROCESS_END_SIZE])

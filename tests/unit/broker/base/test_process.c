@@ -9,6 +9,7 @@
 #include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,52 @@ Test(process, that_was_killed_is_said_to_be)
 	cr_assert(eq(str, end, is_told ? zombie : (char *)"has ended"));
 	close(pidfd);
 	cr_assert(not(process_describe_end(-1, pid, end)));
+}
+
+#define N_AWAITED 300
+
+static void *await_child(void *data)
+{
+	(void)waitpid(*(pid_t *)data, NULL, 0);
+	return NULL;
+}
+
+/* Does the kernel tell how a process ended for which its parent has waited? */
+static bool is_remembered(void)
+{
+	char end[PROCESS_END_SIZE];
+	uint64_t start_time;
+	int pidfd;
+	pid_t pid = make_child(&start_time, &pidfd);
+	bool is_told;
+
+	kill_child(pid, pidfd);
+	(void)await_child(&pid);
+	is_told = process_describe_end(pidfd, pid, end);
+	close(pidfd);
+	return is_told;
+}
+
+/* Its parent may wait for it at any time. */
+Test(process, that_is_waited_for_meanwhile_is_described)
+{
+	char end[PROCESS_END_SIZE];
+	uint64_t start_time;
+	pthread_t parent;
+	int pidfd;
+
+	if (!is_remembered())
+		cr_skip_test("Linux before 6.15 forgets how processes ended");
+	for (int i = 0; i < N_AWAITED; i++) {
+		pid_t pid = make_child(&start_time, &pidfd);
+
+		cr_assert(zero(
+			int, pthread_create(&parent, NULL, await_child, &pid)));
+		kill_child(pid, pidfd);
+		cr_assert(process_describe_end(pidfd, pid, end), "%d", i);
+		(void)pthread_join(parent, NULL);
+		close(pidfd);
+	}
 }
 
 Test(process, that_exited_is_said_to_have_exited)
