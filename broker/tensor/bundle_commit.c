@@ -42,7 +42,8 @@ static int check_old(const struct store *store, const struct holdings *holdings,
 	record = catalog_bundle(&store->catalog, old);
 	if (!(flags & PUBLISH_REPLACE))
 		return error_set(err, -EEXIST,
-				 "bundle \"%s\" exists; ask to replace it",
+				 "bundle \"%s\" exists; to replace it, pass "
+				 "FSDP_REPLACE (fsdpctl: --replace)",
 				 name);
 	if (!access_is_owner(&holdings->credentials, record->owner_uid))
 		return error_set(err, -EPERM, "bundle \"%s\" belongs to uid %u",

@@ -154,7 +154,7 @@ check "raw is the elements" \
 	"$python" -c 'assert open("gate.raw", "rb").read() == bytes(range(256))'
 refuse "a bundle is no npy file" 2 ".safetensors" get llama/ -o x.npy
 
-refuse "a bundle is not replaced by accident" 1 "llama/" \
+refuse "a bundle is not replaced by accident" 1 "(fsdpctl: --replace)" \
 	load model.safetensors --prefix llama/ --quiet
 check "it is replaced on demand" ctl_json 'd["version"] == 2' \
 	load model.safetensors --prefix llama/ --replace
@@ -166,7 +166,8 @@ check "put publishes" ctl_json 'd == {"name": "t/a", "version": 1}' \
 	put a.npy --name t/a
 ctl get t/a -o b.npy
 check "put and get of npy are the identity" cmp a.npy b.npy
-refuse "a name is not replaced by accident" 1 "t/a" put a.npy --name t/a
+refuse "a name is not replaced by accident" 1 \
+	"(fsdpctl: --replace)" put a.npy --name t/a
 check "it is replaced on demand" ctl_json 'd["version"] == 2' \
 	put a.npy --name t/a --replace
 head -c 96 /dev/urandom >r.raw
