@@ -90,8 +90,8 @@ Test(fsdpd, a_config_that_is_not_there_is_refused)
 
 Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
 {
-	refuse_socket("/nonexistent/folder/sock",
-		      "cannot make the directory /nonexistent/folder for the "
+	refuse_socket("/proc/nobody/folder/sock",
+		      "cannot make the directory /proc/nobody/folder for the "
 		      "socket: No such file or directory; name a socket");
 	refuse_socket("/proc/sock", "cannot make the socket /proc/sock: ");
 	refuse_socket("", "the path of the socket is empty; name one");

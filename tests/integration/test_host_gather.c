@@ -149,13 +149,29 @@ Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
 	assert_says(0, "left");
 }
 
-static int begin_and_use_all(void)
+static int use0(void)
 {
-	int r = 0;
+	return use(0);
+}
 
-	for (size_t i = 0; r == 0 && i < N_LAYERS; i++)
-		r = use(i);
-	return r < 0 ? r : begin0();
+static int use1(void)
+{
+	return use(1);
+}
+
+static int use2(void)
+{
+	return use(2);
+}
+
+/* All ranks are through with a layer before the next one, which so finds its
+ * memory free. */
+static void use_all_and_begin0(void)
+{
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+	cr_assert(zero(int, ranks_run(&ranks, use1)));
+	cr_assert(zero(int, ranks_run(&ranks, use2)));
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 }
 
 /* What was gathered is where the earlier broker has put it. */
@@ -164,13 +180,13 @@ Test(host_gather, the_memory_of_gathers_outlives_the_broker)
 	uint64_t n_bytes;
 
 	start(NULL);
-	cr_assert(zero(int, ranks_run(&ranks, begin_and_use_all)));
+	use_all_and_begin0();
 	cr_assert(zero(int, rank_run(&ranks, 0, await0)));
 	n_bytes = status_value(client, "bytes_live");
 	daemon_kill_broker(&daemon_);
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
 	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
-	cr_assert(zero(int, ranks_run(&ranks, begin_and_use_all)));
+	use_all_and_begin0();
 	cr_assert(eq(u64, status_value(client, "bytes_live"), n_bytes));
 	cr_assert(zero(int, ranks_run(&ranks, await0)));
 	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
@@ -266,11 +282,6 @@ static const struct layer LARGE_LAYERS[] = {
 	 .n = 1,
 	 .policy = {.param_dtype = FSDP_BF16}},
 };
-
-static int use0(void)
-{
-	return use(0);
-}
 
 /* Start two ranks that have gathered, and keep the buffer. */
 static void start_with_little_memory(void)

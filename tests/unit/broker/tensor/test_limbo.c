@@ -266,9 +266,10 @@ Test(limbo, two_requests_that_search_in_vain_come_to_rest)
 	item = fill_quota(1);
 	client_send(&alice, &alloc, ++alice.number);
 	client_send(&carol, &alloc, ++carol.number);
-	run_rounds(200);
+	while (broker->store.evictables.n_looked < 2 * 600 ||
+	       uv_is_active((uv_handle_t *)&broker->base.loop.idle))
+		run_rounds(1);
 	n_looked = broker->store.evictables.n_looked;
-	cr_expect(ge(u64, n_looked, 1200));
 	run_rounds(200);
 	cr_expect(eq(u64, broker->store.evictables.n_looked, n_looked));
 }
