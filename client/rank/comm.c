@@ -3,8 +3,8 @@
  *
  * A communicator ends for this process when the broker returns -ECONNABORTED.
  * The sentence is kept, so that every later call returns the same. A broker
- * that was restarted returns this for every communicator about which it is
- * asked; for a broker that does not come back, the library returns it.
+ * that was restarted returns this for communicators that it does not go on
+ * with; for a broker that does not come back, the library returns it.
  */
 #include "client/rank/comm.h"
 #include "client/rank/engine.h"

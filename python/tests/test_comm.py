@@ -212,9 +212,9 @@ def test_who_has_left_cannot_call(ranks):
         ranks.comms[1].barrier(PATIENCE)
 
 
-RANK = """
+RANK = f"""
     import fsdp
-    comm = fsdp.connect()._join("test/died", 2, 1, 20)
+    comm = fsdp.connect()._join("test/died", 2, 1, {PATIENCE})
     try:
         print("joined", flush=True)
         comm.barrier(None)
@@ -248,9 +248,9 @@ def test_ctrl_c_ends_a_call(broker, c):
 
 def test_what_a_signal_handler_raises_is_not_lost(broker, c):
     """Also if it aborts first."""
-    script = """
+    script = f"""
         import fsdp, signal, sys
-        comm = fsdp.connect()._join("test/died", 2, 1, 20)
+        comm = fsdp.connect()._join("test/died", 2, 1, {PATIENCE})
         def stop(*_):
             comm.abort()
             sys.exit(7)
