@@ -3,13 +3,13 @@
 #include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #define SLOTS_MAGIC   UINT64_C(0x314e484350445346) /* "FSDPCHN1" */
 #define SLOTS_VERSION 1
+#define LAG_VERSION   2 /* whose users must set masks of hands */
 #define SLOTS_SIZE    (2 * LAYOUT_PAGE_SIZE)
 #define NO_CPU        (-1)
 
@@ -29,6 +29,8 @@ _Static_assert(offsetof(struct slots_page, users) == 2432, "layout");
 _Static_assert(sizeof(struct slots_user) == 64, "a line for each user");
 _Static_assert(offsetof(struct slots_page, heads) == 6528, "layout");
 _Static_assert(sizeof(struct slots_head) == 1344, "layout");
+_Static_assert(offsetof(struct slots_page, hands) == 92544, "layout");
+_Static_assert(offsetof(struct slots_page, sent_ns) == 93056, "layout");
 _Static_assert(sizeof(struct slots_page) <= SLOTS_SIZE, "layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
 
@@ -45,12 +47,18 @@ static int map(struct slots *slots, struct error *err)
 	return 0;
 }
 
+static uint32_t version_of(const struct slots_form *form)
+{
+	return form->has_lag ? LAG_VERSION : SLOTS_VERSION;
+}
+
 int slots_create(struct slots *ret, const struct slots_form *form,
 		 struct error *err)
 {
 	struct slots slots = {
 		.fd = -1,
 		.mode = form->mode,
+		.has_lag = form->has_lag,
 		.capacity = form->capacity,
 	};
 	int r = memfd_create_sealed("fsdp-channel", SLOTS_SIZE,
@@ -63,7 +71,7 @@ int slots_create(struct slots *ret, const struct slots_form *form,
 		return r;
 	}
 	slots.page->magic = SLOTS_MAGIC;
-	slots.page->version = SLOTS_VERSION;
+	slots.page->version = version_of(form);
 	slots.page->mode = form->mode;
 	slots.page->capacity = form->capacity;
 	slots.page->channel = form->channel;
@@ -79,7 +87,7 @@ static int check(const struct slots *slots, const struct slots_form *form,
 {
 	const struct slots_page *page = slots->page;
 
-	if (page->magic == SLOTS_MAGIC && page->version == SLOTS_VERSION &&
+	if (page->magic == SLOTS_MAGIC && page->version == version_of(form) &&
 	    page->channel == form->channel)
 		return 0;
 	return error_set(err, -EPROTO,
@@ -106,6 +114,7 @@ int slots_open(struct slots *ret, int fd, const struct slots_form *form,
 	struct slots slots = {
 		.fd = fd,
 		.mode = form->mode,
+		.has_lag = form->has_lag,
 		.capacity = form->capacity,
 	};
 	int r = memfd_check(fd, SLOTS_SIZE, NULL, err);
@@ -164,20 +173,9 @@ static uint64_t load_mask(const struct slots *slots, uint32_t at)
 				    memory_order_seq_cst);
 }
 
-static uint64_t bit(uint32_t place)
+static uint64_t load_hands(const struct slots *slots, uint32_t at)
 {
-	return UINT64_C(1) << place;
-}
-
-static uint64_t consumers(const struct slots *slots)
-{
-	return atomic_load_explicit(&slots->page->people.consumers,
-				    memory_order_seq_cst);
-}
-
-static uint64_t producers(const struct slots *slots)
-{
-	return atomic_load_explicit(&slots->page->people.producers,
+	return atomic_load_explicit(&slots->page->hands[at],
 				    memory_order_seq_cst);
 }
 
@@ -197,7 +195,7 @@ static uint32_t n_slots(const struct slots *slots)
  * once. */
 static bool has_audience(const struct slots *slots)
 {
-	return slots->mode == SLOTS_SHARE || consumers(slots);
+	return slots->mode == SLOTS_SHARE || slots_consumers(slots);
 }
 
 /* Do other producers wait for credits while this one has more than its
@@ -208,9 +206,9 @@ static bool must_yield(const struct slots *slots, uint32_t place)
 					       memory_order_seq_cst);
 	uint32_t n = n_slots(slots), n_mine = 0, n_all;
 
-	if (!(hungry & ~bit(place)))
+	if (!(hungry & ~slots_bit(place)))
 		return false;
-	n_all = (uint32_t)__builtin_popcountll(producers(slots));
+	n_all = (uint32_t)__builtin_popcountll(slots_producers(slots));
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t word = slots_load(slots, i);
 		enum slots_state state = slots_state(word);
@@ -284,6 +282,39 @@ static void finish(struct slots *slots, const struct slots_hold *hold)
 		bell_ring(&slots->page->credits);
 }
 
+/* With a limit of lag: does anybody need the item still? The first mask is read
+ * first, since a consumer that is not in it leaves the second one alone. */
+static void settle(struct slots *slots, uint32_t at)
+{
+	const struct slots_hold hold = {at, slots_load(slots, at)};
+
+	if (slots_state(hold.word) == SLOTS_QUEUED && !load_mask(slots, at) &&
+	    !load_hands(slots, at))
+		finish(slots, &hold);
+}
+
+/* With a limit of lag: a consumer gets the item into its hands, or not, if it
+ * has been cut. */
+static void let_fall(struct slots *slots, uint32_t place, uint32_t at)
+{
+	atomic_fetch_and_explicit(&slots->page->hands[at], ~slots_bit(place),
+				  memory_order_seq_cst);
+	settle(slots, at);
+}
+
+static bool grasp(struct slots *slots, uint32_t place,
+		  const struct slots_hold *hold)
+{
+	atomic_fetch_or_explicit(&slots->page->hands[hold->at],
+				 slots_bit(place), memory_order_seq_cst);
+	failpoint("slots.grasped");
+	if ((load_mask(slots, hold->at) & slots_bit(place)) &&
+	    slots_load(slots, hold->at) == hold->word)
+		return true;
+	let_fall(slots, place, hold->at);
+	return false;
+}
+
 /* The consumers of `mask` do not need the item any more. */
 static void let_go(struct slots *slots, const struct slots_hold *hold,
 		   uint64_t mask)
@@ -291,7 +322,11 @@ static void let_go(struct slots *slots, const struct slots_hold *hold,
 	uint64_t left = atomic_fetch_and_explicit(&slots->page->masks[hold->at],
 						  ~mask, memory_order_seq_cst);
 
-	if (!(left & ~mask))
+	if (left & ~mask)
+		return;
+	if (slots->has_lag)
+		settle(slots, hold->at);
+	else
 		finish(slots, hold);
 }
 
@@ -304,10 +339,14 @@ void slots_publish(struct slots *slots, uint32_t place,
 
 	copy_head(&page->heads[hold->at], head);
 	if (slots->mode == SLOTS_BROADCAST) {
-		mask = consumers(slots);
+		mask = slots_consumers(slots);
 		atomic_store_explicit(&page->masks[hold->at], mask,
 				      memory_order_seq_cst);
 	}
+	/* relaxed: the word that is stored below publishes it. */
+	if (slots->has_lag)
+		atomic_store_explicit(&page->sent_ns[hold->at], bell_now_ns(),
+				      memory_order_relaxed);
 	number = atomic_fetch_add_explicit(&page->order, 1,
 					   memory_order_seq_cst) +
 		 1;
@@ -321,7 +360,7 @@ void slots_publish(struct slots *slots, uint32_t place,
 		bell_ring_one(&page->items);
 		return;
 	}
-	gone = mask & ~consumers(slots);
+	gone = mask & ~slots_consumers(slots);
 	if (gone || !mask)
 		let_go(slots, &queued, gone);
 	bell_ring(&page->items);
@@ -348,7 +387,7 @@ static bool is_mine(const struct slots *slots, uint32_t place,
 		return true;
 	return atomic_load_explicit(&seen->numbers[at], memory_order_acquire) <
 		       slots_number(word) &&
-	       (load_mask(slots, at) & bit(place));
+	       (load_mask(slots, at) & slots_bit(place));
 }
 
 bool slots_has_item(const struct slots *slots, uint32_t place,
@@ -381,8 +420,8 @@ static bool look(const struct slots *slots, uint32_t place,
 	return is_changed;
 }
 
-/* In a broadcast only threads of one user compete for an item. One that looked
- * long ago does not get an item whose slot another has seen again since. */
+/* In a broadcast only threads of one user compete for an item. A thread that
+ * comes late does not get one whose slot another has seen again since. */
 static bool see(struct slots_seen *seen, const struct slots_hold *hold)
 {
 	_Atomic uint64_t *word = &seen->numbers[hold->at];
@@ -404,7 +443,8 @@ static bool take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 	uint64_t number = slots_number(hold->word), mine;
 
 	if (slots->mode == SLOTS_BROADCAST)
-		return see(seen, hold);
+		return see(seen, hold) &&
+		       (!slots->has_lag || grasp(slots, place, hold));
 	mine = slots_word(number, place + 1, SLOTS_HELD);
 	if (!swap(slots, hold->at, hold->word, mine))
 		return false;
@@ -442,6 +482,8 @@ void slots_put_back(struct slots *slots, uint32_t place,
 {
 	uint64_t number = slots_number(hold->word);
 
+	if (slots->has_lag)
+		let_fall(slots, place, hold->at);
 	if (slots->mode == SLOTS_BROADCAST)
 		atomic_store_explicit(&seen->numbers[hold->at], number - 1,
 				      memory_order_release);
@@ -456,7 +498,9 @@ void slots_release(struct slots *slots, uint32_t place,
 	uint64_t number = slots_number(hold->word);
 
 	if (slots->mode == SLOTS_BROADCAST) {
-		let_go(slots, hold, bit(place));
+		let_go(slots, hold, slots_bit(place));
+		if (slots->has_lag)
+			let_fall(slots, place, hold->at);
 		return;
 	}
 	if (swap(slots, hold->at, hold->word,
@@ -464,138 +508,13 @@ void slots_release(struct slots *slots, uint32_t place,
 		bell_ring(&slots->page->credits);
 }
 
-/* --- waiting ------------------------------------------------------------- */
-
-static bool has_item(const void *data)
-{
-	const struct slots_wait *wait = data;
-
-	return slots_has_item(wait->slots, wait->place, wait->seen);
-}
-
-static bool has_credit(const void *data)
-{
-	const struct slots_wait *wait = data;
-
-	return slots_has_credit(wait->slots, wait->place);
-}
-
-static bool is_over(const void *data)
-{
-	const struct slots_wait *wait = data;
-
-	return wait->is_over(wait->data);
-}
-
-static void tell_cpu(const struct slots *slots, uint32_t place, int32_t cpu)
-{
-	_Atomic int32_t *word = &slots->page->users[place].cpu;
-
-	/* Other users read the word, so it is stored only if it changes. */
-	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
-		atomic_store_explicit(word, cpu, memory_order_relaxed);
-}
-
-/* Does one of these users run on the caller's CPU, and not wait itself? */
-static bool is_one_beside(const struct slots *slots, uint32_t place,
-			  uint64_t others)
-{
-	int32_t cpu = sched_getcpu();
-
-	tell_cpu(slots, place, cpu);
-	for (others &= ~bit(place); others; others &= others - 1) {
-		const struct slots_user *user =
-			&slots->page->users[__builtin_ctzll(others)];
-
-		if (atomic_load_explicit(&user->cpu, memory_order_relaxed) ==
-			    cpu &&
-		    !atomic_load_explicit(&user->want, memory_order_relaxed))
-			return true;
-	}
-	return false;
-}
-
-static bool is_producer_beside(const void *data)
-{
-	const struct slots_wait *wait = data;
-
-	return is_one_beside(wait->slots, wait->place, producers(wait->slots));
-}
-
-static bool is_consumer_beside(const void *data)
-{
-	const struct slots_wait *wait = data;
-
-	return is_one_beside(wait->slots, wait->place, consumers(wait->slots));
-}
-
-static void want(struct slots *slots, uint32_t place, enum slots_want what)
-{
-	struct slots_user *user = &slots->page->users[place];
-
-	if (what) {
-		atomic_store_explicit(&user->since_ns, (uint64_t)bell_now_ns(),
-				      memory_order_relaxed);
-		atomic_fetch_add_explicit(&user->n_waits, 1,
-					  memory_order_relaxed);
-	}
-	atomic_store_explicit(&user->want, what, memory_order_relaxed);
-}
+/* --- the broker ---------------------------------------------------------- */
 
 void slots_ring(struct slots *slots)
 {
 	bell_ring_always(&slots->page->items);
 	bell_ring_always(&slots->page->credits);
 }
-
-static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
-				 int64_t until_ns)
-{
-	const struct slots_wait *wait = how->data;
-
-	return wait->is_watch ? bell_sleep(bell, how, until_ns)
-			      : bell_wait(bell, how, until_ns);
-}
-
-/* An item wakes one sleeper. A watch hands that on, since its process may come
- * late or not at all; the last sleeper has nobody to hand it to. */
-enum bell_outcome slots_wait_item(const struct slots_wait *wait,
-				  int64_t until_ns)
-{
-	const struct bell_wait how = {has_item, is_over, is_producer_beside,
-				      wait};
-	enum bell_outcome outcome;
-
-	want(wait->slots, wait->place, SLOTS_WANTS_ITEM);
-	outcome = wait_by(&wait->slots->page->items, &how, until_ns);
-	if (wait->is_watch && outcome == BELL_MET)
-		bell_ring_one(&wait->slots->page->items);
-	want(wait->slots, wait->place, SLOTS_NOTHING);
-	return outcome;
-}
-
-/* While a producer is hungry, those with more credits leave the next one to it.
- * When it is not hungry any more, they look again. */
-enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
-				    int64_t until_ns)
-{
-	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
-				      wait};
-	struct slots_page *page = wait->slots->page;
-	enum bell_outcome outcome;
-
-	want(wait->slots, wait->place, SLOTS_WANTS_CREDIT);
-	atomic_fetch_or_explicit(&page->hungry, bit(wait->place),
-				 memory_order_seq_cst);
-	outcome = wait_by(&page->credits, &how, until_ns);
-	atomic_fetch_and_explicit(&page->hungry, ~bit(wait->place),
-				  memory_order_seq_cst);
-	bell_ring(&page->credits);
-	want(wait->slots, wait->place, SLOTS_NOTHING);
-	return outcome;
-}
-
-/* --- the broker ---------------------------------------------------------- */
 
 static void store_roll(struct slots *slots, const struct slots_roll *roll)
 {
@@ -623,10 +542,10 @@ void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 	atomic_init(&user->cpu, NO_CPU);
 	user->pid = pid;
 	(void)strncpy(user->name, name, SLOTS_NAME - 1);
-	if (roll->producers & bit(place))
+	if (roll->producers & slots_bit(place))
 		atomic_fetch_add_explicit(&people->n_producers, 1,
 					  memory_order_seq_cst);
-	if (roll->consumers & bit(place))
+	if (roll->consumers & slots_bit(place))
 		atomic_fetch_add_explicit(&people->n_consumers, 1,
 					  memory_order_seq_cst);
 	store_roll(slots, roll);
@@ -645,37 +564,47 @@ static void tell_death(struct slots *slots, uint32_t place)
 	atomic_fetch_add_explicit(&people->n_died, 1, memory_order_seq_cst);
 }
 
+/* The consumers of `mask` need no item of this broadcast any more. They may
+ * have gone when they were about to free one as the last. */
+static void strike(struct slots *slots, uint64_t mask, uint32_t at)
+{
+	const struct slots_hold hold = {at, slots_load(slots, at)};
+	uint64_t left = atomic_fetch_and_explicit(&slots->page->masks[at],
+						  ~mask, memory_order_seq_cst);
+
+	if (slots->has_lag)
+		settle(slots, at);
+	else if (slots_state(hold.word) == SLOTS_QUEUED && !(left & ~mask))
+		finish(slots, &hold);
+}
+
 static void bury_at(struct slots *slots, uint32_t place, uint32_t at)
 {
 	uint64_t word = slots_load(slots, at);
 	enum slots_state state = slots_state(word);
-	uint64_t left;
 
 	if ((state == SLOTS_WRITING || state == SLOTS_HELD) &&
 	    slots_owner(word) == place)
 		(void)swap(slots, at, word,
 			   slots_word(slots_number(word), 0, SLOTS_FREE));
-	if (slots->mode != SLOTS_BROADCAST)
-		return;
-	left = atomic_fetch_and_explicit(&slots->page->masks[at], ~bit(place),
-					 memory_order_seq_cst);
-	/* The user may have died when it was about to free this item as the
-	 * last. */
-	if (state == SLOTS_QUEUED && !(left & ~bit(place)))
-		(void)swap(slots, at, word,
-			   slots_word(slots_number(word), 0, SLOTS_FREE));
+	if (slots->has_lag)
+		atomic_fetch_and_explicit(&slots->page->hands[at],
+					  ~slots_bit(place),
+					  memory_order_seq_cst);
+	if (slots->mode == SLOTS_BROADCAST)
+		strike(slots, slots_bit(place), at);
 }
 
 void slots_bury(struct slots *slots, const struct slots_roll *roll,
 		uint32_t place, bool died)
 {
-	bool was_producer = producers(slots) & bit(place);
+	bool was_producer = slots_producers(slots) & slots_bit(place);
 
 	if (died && was_producer)
 		tell_death(slots, place);
 	store_roll(slots, roll);
 	failpoint("slots.struck");
-	atomic_fetch_and_explicit(&slots->page->hungry, ~bit(place),
+	atomic_fetch_and_explicit(&slots->page->hungry, ~slots_bit(place),
 				  memory_order_seq_cst);
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
 		bury_at(slots, place, i);
@@ -683,6 +612,55 @@ void slots_bury(struct slots *slots, const struct slots_roll *roll,
 	slots_ring(slots);
 }
 
+/* Numbers grow, so the smallest is the oldest. The word is read again, since
+ * the mask must be that of its item. */
+uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns)
+{
+	struct slots_hold oldest = {0, UINT64_MAX};
+	uint64_t mask = 0, late = 0;
+
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		uint64_t word = slots_load(slots, i);
+
+		if (slots_state(word) == SLOTS_FREE)
+			return 0;
+		if (slots_state(word) != SLOTS_QUEUED || word >= oldest.word)
+			continue;
+		mask = load_mask(slots, i) & slots_consumers(slots);
+		if (!mask)
+			continue;
+		oldest = (struct slots_hold){i, word};
+		late = mask;
+	}
+	if (late && slots_load(slots, oldest.at) == oldest.word &&
+	    atomic_load_explicit(&slots->page->sent_ns[oldest.at],
+				 memory_order_relaxed) <= sent_before_ns)
+		return late;
+	return 0;
+}
+
+void slots_cut(struct slots *slots, const struct slots_roll *roll,
+	       uint64_t consumers)
+{
+	store_roll(slots, roll);
+	failpoint("slots.cut");
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		strike(slots, consumers, i);
+	slots_ring(slots);
+}
+
+bool slots_take_away(struct slots *slots, uint32_t at)
+{
+	uint64_t word = slots_load(slots, at);
+
+	return slots->has_lag && slots_state(word) == SLOTS_QUEUED &&
+	       !load_mask(slots, at) &&
+	       (load_hands(slots, at) & ~slots_consumers(slots)) &&
+	       swap(slots, at, word,
+		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
+}
+
+/* Hands that had the buffer before do not count any more. */
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 		 uint64_t generation)
 {
@@ -694,6 +672,7 @@ void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 			      memory_order_relaxed);
 	atomic_store_explicit(&page->buffers[at].generation, generation,
 			      memory_order_relaxed);
+	atomic_store_explicit(&page->hands[at], 0, memory_order_seq_cst);
 	if (n_slots(slots) <= at)
 		atomic_store_explicit(&page->n_slots, at + 1,
 				      memory_order_relaxed);

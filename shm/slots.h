@@ -29,6 +29,14 @@
  * looks afterwards who has gone meanwhile; the broker first takes a consumer
  * off the list and then out of the masks. So one of the two clears the bit.
  *
+ * A broadcast with a limit of lag may cut a consumer that lives: the broker
+ * does as above, although the consumer may be reading an item. So there is a
+ * second mask, of those who have the item in their hands. A consumer sets its
+ * bit there, and then looks whether it is still in the first one; whoever frees
+ * a slot reads the first mask, and then the second: both must be empty. An item
+ * that only consumers who were cut have in their hands leaves the channel with
+ * its buffer, which their holds keep.
+ *
  * LAYOUT
  *
  *   offset   size     meaning                                 writer
@@ -44,7 +52,9 @@
  *     2368       8    producers that wait for a credit        they
  *     2432   64*64    users: CPU, counts, what it waits for   that user
  *     6528  64*1344   heads of the items                      who holds it
- *    92544            padding
+ *    92544    64*8    masks of hands, with a limit of lag     all, by OR, AND
+ *    93056    64*8    when the item was sent, likewise        its producer
+ *    93568            padding
  *   131072            end
  *
  * It is input, like all memory that others write: each word is read once, a
@@ -150,12 +160,15 @@ struct slots_page {
 	_Alignas(64) _Atomic uint64_t hungry;
 	struct slots_user users[SLOTS_USERS];
 	struct slots_head heads[SLOTS_MAX];
+	_Alignas(64) _Atomic uint64_t hands[SLOTS_MAX];
+	_Atomic int64_t sent_ns[SLOTS_MAX]; /* of bell_now_ns() */
 };
 
 struct slots {
 	struct slots_page *page; /* mapping; NULL when closed */
 	int fd;                  /* owned; -1: closed, or not kept */
 	enum slots_mode mode;    /* checked, as the rest */
+	bool has_lag;            /* has a limit of lag */
 	uint64_t capacity;
 };
 
@@ -164,6 +177,7 @@ struct slots {
 struct slots_form {
 	uint64_t channel;
 	enum slots_mode mode;
+	bool has_lag;
 	uint64_t capacity;
 };
 
@@ -203,8 +217,26 @@ static inline uint32_t slots_owner(uint64_t word)
 	return (uint32_t)(word >> 3 & 0x1fff) - 1;
 }
 
+static inline uint64_t slots_bit(uint32_t place)
+{
+	return UINT64_C(1) << place;
+}
+
 /* Read once. */
 uint64_t slots_load(const struct slots *slots, uint32_t at);
+
+/* Who is there. */
+static inline uint64_t slots_producers(const struct slots *slots)
+{
+	return atomic_load_explicit(&slots->page->people.producers,
+				    memory_order_seq_cst);
+}
+
+static inline uint64_t slots_consumers(const struct slots *slots)
+{
+	return atomic_load_explicit(&slots->page->people.consumers,
+				    memory_order_seq_cst);
+}
 
 /* --- one user ------------------------------------------------------------- */
 
@@ -214,8 +246,8 @@ struct slots_hold {
 	uint64_t word; /* as it was left there */
 };
 
-/* What a consumer of a broadcast has had of each slot; private, all 0 at
- * first. Its threads share it. */
+/* The newest item that a consumer of a broadcast has had of each slot; private,
+ * all 0 at first. Its threads share it. */
 struct slots_seen {
 	_Atomic uint64_t numbers[SLOTS_MAX];
 };
@@ -286,6 +318,17 @@ void slots_call_roll(struct slots *slots, const struct slots_roll *roll);
  * Its process has exited, or has left the channel. */
 void slots_bury(struct slots *slots, const struct slots_roll *roll,
 		uint32_t place, bool died);
+
+/* The consumers that have not let go of the oldest item, which was sent before
+ * then; 0: there are none, or a slot can be written. */
+uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns);
+/* These consumers have been cut, as the roll says already: what they have not
+ * in their hands does not wait for them any more. */
+void slots_cut(struct slots *slots, const struct slots_roll *roll,
+	       uint64_t consumers);
+/* The slot loses its buffer, if only consumers that were cut have its item in
+ * their hands. */
+bool slots_take_away(struct slots *slots, uint32_t at);
 
 /* Give a slot a buffer: it is FREE. */
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,

@@ -21,15 +21,21 @@ static const struct slots_form FORM = {
 static struct slots slots;
 static struct slots_roll roll;
 
-static void make(enum slots_mode mode)
+static void make_form(enum slots_mode mode, bool has_lag)
 {
 	struct slots_form form = FORM;
 
 	form.mode = mode;
+	form.has_lag = has_lag;
 	roll = (struct slots_roll){0};
 	cr_assert(zero(int, slots_create(&slots, &form, NULL)));
 	for (uint32_t i = 0; i < N; i++)
 		slots_admit(&slots, i, i + 1, 1);
+}
+
+static void make(enum slots_mode mode)
+{
+	make_form(mode, false);
 }
 
 static void come(uint32_t place, bool is_producer)
@@ -303,10 +309,137 @@ Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
 			slots_release(&slots, 1, &hold);
 	}
 	slots_put_back(&slots, 1, &seen, &hold);
-	(void)receive(1, &seen, 2);
+	hold = receive(1, &seen, 2);
+	/* It is in its hands, and as if its word were an older one. */
 	slots.page->words[0] = slots_word(1, 1, SLOTS_QUEUED);
 	cr_expect(not(slots_has_item(&slots, 1, &seen)));
 	cr_expect(not(slots_take(&slots, 1, &seen, &hold)));
+}
+
+/* --- a limit of lag ------------------------------------------------------ */
+
+/* A producer and two consumers; the second has one item of all in its hands. */
+static struct slots_hold make_late(struct slots_seen *seen)
+{
+	struct slots_hold hold = {0};
+
+	make_form(SLOTS_BROADCAST, true);
+	come(0, true);
+	come(1, false);
+	come(2, false);
+	for (int64_t i = 1; i <= N; i++)
+		send_item(0, i);
+	hold = receive(2, &seen[1], 1);
+	for (int64_t i = 1; i <= N; i++) {
+		struct slots_hold other = receive(1, &seen[0], i);
+
+		slots_release(&slots, 1, &other);
+	}
+	cr_assert(zero(u32, count_free()));
+	return hold;
+}
+
+static void cut(uint32_t place)
+{
+	roll.consumers &= ~(UINT64_C(1) << place);
+	slots_cut(&slots, &roll, UINT64_C(1) << place);
+}
+
+Test(slots, who_keeps_the_oldest_item_too_long_is_late)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold = make_late(seen);
+
+	cr_expect(zero(u64, slots_find_late(&slots, 0)));
+	cr_expect(eq(u64, slots_find_late(&slots, bell_now_ns()), 4));
+	slots_release(&slots, 2, &hold);
+	cr_expect(zero(u64, slots_find_late(&slots, bell_now_ns())));
+	slots_close(&slots);
+}
+
+Test(slots, the_oldest_item_tells_who_is_late)
+{
+	struct slots_seen seen[2] = {0};
+
+	make_form(SLOTS_BROADCAST, true);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	come(2, false);
+	for (int64_t i = 2; i <= N; i++)
+		send_item(0, i);
+	cr_expect(eq(u64, slots_find_late(&slots, bell_now_ns()), 2));
+	slots_close(&slots);
+	(void)make_late(seen);
+	slots.page->sent_ns[0] = INT64_MAX;
+	cr_expect(zero(u64, slots_find_late(&slots, bell_now_ns())));
+}
+
+Test(slots, who_is_cut_keeps_what_it_has_in_its_hands)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold = make_late(seen), other;
+
+	cr_expect(not(slots_take_away(&slots, hold.at)));
+	cut(2);
+	cr_expect(eq(u32, count_free(), N - 1));
+	cr_expect(not(slots_has_item(&slots, 2, &seen[1])));
+	cr_expect(not(slots_take(&slots, 2, &seen[1], &other)));
+	cr_expect(eq(u64, slots_load(&slots, hold.at), hold.word));
+	/* The others go on. */
+	send_item(0, 9);
+	other = receive(1, &seen[0], 9);
+	slots_release(&slots, 1, &other);
+	slots_release(&slots, 2, &hold);
+	cr_expect(eq(u32, count_free(), N));
+}
+
+Test(slots, a_buffer_in_the_hands_of_who_was_cut_is_replaced)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold = make_late(seen), other;
+
+	cut(2);
+	cr_expect(slots_take_away(&slots, hold.at));
+	cr_expect(not(slots_take_away(&slots, hold.at)));
+	slots_admit(&slots, hold.at, 9, 3);
+	cr_expect(eq(u32, count_free(), N));
+	cr_assert(eq(u32, send_item(0, 9), hold.at));
+	/* Its release is of the buffer that has left. */
+	slots_release(&slots, 2, &hold);
+	other = receive(1, &seen[0], 9);
+	slots_release(&slots, 1, &other);
+	cr_expect(eq(u32, count_free(), N));
+}
+
+Test(slots, who_dies_with_an_item_in_its_hands_lets_it_fall)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold = make_late(seen);
+
+	cut(2);
+	go(2, true);
+	cr_expect(eq(u32, count_free(), N));
+	cr_expect(zero(u64, slots.page->hands[hold.at]));
+}
+
+Test(slots, an_item_that_is_put_back_is_in_nobodys_hands)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold hold = make_late(seen);
+
+	slots_put_back(&slots, 2, &seen[1], &hold);
+	cr_expect(zero(u64, slots.page->hands[hold.at]));
+	hold = receive(2, &seen[1], 1);
+	slots_release(&slots, 2, &hold);
+	cr_expect(eq(u32, count_free(), 1));
+}
+
+Test(slots, only_users_that_know_of_lag_open_such_a_channel)
+{
+	make_form(SLOTS_BROADCAST, true);
+	cr_expect(eq(int, try_open(CHANNEL), -EPROTO));
+	slots_close(&slots);
 }
 
 /* --- buffers ------------------------------------------------------------- */

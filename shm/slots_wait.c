@@ -1,0 +1,130 @@
+/*
+ * How users of a channel wait for items and for credits, and are woken.
+ */
+#include "shm/slots.h"
+#include <sched.h>
+
+static bool has_item(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return slots_has_item(wait->slots, wait->place, wait->seen);
+}
+
+static bool has_credit(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return slots_has_credit(wait->slots, wait->place);
+}
+
+static bool is_over(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return wait->is_over(wait->data);
+}
+
+static void tell_cpu(const struct slots *slots, uint32_t place, int32_t cpu)
+{
+	_Atomic int32_t *word = &slots->page->users[place].cpu;
+
+	/* Other users read the word, so it is stored only if it changes. */
+	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
+		atomic_store_explicit(word, cpu, memory_order_relaxed);
+}
+
+/* Does one of these users run on the caller's CPU, and not wait itself? */
+static bool is_one_beside(const struct slots *slots, uint32_t place,
+			  uint64_t others)
+{
+	int32_t cpu = sched_getcpu();
+
+	tell_cpu(slots, place, cpu);
+	for (others &= ~slots_bit(place); others; others &= others - 1) {
+		const struct slots_user *user =
+			&slots->page->users[__builtin_ctzll(others)];
+
+		if (atomic_load_explicit(&user->cpu, memory_order_relaxed) ==
+			    cpu &&
+		    !atomic_load_explicit(&user->want, memory_order_relaxed))
+			return true;
+	}
+	return false;
+}
+
+static bool is_producer_beside(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return is_one_beside(wait->slots, wait->place,
+			     slots_producers(wait->slots));
+}
+
+static bool is_consumer_beside(const void *data)
+{
+	const struct slots_wait *wait = data;
+
+	return is_one_beside(wait->slots, wait->place,
+			     slots_consumers(wait->slots));
+}
+
+static void want(struct slots *slots, uint32_t place, enum slots_want what)
+{
+	struct slots_user *user = &slots->page->users[place];
+
+	if (what) {
+		atomic_store_explicit(&user->since_ns, (uint64_t)bell_now_ns(),
+				      memory_order_relaxed);
+		atomic_fetch_add_explicit(&user->n_waits, 1,
+					  memory_order_relaxed);
+	}
+	atomic_store_explicit(&user->want, what, memory_order_relaxed);
+}
+
+static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
+				 int64_t until_ns)
+{
+	const struct slots_wait *wait = how->data;
+
+	return wait->is_watch ? bell_sleep(bell, how, until_ns)
+			      : bell_wait(bell, how, until_ns);
+}
+
+/* An item wakes one sleeper. A watch hands that on, since its process may come
+ * late or not at all; the last sleeper has nobody to hand it to. */
+enum bell_outcome slots_wait_item(const struct slots_wait *wait,
+				  int64_t until_ns)
+{
+	const struct bell_wait how = {has_item, is_over, is_producer_beside,
+				      wait};
+	enum bell_outcome outcome;
+
+	want(wait->slots, wait->place, SLOTS_WANTS_ITEM);
+	outcome = wait_by(&wait->slots->page->items, &how, until_ns);
+	if (wait->is_watch && outcome == BELL_MET)
+		bell_ring_one(&wait->slots->page->items);
+	want(wait->slots, wait->place, SLOTS_NOTHING);
+	return outcome;
+}
+
+/* While a producer is hungry, those with more credits leave the next one to it.
+ * When it is not hungry any more, they look again. */
+enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
+				    int64_t until_ns)
+{
+	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
+				      wait};
+	struct slots_page *page = wait->slots->page;
+	enum bell_outcome outcome;
+
+	want(wait->slots, wait->place, SLOTS_WANTS_CREDIT);
+	atomic_fetch_or_explicit(&page->hungry, slots_bit(wait->place),
+				 memory_order_seq_cst);
+	outcome = wait_by(&page->credits, &how, until_ns);
+	atomic_fetch_and_explicit(&page->hungry, ~slots_bit(wait->place),
+				  memory_order_seq_cst);
+	bell_ring(&page->credits);
+	want(wait->slots, wait->place, SLOTS_NOTHING);
+	return outcome;
+}
