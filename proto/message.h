@@ -358,6 +358,7 @@ struct request {
 		struct channel_buffer_request channel_buffer;
 		struct channel_close_request channel_close;
 		struct channel_keep_request channel_keep;
+		struct channel_lag_request channel_lag;
 		struct channels_request channels;
 		struct comm_join_request comm_join;
 		struct comm_board_request comm_board;

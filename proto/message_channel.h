@@ -28,6 +28,7 @@ struct channel_open_request {
 	uint32_t role;      /* enum channel_role */
 	bool writes;        /* the buffers; producers do */
 	int32_t timeout_ms; /* for memory, and until it exists */
+	uint32_t lag_ms;    /* of a broadcast, or 0: no consumer is cut */
 };
 
 /* The file of its words: the reply is empty, and the file comes along. */
@@ -59,6 +60,13 @@ struct channel_keep_request {
 	struct slot_ref ref;
 };
 
+/* This producer has waited `lag_ms` for a buffer: consumers that keep the
+ * oldest item from it for so long are cut. */
+struct channel_lag_request {
+	uint64_t channel;
+	uint32_t place;
+};
+
 /* Page by page: struct channels_reply. */
 struct channels_request {
 	uint64_t cursor;
@@ -71,6 +79,7 @@ struct channel_reply {
 	uint32_t place;
 	uint64_t capacity;
 	uint32_t way;
+	uint32_t lag_ms;
 };
 
 #define CHANNEL_MAX_WANT 2 /* enum slots_want, shm/slots.h */
@@ -86,7 +95,8 @@ struct channel_item {
 	uint32_t pid;
 	const char *command;
 	uint32_t role;
-	bool is_ended; /* a producer that sends nothing more */
+	bool is_ended; /* a producer that sends nothing more; a consumer that
+			  was cut */
 	uint64_t n_items;
 	uint64_t n_waits; /* how often it waited */
 	uint64_t age_ms;  /* since it opened the channel */

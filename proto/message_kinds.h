@@ -114,7 +114,9 @@
 	X(CHANNELS, 58, channels, channels, channels, 0, NO_TIMEOUT, SMALL)   \
 	X(GATHER_BUFFER, 59, gather_buffer, gather_buffer, places,             \
 	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
-	X(COMM_LOOK, 60, comm_look, comm_look, empty, 0, NO_TIMEOUT, SMALL)
+	X(COMM_LOOK, 60, comm_look, comm_look, empty, 0, NO_TIMEOUT, SMALL)    \
+	X(CHANNEL_LAG, 61, channel_lag, channel_lag, empty, RECORDED,          \
+	  NO_TIMEOUT, SMALL)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

@@ -75,7 +75,8 @@ BODY(channel_reply, NULL,
      {U32(channel_reply, place), IN(0, CHANNEL_MAX_SLOTS - 1, "place"),
       CODE(EPROTO)},
      {U64(channel_reply, capacity), SIZE("capacity")},
-     {U32(channel_reply, way), IN(0, CHANNEL_MAX_WAY, "mode"), CODE(EPROTO)});
+     {U32(channel_reply, way), IN(0, CHANNEL_MAX_WAY, "mode"), CODE(EPROTO)},
+     {U32(channel_reply, lag_ms)});
 
 ITEM(channel_item, NULL,
      {NAME(channel_item, name, OF_TENSOR)},

@@ -342,6 +342,10 @@ static int check_channel_open(void *ours, struct error *err)
 
 	if (request->n_slots == 0)
 		request->n_slots = 8;
+	if (request->capacity && request->lag_ms && !request->way)
+		return error_set(err, -EINVAL,
+				 "lag_ms cuts consumers of a broadcast; a "
+				 "channel that shares has no such limit");
 	if (request->n_slots <= CHANNEL_MAX_SLOTS)
 		return 0;
 	return error_set(err, -EINVAL,
@@ -363,7 +367,8 @@ BODY(channel_open_request, check_channel_open,
      {U32(channel_open_request, role),
       IN(CHANNEL_PRODUCER, CHANNEL_CONSUMER, "role")},
      {I32(channel_open_request, timeout_ms), TIMEOUT},
-     {BOOL(channel_open_request, writes)});
+     {BOOL(channel_open_request, writes)},
+     {U32(channel_open_request, lag_ms)});
 
 BODY(channel_slots_request, NULL, CHANNEL_PLACE(channel_slots_request));
 
@@ -374,6 +379,8 @@ BODY(channel_buffer_request, NULL,
 BODY(channel_close_request, NULL,
      CHANNEL_PLACE(channel_close_request),
      {BOOL(channel_close_request, is_end)});
+
+BODY(channel_lag_request, NULL, CHANNEL_PLACE(channel_lag_request));
 
 BODY(channel_keep_request, NULL,
      CHANNEL_PLACE(channel_keep_request),

@@ -355,7 +355,8 @@ struct ready_fence_record {
 struct channel_user {
 	uint32_t session;  /* 0: nobody */
 	uint16_t role;     /* enum channel_role */
-	uint16_t is_ended; /* a producer that sends nothing more */
+	uint16_t is_ended; /* a producer that sends nothing more; a consumer
+			      that was cut */
 	uint64_t born_ms;
 };
 
@@ -369,7 +370,7 @@ struct channel_record {
 	struct access_class access;
 	uint32_t way;     /* enum slots_mode */
 	uint32_t n_slots; /* buffers that it should have */
-	uint32_t reserved;
+	uint32_t lag_ms;  /* of a broadcast; 0: nobody is cut */
 	struct channel_user users[CATALOG_CHANNEL_SLOTS]; /* by place */
 	/* Its buffers; 0: has left, and is to be replaced. */
 	uint32_t slots[CATALOG_CHANNEL_SLOTS];

@@ -76,7 +76,15 @@ int channel_find(const struct holdings *holdings, uint64_t id, uint32_t place,
 			 place, id);
 }
 
-static struct slots_roll roll_of(const struct channel_record *record)
+static struct slots_form form_of(const struct channel_record *record)
+{
+	return (struct slots_form){.channel = record->id,
+				   .mode = (enum slots_mode)record->way,
+				   .has_lag = record->lag_ms,
+				   .capacity = record->capacity};
+}
+
+struct slots_roll channel_roll(const struct channel_record *record)
 {
 	struct slots_roll roll = {0};
 
@@ -188,7 +196,7 @@ static void set_buffer(struct store *store, uint32_t channel, uint32_t at,
 	(void)slot_unpin(store, slot);
 }
 
-static void drop_buffer(struct store *store, uint32_t channel, uint32_t at)
+void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at)
 {
 	struct channel_record *record = record_of(store, channel);
 	uint32_t slot = record->slots[at];
@@ -324,6 +332,7 @@ static void fill_record(struct making *making, uint32_t channel, uint64_t blob)
 	record->access = making->access;
 	record->way = request->way;
 	record->n_slots = request->n_slots;
+	record->lag_ms = request->lag_ms;
 }
 
 static int make_record(struct making *making, uint32_t *ret, struct error *err)
@@ -369,9 +378,7 @@ static int make_charged(struct making *making, uint32_t *ret, struct error *err)
 	if (r < 0)
 		return r;
 	record = record_of(store, channel);
-	form = (struct slots_form){.channel = record->id,
-				   .mode = (enum slots_mode)record->way,
-				   .capacity = record->capacity};
+	form = form_of(record);
 	r = make_file(store, &form, &store->channels.slots[channel], err);
 	if (r != FDSTORE_OK) {
 		catalog_blob_release(&store->catalog, record->name_blob,
@@ -452,6 +459,12 @@ static int check_form(const struct channel_record *record,
 				 record->capacity, record->way,
 				 request->n_slots, request->capacity,
 				 request->way);
+	if (request->lag_ms != record->lag_ms)
+		return error_set(err, -EINVAL,
+				 "channel '%s' has a limit of lag of %u ms, "
+				 "not %u; open it so, or with a capacity of 0",
+				 request->name, record->lag_ms,
+				 request->lag_ms);
 	if (mode == record->access.mode &&
 	    (request->access.gid == GID_DEFAULT ||
 	     request->access.gid == record->access.gid))
@@ -511,7 +524,7 @@ static void enrol(struct holdings *holdings, struct channel_place place)
 {
 	struct store *store = holdings->store;
 	const struct session_record *session = holdings_record(holdings);
-	struct slots_roll roll = roll_of(record_of(store, place.record));
+	struct slots_roll roll = channel_roll(record_of(store, place.record));
 
 	slots_enrol(&store->channels.slots[place.record], &roll, place.place,
 		    session->pid, session->command);
@@ -566,7 +579,7 @@ static void free_channel(struct store *store, uint32_t channel)
 	slots_close(&store->channels.slots[channel]);
 	store->pools.n_channels--;
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
-		drop_buffer(store, channel, i);
+		channel_drop_buffer(store, channel, i);
 	free_record(store, channel);
 	failpoint("channel.freed");
 }
@@ -582,7 +595,7 @@ static bool is_used(const struct channel_record *record)
 
 static void bury(struct store *store, struct channel_place place, bool died)
 {
-	struct slots_roll roll = roll_of(record_of(store, place.record));
+	struct slots_roll roll = channel_roll(record_of(store, place.record));
 
 	slots_bury(&store->channels.slots[place.record], &roll, place.place,
 		   died);
@@ -659,7 +672,7 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
 				 "channel",
 				 at);
 	failpoint("channel.taken_out");
-	drop_buffer(store, place.record, at);
+	channel_drop_buffer(store, place.record, at);
 	chore_begin(store, &store->channels.refill);
 	return 0;
 }
@@ -684,9 +697,7 @@ void channels_deinit(struct store *store)
 static int adopt_file(struct store *store, uint32_t channel, struct error *err)
 {
 	const struct channel_record *record = record_of(store, channel);
-	const struct slots_form form = {.channel = record->id,
-					.mode = (enum slots_mode)record->way,
-					.capacity = record->capacity};
+	const struct slots_form form = form_of(record);
 	char name[FDSTORE_NAME_SIZE];
 	int fd;
 
@@ -753,7 +764,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	}
 	store->pools.n_channels++;
 	adopt_buffers(store, channel);
-	roll = roll_of(record);
+	roll = channel_roll(record);
 	slots_call_roll(slots, &roll);
 	return 0;
 }

@@ -74,6 +74,11 @@ void channel_close(struct store *store, struct channel_place place);
 int channel_keep(struct holdings *holdings, struct channel_place place,
 		 uint32_t at, const struct slot_ref *ref, struct error *err);
 
+/* Those that are there, from the record; one that was cut is not. */
+struct slots_roll channel_roll(const struct channel_record *record);
+/* The buffer, if there is one, leaves the channel, whose word says so. */
+void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at);
+
 /* The session has ended. `died`: its process did not say goodbye. */
 void channels_end_session(struct store *store, uint32_t session, bool died);
 

@@ -6,6 +6,7 @@
 #include "broker/base/deadline.h"
 #include "broker/broker.h"
 #include "broker/session/session.h"
+#include "broker/tensor/channel_lag.h"
 #include "broker/tensor/grant.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/scratch.h"
@@ -64,6 +65,7 @@ int verb_channel_open(struct verb_call *call, struct error *err)
 		.place = place.place,
 		.capacity = record->capacity,
 		.way = record->way,
+		.lag_ms = record->lag_ms,
 	};
 	return VERB_DONE;
 }
@@ -138,6 +140,15 @@ int verb_channel_keep(struct verb_call *call, struct error *err)
 		return r;
 	return channel_keep(&call->session->holdings, place, request->at,
 			    &request->ref, err);
+}
+
+int verb_channel_lag(struct verb_call *call, struct error *err)
+{
+	const struct channel_lag_request *request = &call->request->channel_lag;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	return r < 0 ? r : channel_cut_late(&call->broker->store, place, err);
 }
 
 /* --- channels ------------------------------------------------------------- */

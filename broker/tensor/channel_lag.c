@@ -1,0 +1,115 @@
+#include "broker/tensor/channel_lag.h"
+#include "broker/tensor/store.h"
+#include "proto/error.h"
+#include "proto/failpoint.h"
+#include "proto/message_channel.h"
+#include <errno.h>
+
+#define MS_NS INT64_C(1000000)
+
+static void tell(const struct store *store, struct channel_place place)
+{
+	const struct catalog *catalog = &store->catalog;
+	const struct channel_record *record =
+		catalog_channel(catalog, place.record);
+	const struct session_record *session =
+		catalog_session(catalog, record->users[place.place].session);
+
+	log_line(LOG_LEVEL_WARNING,
+		 "process %u (%s), a consumer of channel '%.*s', was cut: it "
+		 "kept an item for more than %u ms while a producer waited",
+		 session->pid, session->command, (int)record->name_size,
+		 (const char *)catalog_blob(catalog, record->name_blob),
+		 record->lag_ms);
+}
+
+/* In the record first: a broker that dies before it has changed all words
+ * leaves them to channel_adopt_cuts(). */
+static void cut(struct store *store, uint32_t channel, uint64_t late)
+{
+	struct channel_record *record =
+		catalog_channel(&store->catalog, channel);
+	struct slots_roll roll;
+
+	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
+		struct channel_user *user = &record->users[i];
+
+		if (!(late & slots_bit(i)) || !user->session || user->is_ended)
+			continue;
+		catalog_set(&store->catalog, user->is_ended, 1);
+		tell(store, (struct channel_place){channel, i});
+	}
+	catalog_commit(&store->catalog);
+	failpoint("channel_lag.recorded");
+	roll = channel_roll(record);
+	slots_cut(&store->channels.slots[channel], &roll, late);
+}
+
+static void replace_buffers(struct store *store, uint32_t channel)
+{
+	struct slots *slots = &store->channels.slots[channel];
+	bool is_missing = false;
+
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		if (!slots_take_away(slots, i))
+			continue;
+		failpoint("channel_lag.taken_away");
+		channel_drop_buffer(store, channel, i);
+		is_missing = true;
+	}
+	if (is_missing)
+		chore_begin(store, &store->channels.refill);
+}
+
+int channel_cut_late(struct store *store, struct channel_place place,
+		     struct error *err)
+{
+	const struct channel_record *record =
+		catalog_channel(&store->catalog, place.record);
+	int64_t lag_ns = record->lag_ms * MS_NS;
+	uint64_t late;
+
+	if (!record->lag_ms ||
+	    record->users[place.place].role != CHANNEL_PRODUCER)
+		return error_set(err, -EINVAL,
+				 "only a producer of a channel with a limit of "
+				 "lag can have consumers cut");
+	late = slots_find_late(&store->channels.slots[place.record],
+			       bell_now_ns() - lag_ns);
+	if (late)
+		cut(store, place.record, late);
+	replace_buffers(store, place.record);
+	return 0;
+}
+
+static void adopt_cuts(struct store *store, uint32_t channel)
+{
+	const struct channel_record *record =
+		catalog_channel(&store->catalog, channel);
+	struct slots *slots = &store->channels.slots[channel];
+	const struct slots_roll roll = channel_roll(record);
+	uint64_t late = 0;
+
+	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
+		const struct channel_user *user = &record->users[i];
+
+		if (user->session && user->is_ended &&
+		    user->role == CHANNEL_CONSUMER)
+			late |= slots_bit(i);
+	}
+	if (late)
+		slots_cut(slots, &roll, late);
+}
+
+void channels_adopt_cuts(struct store *store)
+{
+	uint32_t n = catalog_n_touched(&store->catalog, SECTION_CHANNEL);
+
+	for (uint32_t i = 1; i <= n; i++) {
+		const struct channel_record *record =
+			catalog_channel(&store->catalog, i);
+
+		if (record->id && record->lag_ms)
+			adopt_cuts(store, i);
+	}
+}
