@@ -64,6 +64,7 @@ static int fetch_slots(struct fsdp_channel *channel,
 	};
 	const struct slots_form form = {.channel = reply->channel,
 					.mode = (enum slots_mode)reply->way,
+					.has_lag = reply->lag_ms,
 					.capacity = reply->capacity};
 	struct received received;
 	int r = client_call(channel->client, &request, &received, err);
@@ -132,6 +133,7 @@ static int open_place(struct fsdp_client *client,
 	channel->place = reply->place;
 	channel->role = role;
 	channel->is_writable = is_writable;
+	channel->lag_ms = reply->lag_ms;
 	channel->slots = SLOTS_NULL;
 	strncpy(channel->name, name, FSDP_MAX_NAME);
 	pthread_mutex_init(&channel->lock, NULL);
@@ -141,6 +143,7 @@ static int open_place(struct fsdp_client *client,
 		free_one(channel, false);
 		return r;
 	}
+	channel_note_order(channel);
 	/* Deaths of before are not ours to tell. */
 	channel->n_died = atomic_load_explicit(
 		&channel->slots.page->people.n_died, memory_order_seq_cst);
@@ -173,6 +176,7 @@ static int make_request(const char *name,
 				.writes = role == FSDP_PRODUCER ||
 					  options->changes_items,
 				.timeout_ms = options->timeout_ms,
+				.lag_ms = options->lag_ms,
 			},
 	};
 	return 0;

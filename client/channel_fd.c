@@ -46,11 +46,13 @@ static bool wait_once(struct watch *watch)
 					.data = watch,
 					.is_watch = true};
 	int64_t until_ns = bell_now_ns() + SLICE_NS;
-	enum bell_outcome outcome =
-		channel->role == FSDP_CONSUMER
-			? slots_wait_item(&wait, until_ns)
-			: slots_wait_credit(&wait, until_ns);
+	enum bell_outcome outcome;
 
+	if (channel->role == FSDP_CONSUMER)
+		return slots_wait_item(&wait, until_ns) != BELL_AGAIN;
+	outcome = slots_wait_credit(&wait, channel_lag_ends(channel, until_ns));
+	if (outcome == BELL_AGAIN)
+		channel_report_lag(channel);
 	return outcome != BELL_AGAIN;
 }
 

@@ -1,8 +1,8 @@
 /*
  * A channel and its items as their files share them: channel.c opens and closes
  * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
- * channel_people.c tells which processes have left or died, and channel_fd.c
- * makes the descriptor for event loops.
+ * channel_people.c tells which processes have left or died, channel_lag.c which
+ * are too slow, and channel_fd.c makes the descriptor for event loops.
  */
 #pragma once
 #include "client/client.h"
@@ -46,6 +46,11 @@ struct fsdp_channel {
 	bool is_writable;
 	struct slots slots;
 	struct slots_seen seen;
+	uint32_t lag_ms;       /* 0: nobody is cut */
+	uint64_t first_number; /* the newest item when it was opened */
+	/* With a limit of lag: its calls have waited for a buffer since then,
+	 * or since the broker was asked; 0: they do not. */
+	_Atomic int64_t waits_since_ns;
 	_Atomic uint32_t n_died; /* producers of whose death we have told */
 	_Atomic uint32_t n_begun;
 	_Atomic bool is_ended;
@@ -75,6 +80,19 @@ bool channel_has_ended(const struct fsdp_channel *channel);
  * an end or a death, to a producer that all consumers have gone? `data` is the
  * channel. */
 bool channel_has_news(const void *data);
+
+/* With a limit of lag. A call waits: returns when it has to call
+ * channel_report_lag(), or `until_ns` if that is earlier. */
+int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns);
+/* It has waited; the broker is asked if that was too long. */
+void channel_report_lag(struct fsdp_channel *channel);
+/* It has got a buffer. */
+void channel_end_wait(struct fsdp_channel *channel);
+/* Has the broker cut this consumer? */
+bool channel_is_cut(const struct fsdp_channel *channel);
+int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err);
+/* What is sent from now on is for this consumer. */
+void channel_note_order(struct fsdp_channel *channel);
 
 /* A call has found nothing: the descriptor becomes readable when there is
  * something. Does nothing without a descriptor. */

@@ -34,7 +34,7 @@ bool channel_has_news(const void *data)
 
 	if (channel->role == FSDP_PRODUCER)
 		return is_deserted(channel);
-	return channel_has_ended(channel) ||
+	return channel_has_ended(channel) || channel_is_cut(channel) ||
 	       channel_n_died(channel) !=
 		       atomic_load_explicit(&channel->n_died,
 					    memory_order_relaxed);

@@ -74,7 +74,8 @@ struct fsdp_channel_options {
 	struct fsdp_access access;
 	/* Bytes of an item with all its arrays, each rounded up to
 	 * FSDP_ITEM_ALIGN. 0: do not make the channel but wait until it
-	 * exists; `n_slots`, `mode` and `access` are then ignored. */
+	 * exists; `n_slots`, `mode`, `lag_ms` and `access` are then
+	 * ignored. */
 	uint64_t capacity;
 	uint32_t n_slots; /* buffers, 1 to FSDP_CHANNEL_SLOTS; 0: 8 */
 	uint32_t mode;    /* enum fsdp_channel_mode */
@@ -83,6 +84,10 @@ struct fsdp_channel_options {
 	/* A consumer of FSDP_CHANNEL_SHARE: it changes what it has received in
 	 * place (fsdp_item_view.data_mut), and so needs to write. */
 	bool changes_items;
+	/* Of FSDP_CHANNEL_BROADCAST: a consumer that has kept the oldest item
+	 * for so long, while a producer waited so long for a buffer, is cut
+	 * (-EOVERFLOW). 0: producers wait for the slowest consumer. */
+	uint32_t lag_ms;
 };
 
 /*
@@ -151,7 +156,8 @@ struct fsdp_channel_entry {
 	uint32_t pid;        /* of the process */
 	const char *command; /* its name */
 	enum fsdp_channel_role role;
-	bool is_ended;    /* a producer that sends nothing more */
+	/* A producer that sends nothing more; a consumer that was cut. */
+	bool is_ended;
 	uint64_t n_items; /* that it has sent or received */
 	uint64_t n_waits; /* how often it had to wait */
 	uint64_t age_ms;  /* since it opened the channel */
@@ -173,8 +179,8 @@ FSDP_API int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn,
 /*
  * Begins an item in a free buffer; waits up to `timeout_ms` for one. The item
  * is the caller's until it is sent or cancelled; several may be begun at a
- * time. -ETIMEDOUT. -EPIPE: there were consumers, and all have gone. -ENODATA:
- * this producer has ended.
+ * time. -ETIMEDOUT. -EPIPE: there were consumers, and all have gone or were
+ * cut. -ENODATA: this producer has ended.
  */
 FSDP_API int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
 			     struct fsdp_item **ret);
@@ -212,7 +218,9 @@ FSDP_API int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
  * (producers that open the channel later may send more). -EREMOTEIO: a producer
  * sent an error, which fsdp_error() returns. -EOWNERDEAD: a producer has died;
  * told once for each death, after the items that were there then. -EBADMSG: a
- * producer wrote a malformed item, which is dropped.
+ * producer wrote a malformed item, which is dropped. -EOVERFLOW: this consumer
+ * was cut (fsdp_channel_options.lag_ms); it gets nothing more, but what it has
+ * received stays valid until it is released.
  */
 FSDP_API int fsdp_item_receive(struct fsdp_channel *channel, int32_t timeout_ms,
 			       struct fsdp_item **ret);

@@ -130,6 +130,7 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 					.data = channel};
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
+	int64_t until_ns;
 	int r = 0;
 
 	while (r == 0) {
@@ -138,11 +139,16 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 				err, -EPIPE,
 				"all consumers of channel '%s' have left",
 				channel->name);
-		if (slots_claim(&channel->slots, channel->place, ret))
+		if (slots_claim(&channel->slots, channel->place, ret)) {
+			channel_end_wait(channel);
 			return 0;
+		}
 		be_patient(&patience, timeout_ms);
-		outcome = slots_wait_credit(&wait, end_of_slice(&patience));
+		until_ns = channel_lag_ends(channel, end_of_slice(&patience));
+		outcome = slots_wait_credit(&wait, until_ns);
 		r = check_patience(&patience, outcome, "free slot", err);
+		if (r == 0)
+			channel_report_lag(channel);
 	}
 	return r;
 }
@@ -339,6 +345,8 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 		if (slots_take(&channel->slots, channel->place, &channel->seen,
 			       ret))
 			return 0;
+		if (channel_is_cut(channel))
+			return channel_refuse_cut(channel, err);
 		if (has_death)
 			return tell_death(channel, err);
 		if (is_over)
@@ -406,6 +414,11 @@ static int accept_item(struct fsdp_channel *channel, struct fsdp_item *item,
 	if (check_head(&item->head, channel->slots.capacity) < 0)
 		return refuse(channel, item, err);
 	r = channel_find_buffer(channel, item->hold.at, &item->data, err);
+	/* Looked at last: of one that was cut the buffer may be another. */
+	if (channel_is_cut(channel)) {
+		slots_release(&channel->slots, channel->place, &item->hold);
+		return channel_refuse_cut(channel, err);
+	}
 	if (r < 0)
 		slots_put_back(&channel->slots, channel->place, &channel->seen,
 			       &item->hold);

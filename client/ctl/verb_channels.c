@@ -50,7 +50,7 @@ static const char *text_waits(const void *field, char buffer[COLUMN_BUFFER])
 	const struct fsdp_channel_entry *entry = field;
 
 	if (entry->is_ended)
-		return "ended";
+		return entry->role == FSDP_PRODUCER ? "ended" : "was cut";
 	if (!entry->is_waiting)
 		return "-";
 	snprintf(buffer, COLUMN_BUFFER, "%s, %" PRIu64 " ms",

@@ -120,3 +120,61 @@ static void check_ended(struct stage *stage)
 
 SCENE(channel_close, .prepare = open_and_receive, .act = end_and_close,
       .check = check_ended, .is_ragged = true)
+
+/* --- a limit of lag ------------------------------------------------------ */
+
+static struct fsdp_channel *quick;
+
+static void open_and_lag(struct stage *stage)
+{
+	struct fsdp_channel_options options = OPTIONS;
+
+	options.mode = FSDP_CHANNEL_BROADCAST;
+	options.lag_ms = 1;
+	must(fsdp_channel_open(stage->client, NAME, &options, FSDP_PRODUCER,
+			       &from) == 0);
+	must(fsdp_channel_open(stage->client, NAME, &options, FSDP_CONSUMER,
+			       &quick) == 0);
+	must(fsdp_channel_open(stage->other, NAME, &options, FSDP_CONSUMER,
+			       &to) == 0);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		send_number(i);
+	held = receive(1);
+	for (uint64_t i = 1; i <= N_SLOTS; i++) {
+		struct fsdp_item *item;
+
+		must(fsdp_item_receive(quick, -1, &item) == 0);
+		must(fsdp_item_release(item) == 0);
+	}
+}
+
+static void cut(struct stage *stage)
+{
+	struct fsdp_item *item;
+
+	(void)stage;
+	must(fsdp_item_begin(from, -1, &item) == 0);
+	fsdp_item_cancel(item);
+}
+
+static void check_cut(struct stage *stage)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+	struct fsdp_item *item;
+
+	(void)stage;
+	must(fsdp_item_receive(to, 0, &item) == -EOVERFLOW);
+	must(fsdp_item_view(held, 0, &view) == 0);
+	must(*(const uint64_t *)view.data == 1);
+	must(fsdp_item_release(held) == 0);
+	do {
+		nap_ms(1);
+		must(fsdp_channel_info(from, &info) == 0);
+	} while (info.n_slots < N_SLOTS);
+	to = quick;
+	check_flow();
+}
+
+SCENE(channel_lag, .prepare = open_and_lag, .act = cut, .check = check_cut,
+      .is_ragged = true)

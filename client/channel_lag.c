@@ -1,0 +1,90 @@
+/*
+ * A broadcast with a limit of lag: the producer that waits for longer asks the
+ * broker to cut those who keep it waiting, and a consumer that was cut is told.
+ */
+#include "client/channel_impl.h"
+#include <errno.h>
+#include <inttypes.h>
+
+/* --- producers ----------------------------------------------------------- */
+
+void channel_end_wait(struct fsdp_channel *channel)
+{
+	if (channel->lag_ms)
+		atomic_store_explicit(&channel->waits_since_ns, 0,
+				      memory_order_relaxed);
+}
+
+/* Another thread of this channel may have begun to wait before. */
+int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns)
+{
+	int64_t since_ns = 0, end_ns;
+
+	if (!channel->lag_ms)
+		return until_ns;
+	end_ns = bell_now_ns();
+	if (!atomic_compare_exchange_strong(&channel->waits_since_ns, &since_ns,
+					    end_ns))
+		end_ns = since_ns;
+	end_ns += channel->lag_ms * MS_NS;
+	return end_ns < until_ns ? end_ns : until_ns;
+}
+
+/* Of several threads one asks. A failure changes nothing: the next one may have
+ * a broker. */
+void channel_report_lag(struct fsdp_channel *channel)
+{
+	const struct request request = {
+		.kind = MESSAGE_CHANNEL_LAG,
+		.channel_lag = {channel->id, channel->place},
+	};
+	int64_t since_ns = channel->lag_ms ? channel->waits_since_ns : 0;
+	int64_t now_ns;
+
+	if (!since_ns)
+		return;
+	now_ns = bell_now_ns();
+	if (now_ns - since_ns >= channel->lag_ms * MS_NS &&
+	    atomic_compare_exchange_strong(&channel->waits_since_ns, &since_ns,
+					   now_ns))
+		(void)client_command(channel->client, &request, NULL);
+}
+
+/* --- consumers ----------------------------------------------------------- */
+
+bool channel_is_cut(const struct fsdp_channel *channel)
+{
+	return channel->lag_ms && channel->role == FSDP_CONSUMER &&
+	       !(slots_consumers(&channel->slots) & slots_bit(channel->place));
+}
+
+static uint64_t newest(const struct fsdp_channel *channel)
+{
+	return atomic_load_explicit(&channel->slots.page->order,
+				    memory_order_relaxed);
+}
+
+void channel_note_order(struct fsdp_channel *channel)
+{
+	channel->first_number = newest(channel);
+}
+
+int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err)
+{
+	uint64_t last = channel->first_number, number;
+
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		number = atomic_load_explicit(&channel->seen.numbers[i],
+					      memory_order_relaxed);
+		if (number > last)
+			last = number;
+	}
+	number = newest(channel);
+	return error_set(err, -EOVERFLOW,
+			 "channel '%s' has cut this consumer, which kept an "
+			 "item for more than %u ms while a producer waited, "
+			 "and is %" PRIu64 " items behind; close the channel "
+			 "and open it again to get new items",
+			 channel->name, channel->lag_ms,
+			 number > last ? number - last : 0);
+}

@@ -1,0 +1,263 @@
+/*
+ * Tests broadcasts with a limit of lag. A consumer that keeps items while a
+ * producer waits is cut, and what it has in its hands stays as it is; the
+ * producer and the other consumers go on.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/client.h"
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define NAME    "data/weights"
+#define N_SLOTS 4
+
+CHECKED_SUITE(channel_lag, client_setup, client_teardown, .timeout = 60);
+
+/* Whoever keeps an item while the producer waits is late at once. */
+static const struct fsdp_channel_options OPTIONS = {
+	.capacity = 4096,
+	.n_slots = N_SLOTS,
+	.mode = FSDP_CHANNEL_BROADCAST,
+	.timeout_ms = 10000,
+	.lag_ms = 1,
+};
+
+static struct fsdp_channel *from, *quick;
+
+static struct fsdp_channel *open_as(struct fsdp_client *of,
+				    enum fsdp_channel_role role)
+{
+	struct fsdp_channel *channel;
+
+	must(fsdp_channel_open(of, NAME, &OPTIONS, role, &channel) == 0);
+	return channel;
+}
+
+static void send_number(uint64_t number)
+{
+	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
+	struct fsdp_item *item;
+	void *data;
+
+	must(fsdp_item_begin(from, -1, &item) == 0);
+	must(fsdp_item_part(item, &spec, &data) == 0);
+	*(uint64_t *)data = number;
+	must(fsdp_item_send(item) == 0);
+}
+
+static uint64_t number_of(const struct fsdp_item *item)
+{
+	struct fsdp_item_view view = {.struct_size = sizeof(view)};
+
+	must(fsdp_item_view(item, 0, &view) == 0);
+	return *(const uint64_t *)view.data;
+}
+
+static struct fsdp_item *receive(struct fsdp_channel *channel, uint64_t number)
+{
+	struct fsdp_item *item;
+
+	must(fsdp_item_receive(channel, -1, &item) == 0);
+	must(number_of(item) == number);
+	return item;
+}
+
+static int try_receive(struct fsdp_channel *channel)
+{
+	struct fsdp_item *item;
+
+	return fsdp_item_receive(channel, 0, &item);
+}
+
+/* The quick consumer has released all items; the others have not. */
+static void fill(void)
+{
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		send_number(i);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		must(fsdp_item_release(receive(quick, i)) == 0);
+}
+
+/* All buffers are there and free again. */
+static void await_slots(void)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+	struct fsdp_item *items[N_SLOTS];
+
+	do {
+		nap_ms(1);
+		must(fsdp_channel_info(from, &info) == 0);
+	} while (info.n_slots < N_SLOTS);
+	for (int i = 0; i < N_SLOTS; i++)
+		must(fsdp_item_begin(from, -1, &items[i]) == 0);
+	for (int i = 0; i < N_SLOTS; i++)
+		fsdp_item_cancel(items[i]);
+}
+
+static void open_two(void)
+{
+	from = open_as(client, FSDP_PRODUCER);
+	quick = open_as(client, FSDP_CONSUMER);
+}
+
+Test(channel_lag, who_keeps_items_while_a_producer_waits_is_cut)
+{
+	struct fsdp_channel *slow;
+	struct fsdp_item *held;
+
+	open_two();
+	slow = open_as(client, FSDP_CONSUMER);
+	fill();
+	held = receive(slow, 1);
+	for (uint64_t i = 10; i < 30; i++) {
+		send_number(i);
+		must(fsdp_item_release(receive(quick, i)) == 0);
+	}
+	cr_expect(eq(u64, number_of(held), 1));
+	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
+	cr_expect(strstr(fsdp_error(), " 23 items behind") != NULL, "%s",
+		  fsdp_error());
+	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
+	cr_expect(eq(u64, number_of(held), 1));
+	cr_expect(zero(int, fsdp_item_release(held)));
+	await_slots();
+	cr_expect(zero(int, fsdp_channel_close(slow)));
+	slow = open_as(client, FSDP_CONSUMER);
+	send_number(40);
+	cr_expect(zero(int, fsdp_item_release(receive(slow, 40))));
+}
+
+Test(channel_lag, buffers_are_replaced_if_one_that_was_cut_keeps_all)
+{
+	struct fsdp_item *held[N_SLOTS];
+	struct fsdp_channel *slow;
+
+	open_two();
+	slow = open_as(client, FSDP_CONSUMER);
+	fill();
+	for (uint64_t i = 0; i < N_SLOTS; i++)
+		held[i] = receive(slow, i + 1);
+	for (uint64_t i = 10; i < 30; i++) {
+		send_number(i);
+		must(fsdp_item_release(receive(quick, i)) == 0);
+	}
+	await_slots();
+	for (uint64_t i = 0; i < N_SLOTS; i++) {
+		cr_expect(eq(u64, number_of(held[i]), i + 1));
+		cr_expect(zero(int, fsdp_item_release(held[i])));
+	}
+	await_slots();
+}
+
+static int find_cut(const struct fsdp_channel_entry *entry, void *data)
+{
+	int *n = data;
+
+	*n += entry->role == FSDP_CONSUMER && entry->is_ended;
+	return 0;
+}
+
+Test(channel_lag, the_list_of_channels_shows_who_was_cut)
+{
+	int n = 0;
+
+	open_two();
+	(void)open_as(client, FSDP_CONSUMER);
+	fill();
+	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
+	cr_expect(zero(int, n));
+	send_number(9);
+	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
+	cr_expect(eq(int, n, 1));
+}
+
+Test(channel_lag, who_waits_by_a_descriptor_is_not_kept_waiting)
+{
+	struct pollfd polled = {.events = POLLIN};
+	struct fsdp_channel *slow;
+	struct fsdp_item *item;
+
+	open_two();
+	slow = open_as(client, FSDP_CONSUMER);
+	fill();
+	polled.fd = fsdp_channel_fd(from);
+	cr_assert(ge(int, polled.fd, 0));
+	while (fsdp_item_begin(from, 0, &item) == -ETIMEDOUT)
+		must(poll(&polled, 1, -1) == 1);
+	fsdp_item_cancel(item);
+	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
+}
+
+Test(channel_lag, without_any_other_consumer_the_producer_is_told)
+{
+	struct fsdp_channel *slow;
+	struct fsdp_item *item;
+
+	from = open_as(client, FSDP_PRODUCER);
+	slow = open_as(client, FSDP_CONSUMER);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		send_number(i);
+	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EPIPE));
+	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
+}
+
+Test(channel_lag, a_channel_that_shares_has_no_limit_and_others_must_agree)
+{
+	struct fsdp_channel_options options = OPTIONS;
+	struct fsdp_channel *channel;
+
+	options.mode = FSDP_CHANNEL_SHARE;
+	cr_expect(eq(int,
+		     fsdp_channel_open(client, NAME, &options, FSDP_PRODUCER,
+				       &channel),
+		     -EINVAL));
+	open_two();
+	options = OPTIONS;
+	options.lag_ms = 2;
+	cr_expect(eq(int,
+		     fsdp_channel_open(client, NAME, &options, FSDP_CONSUMER,
+				       &channel),
+		     -EINVAL));
+}
+
+/* --- death --------------------------------------------------------------- */
+
+static atomic_int *has_item; /* shared */
+
+static void hold_for_ever(void *unused)
+{
+	struct fsdp_client *mine = connect_to(&daemon_, 0);
+	struct fsdp_channel *slow = open_as(mine, FSDP_CONSUMER);
+
+	(void)unused;
+	atomic_store(has_item, 1);
+	(void)receive(slow, 1);
+	atomic_store(has_item, 2);
+	for (;;)
+		pause();
+}
+
+Test(channel_lag, a_process_that_was_cut_and_is_killed_leaves_nothing)
+{
+	pid_t pid;
+
+	has_item = shared_memory(sizeof(*has_item));
+	open_two();
+	pid = child_start(hold_for_ever, NULL);
+	while (atomic_load(has_item) < 1)
+		nap_ms(1);
+	fill();
+	while (atomic_load(has_item) < 2)
+		nap_ms(1);
+	send_number(9);
+	must(fsdp_item_release(receive(quick, 9)) == 0);
+	(void)child_kill(pid);
+	await_slots();
+	(void)munmap(has_item, sizeof(*has_item));
+}
