@@ -35,8 +35,9 @@ from . import _batch, _random_state
 from ._default import default
 from ._errors import Ended, Error, Gone, Invalid, Left, Timeout
 from ._fsdp import stack_plain, write_plain
+from ._loader_keeper import Keeper
 from ._loader_name import new_name
-from ._loader_progress import SingleIterator
+from ._loader_progress import Iterator, SingleIterator, starts
 
 _MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
 _MAX_BUFFERS = 64
@@ -62,6 +63,7 @@ class _Link:
         self.name = new_name()
         self.path = os.environ.get("FSDP_SOCKET")
         self.done = None  # torch's event that ends the workers
+        self.keeper = None  # in a worker
         self._sender = None
 
     def __getstate__(self):
@@ -225,19 +227,21 @@ class _Sender:
         item.send()
         return True
 
-    def _message(self, number, data):
-        answer = self._worker, number, data
+    def _message(self, number, data, *kept):
+        answer = self._worker, number, data, *kept
         placed = dict(place.piece for place in self._placed)
         message = _batch.Message(answer, placed, self._at)
         if message.size > self._capacity:
-            message = _batch.Message((self._worker, number, _Large(data)))
+            answer = self._worker, number, _Large(data), *map(_Large, kept)
+            message = _batch.Message(answer)
         return message
 
-    def send(self, number, data):
-        if self._send_plain((self._worker, number, data)):
+    def send(self, number, data, *kept):
+        """`kept` is for Progress.receive(), if there is any."""
+        if self._send_plain((self._worker, number, data, *kept)):
             return
         try:
-            message = self._message(number, data)
+            message = self._message(number, data, *kept)
         except Exception:
             where = f"in DataLoader worker process {self._worker}"
             self._forget()
@@ -269,6 +273,9 @@ class _Collate:
         for kind in int, float:
             known[kind] = self._number
         return self._sender.collate(samples, known)
+
+    def pass_over(self, samples):
+        """For a batch that was handed out before."""
 
     def _stack(self, samples, *, collate_fn_map=None):
         first = samples[0]
@@ -306,6 +313,7 @@ class _Receiver:
     def __init__(self, link, n_tasks, learned):
         self._link = link
         self._learned = learned
+        self.progress = None  # of the epoch: the iterator's
         self._n_buffers = min(_MAX_BUFFERS, n_tasks + _SPARE)
         self._lock = threading.Lock()
         self._generations = collections.deque()  # new tasks are of the last
@@ -388,9 +396,12 @@ class _Receiver:
         return memoryview(copy.numpy())
 
     def _accept(self, generation, item):
-        worker, number, data = _batch.read(self._memory(generation, item))
+        worker, number, data, *kept = _batch.read(self._memory(generation, item))
         if worker is not None:
             self._end_task(worker, data)
+        for one in kept:
+            one = one.read() if isinstance(one, _Large) else one
+            self.progress.receive(worker, number, one)
         if isinstance(data, _Large):
             self._grow(data.storage.nbytes())
             data = data.read()
@@ -520,7 +531,10 @@ class _Answers(_Queue):
         if os.getpid() == self._trainer:
             self._receiver.wake()  # torch puts nothing that anybody reads
         else:
-            self._link.sender().send(*answer)
+            is_between = isinstance(answer[0], _utils.worker._ResumeIteration)
+            kept = self._link.keeper.keep(is_between)
+            more = () if kept is None else (kept,)
+            self._link.sender().send(*answer, *more)
 
     def get(self, timeout):
         return self._receiver.receive(timeout)
@@ -532,14 +546,24 @@ class _Answers(_Queue):
             self._link.sender().close()
 
 
+def _work(link, start, loop, args):
+    """A worker."""
+    link.keeper = Keeper(start)
+    link.keeper.watch()
+    loop(*args)
+
+
 class _Context:
     """What torch's iterator uses of a multiprocessing context. Its first queue is
     for the answers, and each other one for a worker."""
 
-    def __init__(self, context, link, receiver):
+    def __init__(self, context, link, receiver, starts):
         self._context, self._link, self._receiver = context, link, receiver
-        self._n_queues = 0
-        self.Process = context.Process
+        self._n_queues, self._starts = 0, iter(starts)
+
+    def Process(self, target, args):
+        args = self._link, next(self._starts), target, args
+        return self._context.Process(target=_work, args=args)
 
     def Event(self):
         self._link.done = self._context.Event()
@@ -605,22 +629,23 @@ class DataLoader(torch.utils.data.DataLoader):
         return iterator
 
     def _iterator_at(self, epoch, learned):
+        if self.num_workers > _MAX_WORKERS:
+            return super()._get_iterator()
         if self.num_workers == 0:
             iterator = SingleIterator(self, epoch, "progress" not in learned)
             learned["progress"] = iterator
             return iterator
-        if self.num_workers > _MAX_WORKERS:
-            return super()._get_iterator()
         _check_torch()
         self.check_worker_number_rationality()
         default()  # before workers are started, if there is no broker
         link = _Link()
         receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
         context = self.multiprocessing_context or torch.multiprocessing
-        changes = {"multiprocessing_context": _Context(context, link, receiver)}
+        context = _Context(context, link, receiver, starts(self, epoch))
+        changes = {"multiprocessing_context": context}
         if self.collate_fn is _utils.collate.default_collate:
             changes["collate_fn"] = _Collate(link)
-        return dataloader._MultiProcessingDataLoaderIter(_Changed(self, **changes))
+        return Iterator(_Changed(self, **changes), receiver, learned, epoch)
 
     def __getstate__(self):
         return {**self.__dict__, "_fsdp_learned": {}}
@@ -639,16 +664,16 @@ class DataLoader(torch.utils.data.DataLoader):
 
     def state_dict(self):
         """How far the loader is: after the last batch that the iterator which
-        began last has handed out.
+        began last has handed out, whatever workers fetched in advance.
 
         It is plain data, for torch.save() and pickle. It has the random numbers
-        of this process and the generators, and the states of data set and
-        sampler, if these have `state_dict()` and `load_state_dict()`.
+        of this process, the generators and the workers, and the states of data
+        set and sampler, if these have `state_dict()` and `load_state_dict()`.
         """
-        if self.num_workers > 0:
+        if self.num_workers > _MAX_WORKERS:
             raise NotImplementedError(
                 f"cannot take the state of a loader with {self.num_workers} workers; "
-                "use none"
+                f"use {_MAX_WORKERS} at most"
             )
         learned = self.__dict__.setdefault("_fsdp_learned", {})
         if "loaded" in learned:

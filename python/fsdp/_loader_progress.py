@@ -3,11 +3,15 @@ the middle of one.
 
 An epoch that was begun is begun again with the random numbers it had, and what
 was drawn from the sampler until then is drawn again and passed over, unless the
-sampler has a state of its own. The data set's state is in _loader_keeper.py.
+sampler has a state of its own. What workers need is in _loader_keeper.py.
 """
 
+import copy
 import itertools
+import numbers
+import pickle
 
+from torch._utils import ExceptionWrapper
 from torch.utils.data import BatchSampler, _DatasetKind, dataloader
 
 from . import _loader_keeper, _random_state
@@ -57,6 +61,13 @@ def _bring_back(index_sampler, iterator, state, n_drawn):
         return iter(index_sampler)
     _loader_keeper.load(iterator, state["iterator"])
     return iterator
+
+
+def _plain_index(index):
+    if isinstance(index, list):
+        return [_plain_index(one) for one in index]
+    is_number = isinstance(index, numbers.Integral) and not isinstance(index, bool)
+    return int(index) if is_number else index
 
 
 # --- without workers ----------------------------------------------------------
@@ -152,3 +163,211 @@ class SingleIterator(dataloader._SingleProcessDataLoaderIter):
             "sampler": sampler,
             "workers": [{"kept": self._kept()}],
         }
+
+
+# --- with workers -------------------------------------------------------------
+
+
+class _Worker:
+    """What was kept of a worker, and what was handed out of it since: indices of
+    a map-style data set, or how many batches of an iterable one."""
+
+    def __init__(self, kept, since):
+        self.kept, self.since = kept, since
+
+    def state(self):
+        kept = self.kept
+        if isinstance(kept, bytes):
+            kept = pickle.loads(kept)
+        if isinstance(kept, ExceptionWrapper):
+            kept.reraise()
+        return {"kept": kept, "since": copy.copy(self.since)}
+
+
+class Progress:
+    """Of an epoch with workers: what has been handed out, not what was fetched
+    in advance."""
+
+    def __init__(self, is_map, n_workers):
+        self._is_map = is_map
+        self.created = self.begun = None  # the random numbers at both times
+        self.n_batches = 0
+        self.n_drawn, self.sampler = 0, None
+        self.last_worker, self.is_finished = n_workers - 1, False
+        nothing = [] if is_map else 0
+        self._workers = [_Worker(None, copy.copy(nothing)) for _ in range(n_workers)]
+        self._tasks, self._arrived, self._ahead = {}, {}, {}
+
+    def go_on(self, epoch):
+        """Be where an epoch was left."""
+        self.n_batches, self.n_drawn = epoch["n_batches"], epoch["n_drawn"]
+        self.sampler, self.last_worker = epoch["sampler"], epoch["last_worker"]
+        self._ahead = dict.fromkeys(epoch["ahead"])
+        workers = epoch["workers"]
+        self._workers = [_Worker(one["kept"], copy.copy(one["since"])) for one in workers]
+
+    def is_ahead(self, position):
+        return position in self._ahead
+
+    def give(self, number, worker, position, index, sampler):
+        self._tasks[number] = worker, position, index, sampler
+
+    def receive(self, worker, number, kept):
+        """What was kept arrives before the batch is handed out, or at the begin
+        of an epoch, by which all before it is of no account."""
+        if isinstance(number, int):
+            self._arrived[number] = kept
+            return
+        self._arrived.clear()
+        self._workers[worker].kept = kept
+
+    def first_of(self, worker):
+        """The number of its next batch: each worker keeps its own order."""
+        return next(n for n, task in self._tasks.items() if task[0] == worker)
+
+    def hand_out(self, number):
+        worker, position, index, sampler = self._tasks.pop(number)
+        self.last_worker = worker
+        self.n_batches += 1
+        self._hand_out_of(self._workers[worker], number, index)
+        if self._is_map:
+            self._ahead[position] = sampler
+            while self.n_drawn in self._ahead:
+                self.sampler = self._ahead.pop(self.n_drawn)
+                self.n_drawn += 1
+
+    def _hand_out_of(self, worker, number, index):
+        kept = self._arrived.pop(number, None)
+        if kept is not None:
+            worker.kept, worker.since = kept, [] if self._is_map else 0
+        elif self._is_map:
+            worker.since.append(_plain_index(index))
+        else:
+            worker.since += 1
+
+    def epoch(self):
+        return {
+            "created": self.created,
+            "begun": self.begun,
+            "n_batches": self.n_batches,
+            "n_drawn": self.n_drawn,
+            "ahead": sorted(self._ahead),
+            "last_worker": self.last_worker,
+            "is_finished": self.is_finished,
+            "sampler": self.sampler,
+            "workers": [worker.state() for worker in self._workers],
+        }
+
+
+def _has_workers(loader, epoch):
+    """Is there an epoch whose workers are to be brought back?"""
+    if epoch is None:
+        return False
+    return loader.persistent_workers or not epoch["is_finished"]
+
+
+def starts(loader, epoch):
+    """For each worker, what it is to begin with."""
+    if not _has_workers(loader, epoch):
+        return [None] * loader.num_workers
+    if _is_map(loader):
+        return [(one["kept"], one["since"]) for one in epoch["workers"]]
+    index = None if loader.batch_size is None else [None] * loader.batch_size
+    # The end of a data set is something that it does.
+    more = 1 if epoch["is_finished"] else 0
+    return [(one["kept"], [index] * (one["since"] + more)) for one in epoch["workers"]]
+
+
+class Iterator(dataloader._MultiProcessingDataLoaderIter):
+    """torch's iterator with workers. `learned` is the loader's: it has the
+    progress of the iterator that began an epoch last."""
+
+    def __init__(self, loader, receiver, learned, epoch):
+        self._receiver, self._learned, self._epoch = receiver, learned, epoch
+        self._limit = loader.timeout
+        self._now = self._created = _random_state.of_loader(loader)
+        if _has_workers(loader, epoch):
+            self._created = epoch["created"]
+            _random_state.put_loader(loader, self._created)
+        super().__init__(loader)
+
+    def _reset(self, loader, first_iter=False):
+        epoch, self._epoch = self._epoch, None
+        self._timeout, self._position = self._limit, 0
+        self._progress = Progress(_is_map(self), self._num_workers)
+        self._progress.created = self._created
+        if epoch is not None:
+            first_iter = self._begin_again(loader, epoch)
+        elif "progress" in self._learned:
+            sampler = _sampler_state(self._index_sampler, None, is_between=True)
+            self._progress.sampler = sampler
+        self._progress.begun = _random_state.of_loader(loader)
+        self._receiver.progress = self._learned["progress"] = self._progress
+        n_tasks, self._prefetch_factor = self._prefetch_factor, 0
+        super()._reset(loader, first_iter)
+        self._prefetch_factor = n_tasks
+        if epoch is not None:
+            self._go_on(epoch)
+        for _ in range(self._prefetch_factor * self._num_workers):
+            self._try_put_index()
+
+    def _begin_again(self, loader, epoch):
+        """Have the random numbers with which an epoch began, or those for the
+        next one. Is it the first of the workers?"""
+        if not epoch["is_finished"]:
+            _random_state.put_loader(loader, epoch["begun"])
+            return True
+        if self._persistent_workers:
+            _random_state.put_loader(loader, self._now)
+        return not self._persistent_workers
+
+    def _go_on(self, epoch):
+        sampler, n_again = epoch["sampler"], 0
+        if epoch["is_finished"]:
+            sampler = sampler and {**sampler, "is_between": True}
+            self._progress.sampler = sampler
+        else:
+            self._progress.go_on(epoch)
+            self._num_yielded = epoch["n_batches"]
+            self._timeout = 0  # workers may have much to fetch again
+            for _ in range(epoch["last_worker"] + 1):
+                next(self._worker_queue_idx_cycle)
+            self._position = epoch["n_drawn"]
+        self._sampler_iter = _bring_back(
+            self._index_sampler, self._sampler_iter, sampler, self._position
+        )
+
+    def _next_index(self):
+        while True:
+            index = super()._next_index()
+            position, self._position = self._position, self._position + 1
+            if not self._progress.is_ahead(position):
+                state = _sampler_state(self._index_sampler, self._sampler_iter)
+                self._drawn = position, index, state
+                return index
+
+    def _try_put_index(self):
+        number = self._send_idx
+        super()._try_put_index()
+        if self._send_idx > number:
+            self._progress.give(number, self._task_info[number][0], *self._drawn)
+
+    def _process_data(self, data, *worker):
+        number = self._rcvd_idx - 1
+        if not getattr(self, "_in_order", True):  # torch has it since 2.6
+            number = self._progress.first_of(*worker)
+        self._progress.hand_out(number)
+        self._timeout = self._limit
+        return super()._process_data(data, *worker)
+
+    def _next_data(self):
+        try:
+            return super()._next_data()
+        except StopIteration:
+            self._progress.is_finished = True
+            raise
+
+
+# Errors and profiles have the names of torch.
+SingleIterator.__name__ = dataloader._SingleProcessDataLoaderIter.__name__
+Iterator.__name__ = dataloader._MultiProcessingDataLoaderIter.__name__

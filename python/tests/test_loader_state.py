@@ -4,11 +4,15 @@ Each case runs some epochs undisturbed and keeps the state after each batch. New
 loaders that load one of these states give what came after it, bit for bit.
 """
 
+import functools
+import gc
 import io
 import itertools
 import pickle
 import random
 import re
+import threading
+import time
 
 import numpy
 import pytest
@@ -17,6 +21,20 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
 import fsdp
 import fsdp.torch
+from fsdp import _loader_keeper
+
+
+@pytest.fixture(autouse=True)
+def few_cpus_are_enough(monkeypatch):
+    """torch warns if there are more workers than CPUs."""
+    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 64)
+
+
+@pytest.fixture(params=["always", "never"])
+def kept(request, monkeypatch):
+    """Workers keep their state with each batch, or never within an epoch. In
+    use it is in between, since it depends on their speed."""
+    monkeypatch.setattr(_loader_keeper, "_SHARE", 0 if request.param == "always" else 1e9)
 
 
 def noise():
@@ -233,7 +251,8 @@ def rest(loader, n_epochs):
     return [[bits(batch) for batch in loader] for _ in range(n_epochs)]
 
 
-def check(make, points, n_epochs):
+def check(make, points, n_epochs=2, **options):
+    make = functools.partial(make, **options)
     seed(5)
     batches, states = undisturbed(make(), n_epochs)
     assert sum(map(len, batches)) > n_epochs
@@ -288,6 +307,112 @@ def test_without_workers(name):
     check(CASES[name], points, n_epochs=3)
 
 
+@pytest.mark.parametrize("kept", ["always"], indirect=True)
+@pytest.mark.parametrize("name", CASES)
+def test_with_workers(broker, kept, name):
+    check(CASES[name], [(0, 3)], num_workers=2)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("name", ["shuffle", "data_set_with_state", "stream", "stream_with_state"])
+def test_at_any_point(broker, kept, name, persistent):
+    options = {"num_workers": 2, "persistent_workers": persistent}
+    points = [(0, 99), (1, 0), (1, 3)] if persistent else [(0, -1), (0, 2), (1, -1)]
+    check(CASES[name], points, **options)
+
+
+def without_order(make, cut):
+    """The batches of an epoch that goes on after some, and all of the next."""
+    loader = make(num_workers=3, in_order=False)
+    iterator = iter(loader)
+    before = [bits(next(iterator)) for _ in range(cut)]
+    state = saved(loader.state_dict())
+    del iterator
+    loader = make(num_workers=3, in_order=False)
+    loader.load_state_dict(state)
+    after, following = rest(loader, 2)
+    return before + after, following
+
+
+def numbers(batch):
+    """Of the samples, without what is random."""
+    return batch[0] if isinstance(batch, list) else batch
+
+
+class Plain(Numbers):
+    """In no order, random numbers are those of the moment."""
+
+    def __getitem__(self, i):
+        if i == 1:
+            time.sleep(0.01)
+        return i
+
+
+@pytest.mark.parametrize("cut", [1, 4])
+@pytest.mark.parametrize("dataset", [Plain, functools.partial(Stream, 40)])
+def test_without_order_every_batch_comes_once(broker, kept, dataset, cut):
+    make = of(dataset, batch_size=2)
+    expected = sorted(map(numbers, rest(make(num_workers=3), 1)[0]))
+    for found in without_order(make, cut):
+        assert sorted(map(numbers, found)) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
+def test_an_epoch_that_was_left_early(broker, kept, options):
+    make = functools.partial(of(Position, batch_size=2), **options)
+    expected = rest(make(), 1)[0][3:]
+    loader = make()
+    for _ in zip(range(3), loader):
+        pass
+    left = saved(loader.state_dict())
+    loader = make()
+    loader.load_state_dict(left)
+    (found,) = rest(loader, 1)
+    assert [batch[:2] for batch in found] == [batch[:2] for batch in expected]
+
+
+def test_going_on_twice(broker, kept):
+    """A state of a loader that was itself brought back."""
+    make = functools.partial(of(Counting, batch_size=2, shuffle=True), num_workers=2)
+    seed(1)
+    loader = make()
+    expected = rest(loader, 1)[0]
+    seed(1)
+    loader = make()
+    iterator = iter(loader)
+    for n in range(2):
+        assert bits(next(iterator)) == expected[n]
+        state = saved(loader.state_dict())
+        loader = make()
+        loader.load_state_dict(state)
+        assert saved(loader.state_dict()) == state  # nothing was drawn
+        iterator = iter(loader)
+        assert saved(loader.state_dict())["epoch"]["workers"] == state["epoch"]["workers"]
+    assert [bits(batch) for batch in iterator] == expected[2:]
+
+
+class Failing(Numbers):
+    def __getitem__(self, i):
+        if i == 5:
+            raise KeyError("sample 5")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_batch_that_failed_is_passed_over(broker, kept, n_workers):
+    make = functools.partial(of(Failing, batch_size=2), num_workers=n_workers)
+    loader, found = make(), []
+    iterator = iter(loader)
+    next(iterator), next(iterator)
+    with pytest.raises(KeyError):
+        next(iterator)
+    state = loader.state_dict()
+    expected = [bits(batch) for batch in iterator]
+    loader = make()
+    loader.load_state_dict(state)
+    assert rest(loader, 1) == [expected]
+
+
 # --- errors -------------------------------------------------------------------
 
 
@@ -323,7 +448,59 @@ def test_a_data_set_that_is_too_short_is_an_error():
         iter(other)
 
 
+class Unkept(Counting):
+    def state_dict(self):
+        return {"lock": threading.Lock()}
+
+
+def test_a_state_that_cannot_be_sent_fails_only_those_who_want_it(broker, kept):
+    loader = of(Unkept, batch_size=12)(num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    if loader._fsdp_learned["progress"]._workers[0].kept is not None:
+        with pytest.raises(TypeError, match="(?s)worker process 0.*Lock|pickle"):
+            loader.state_dict()
+    assert len(list(iterator)) == 1
+
+
+class Unloadable(Counting):
+    def load_state_dict(self, state):
+        raise LookupError("it is of another data set")
+
+
+@pytest.mark.parametrize("kept", ["always"], indirect=True)
+def test_errors_of_load_state_dict_are_reported(broker, kept):
+    loader = of(Unloadable, batch_size=4)(num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    loader = of(Unloadable, batch_size=4)(num_workers=1)
+    loader.load_state_dict(state)
+    with pytest.raises(LookupError, match="(?s)worker process 0.*of another data set"):
+        next(iter(loader))
+    gc.collect()  # torch's error is in a cycle with the iterators, which need the broker
+
+
+def test_too_many_workers_are_refused():
+    with pytest.raises(NotImplementedError, match="64 workers; use 63 at most"):
+        of()(num_workers=64).state_dict()
+
+
 # --- what it leaves alone -----------------------------------------------------
+
+
+def test_going_on_draws_no_random_numbers(broker):
+    make = functools.partial(of(batch_size=4, shuffle=True), num_workers=1)
+    loader = make()
+    next(iter(loader))
+    state = loader.state_dict()
+    loader = make()
+    loader.load_state_dict(state)
+    seed(2)
+    expected = noise()
+    seed(2)
+    iter(loader)
+    assert bits(noise()) == bits(expected)
 
 
 def test_a_loader_can_be_copied_in_an_epoch():
