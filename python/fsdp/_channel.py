@@ -5,7 +5,7 @@ import pickle
 import struct
 import sys
 
-from ._errors import Ended, Gone, Invalid, ProducerDied
+from ._errors import Ended, Error, Gone, Invalid, Lagged, ProducerDied
 
 _ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
 _MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
@@ -118,6 +118,13 @@ def size_of(thing):
 # --- the class that users see -------------------------------------------------
 
 
+def _as(kind, error):
+    """An error as channels name it."""
+    named = kind(*error.args)
+    named.errno = error.errno
+    return named
+
+
 class Channel:
     """A stream of objects from producers to consumers; Client.channel() opens it.
 
@@ -164,14 +171,16 @@ class Channel:
         read-only, and tensors are copies.
         Raises fsdp.Timeout; fsdp.Ended when all producers have ended and
         everything is received; fsdp.ProducerDied once for each that died, after
-        what it had sent.
+        what it had sent; fsdp.Lagged if this consumer was cut.
         """
         try:
             item = self._port.receive(timeout)
         except Gone as error:
-            died = ProducerDied(*error.args)
-            died.errno = error.errno
-            raise died from None
+            raise _as(ProducerDied, error) from None
+        except Error as error:
+            if error.errno != errno.EOVERFLOW:
+                raise
+            raise _as(Lagged, error) from None
         return _thing_of(memoryview(item))
 
     def fileno(self):
@@ -251,11 +260,20 @@ class Channel:
         raise TypeError("a channel cannot be pickled; open it in the receiver")
 
 
-def open_channel(client, name, role, capacity, credits, mode, access, timeout_ms):
+def open_channel(
+    client, name, role, capacity, credits, mode, access, timeout_ms, lag_ms
+):
     for value, known in (role, _ROLES), (mode, _MODES):
         if value not in known:
             raise Invalid(f"there is no {value!r}; use {' or '.join(known)}")
     port = client._channel(
-        name, _ROLES[role], capacity, credits, _MODES[mode], access, timeout_ms
+        name,
+        _ROLES[role],
+        capacity,
+        credits,
+        _MODES[mode],
+        access,
+        timeout_ms,
+        lag_ms,
     )
     return Channel(port, name, role)

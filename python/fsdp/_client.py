@@ -161,6 +161,7 @@ class Client(_fsdp.Client):
         mode="queue",
         access=0,
         timeout=None,
+        lag=None,
     ):
         """Open a channel as "producer" or "consumer": a Channel.
 
@@ -168,11 +169,20 @@ class Client(_fsdp.Client):
         `credits` buffers of that size; the others give the same, or none and
         wait until it exists. `timeout` is how many seconds to wait for that, or
         for memory (None: for ever). In a "queue" each object goes to one
-        consumer, in a "broadcast" to all of them. `access` is like a file's mode
-        (0o600 to 0o666).
+        consumer, in a "broadcast" to all of them; there `lag` is how many
+        seconds a producer waits until a consumer that keeps a buffer from it is
+        cut (None: for ever). `access` is like a file's mode (0o600 to 0o666).
         """
         return open_channel(
-            self, name, role, capacity, credits, mode, access, milliseconds(timeout)
+            self,
+            name,
+            role,
+            capacity,
+            credits,
+            mode,
+            access,
+            milliseconds(timeout),
+            0 if lag is None else max(1, milliseconds(lag)),
         )
 
     async def aget(self, name, **options):

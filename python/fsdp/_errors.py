@@ -56,6 +56,11 @@ class Ended(Error, EOFError):
     """All producers of the channel have ended, and all is received (ENODATA)."""
 
 
+class Lagged(Error, ReferenceError):
+    """The channel has cut this consumer, which kept an item for too long
+    (EOVERFLOW)."""
+
+
 class Left(Error, BrokenPipeError):
     """All consumers of the channel have gone (EPIPE)."""
 

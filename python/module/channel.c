@@ -318,9 +318,10 @@ PyObject *channel_open(PyObject *self, PyObject *args)
 	const char *name;
 	int role;
 
-	if (!PyArg_ParseTuple(args, "siKIIIi", &name, &role, &capacity,
+	if (!PyArg_ParseTuple(args, "siKIIIiI", &name, &role, &capacity,
 			      &options.n_slots, &options.mode,
-			      &options.access.mode, &options.timeout_ms))
+			      &options.access.mode, &options.timeout_ms,
+			      &options.lag_ms))
 		return NULL;
 	options.capacity = capacity;
 	options.access.gid = FSDP_GID_DEFAULT;

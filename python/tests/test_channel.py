@@ -213,6 +213,20 @@ def test_a_broadcast_goes_to_all_and_is_read_only(c):
                 del array
 
 
+def test_a_consumer_that_lags_is_cut(c):
+    options = {"capacity": 4096, "credits": 2, "mode": "broadcast", "lag": 0.01}
+    with c.channel("t/lag", "producer", **options) as producer:
+        with c.channel("t/lag", **options) as quick, c.channel("t/lag", **options) as slow:
+            assert (producer.put(0), slow.get(PATIENCE), quick.get(PATIENCE)) == (None, 0, 0)
+            for i in range(1, 6):
+                producer.put(i, PATIENCE)
+                assert quick.get(PATIENCE) == i
+            with pytest.raises(fsdp.Lagged, match="5 items behind"):
+                slow.get(PATIENCE)
+    with pytest.raises(fsdp.Invalid, match="lag"):
+        c.channel("t/queue", "producer", capacity=4096, lag=1)
+
+
 def test_a_consumer_waits_for_the_channel(c):
     with pytest.raises(fsdp.Error):
         c.channel("t/later", timeout=0)
