@@ -108,6 +108,7 @@ class Keeper:
         kept, indices = start or (None, ())
         self._fetcher = self._start_at(dataset, create, kept)
         fetch_again(self._fetcher, indices)
+        self._can_keep = can_keep(self._fetcher)
         return self._fetcher
 
     def _start_at(self, dataset, create, kept):
@@ -128,7 +129,7 @@ class Keeper:
             return None
         if not is_between:
             is_early = start - self._kept_at < _SHARE * self._cost
-            if is_early or not can_keep(self._fetcher):
+            if is_early or not self._can_keep:
                 return None
         try:
             fetcher = self._fetcher

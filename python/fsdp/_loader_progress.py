@@ -181,7 +181,8 @@ class _Worker:
             kept = pickle.loads(kept)
         if isinstance(kept, ExceptionWrapper):
             kept.reraise()
-        return {"kept": kept, "since": copy.copy(self.since)}
+        since = self.since if isinstance(self.since, int) else _plain_index(self.since)
+        return {"kept": kept, "since": since}
 
 
 class Progress:
@@ -241,7 +242,7 @@ class Progress:
         if kept is not None:
             worker.kept, worker.since = kept, [] if self._is_map else 0
         elif self._is_map:
-            worker.since.append(_plain_index(index))
+            worker.since.append(index)
         else:
             worker.since += 1
 
@@ -308,6 +309,7 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
         self._prefetch_factor = n_tasks
         if epoch is not None:
             self._go_on(epoch)
+        self._is_sampler_stateful = self._sampler_state_now() is not None
         for _ in range(self._prefetch_factor * self._num_workers):
             self._try_put_index()
 
@@ -342,9 +344,14 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
             index = super()._next_index()
             position, self._position = self._position, self._position + 1
             if not self._progress.is_ahead(position):
-                state = _sampler_state(self._index_sampler, self._sampler_iter)
-                self._drawn = position, index, state
+                self._drawn = position, index, self._sampler_state()
                 return index
+
+    def _sampler_state(self):
+        return self._sampler_state_now() if self._is_sampler_stateful else None
+
+    def _sampler_state_now(self):
+        return _sampler_state(self._index_sampler, self._sampler_iter)
 
     def _try_put_index(self):
         number = self._send_idx
