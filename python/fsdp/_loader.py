@@ -543,7 +543,9 @@ class _Answers(_Queue):
         if os.getpid() == self._trainer:
             self._receiver.close()
         else:
-            self._link.sender().close()
+            # Without a broker nobody waits for what this worker does not send.
+            with contextlib.suppress(Error):
+                self._link.sender().close()
 
 
 def _work(link, start, loop, args):

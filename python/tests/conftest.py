@@ -1,5 +1,6 @@
 """A broker of its own for each test file, on a socket of its own."""
 
+import gc
 import os
 import pathlib
 import signal
@@ -71,6 +72,9 @@ class Broker:
         os.kill(self.pid(), signal.SIGKILL)
 
     def stop(self):
+        # What is only in cycles may need the broker to end, such as workers
+        # whose error torch has raised.
+        gc.collect()
         self.process.terminate()
         self.process.wait(PATIENCE)
         self.log.close()

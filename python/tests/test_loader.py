@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import fsdp
 import fsdp.torch
-from conftest import Broker, run, until
+from conftest import PATIENCE, Broker, run, start, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOADERS = {"torch": torch.utils.data.DataLoader, "fsdp": fsdp.torch.DataLoader}
@@ -739,6 +739,23 @@ def children():
     pid = os.getpid()
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
+
+
+def test_a_worker_ends_without_a_broker():
+    script = """
+        import fsdp.torch, sys
+        iterator = iter(fsdp.torch.DataLoader(range(8), num_workers=1))
+        next(iterator)
+        print("begun", flush=True)
+        sys.stdin.readline()
+        del iterator
+        print("ended")
+    """
+    broker = Broker()
+    process = start(broker, script)
+    assert process.stdout.readline() == "begun\n"
+    broker.stop()
+    assert process.communicate("\n", 6 * PATIENCE) == ("ended\n", "")
 
 
 def test_workers_end_with_the_iterator(broker):
