@@ -36,21 +36,15 @@ static bool is_over(const void *data)
 	       channel_has_news(watch->channel);
 }
 
-static bool wait_once(struct watch *watch)
+static bool wait_once(struct watch *watch, struct slots_wait *wait)
 {
 	struct fsdp_channel *channel = watch->channel;
-	const struct slots_wait wait = {.slots = &channel->slots,
-					.place = channel->place,
-					.seen = &channel->seen,
-					.is_over = is_over,
-					.data = watch,
-					.is_watch = true};
 	int64_t until_ns = bell_now_ns() + SLICE_NS;
 	enum bell_outcome outcome;
 
 	if (channel->role == FSDP_CONSUMER)
-		return slots_wait_item(&wait, until_ns) != BELL_AGAIN;
-	outcome = slots_wait_credit(&wait, channel_lag_ends(channel, until_ns));
+		return slots_wait_item(wait, until_ns) != BELL_AGAIN;
+	outcome = slots_wait_credit(wait, channel_lag_ends(channel, until_ns));
 	if (outcome == BELL_AGAIN)
 		channel_report_lag(channel);
 	return outcome != BELL_AGAIN;
@@ -69,19 +63,29 @@ static void tell(struct watch *watch)
 static void *run(void *data)
 {
 	struct watch *watch = data;
-	bool is_met;
+	struct fsdp_channel *channel = watch->channel;
+	struct slots_wait wait = {.slots = &channel->slots,
+				  .place = channel->place,
+				  .seen = &channel->seen,
+				  .is_over = is_over,
+				  .data = watch,
+				  .is_watch = true};
 
 	pthread_mutex_lock(&watch->lock);
 	while (!atomic_load(&watch->is_stopped)) {
+		bool is_met;
+
 		if (!watch->is_armed) {
 			pthread_cond_wait(&watch->is_changed, &watch->lock);
 			continue;
 		}
 		pthread_mutex_unlock(&watch->lock);
-		is_met = wait_once(watch);
+		is_met = wait_once(watch, &wait);
 		pthread_mutex_lock(&watch->lock);
-		if (is_met)
-			tell(watch);
+		if (!is_met)
+			continue;
+		tell(watch);
+		wait.since_ns = 0;
 	}
 	pthread_mutex_unlock(&watch->lock);
 	return NULL;

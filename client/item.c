@@ -124,10 +124,10 @@ static int check_patience(struct patience *patience, enum bell_outcome outcome,
 static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 		 struct slots_hold *ret, struct error *err)
 {
-	const struct slots_wait wait = {.slots = &channel->slots,
-					.place = channel->place,
-					.is_over = channel_has_news,
-					.data = channel};
+	struct slots_wait wait = {.slots = &channel->slots,
+				  .place = channel->place,
+				  .is_over = channel_has_news,
+				  .data = channel};
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int64_t until_ns;
@@ -327,11 +327,11 @@ static int tell_death(struct fsdp_channel *channel, struct error *err)
 static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 		struct slots_hold *ret, struct error *err)
 {
-	const struct slots_wait wait = {.slots = &channel->slots,
-					.place = channel->place,
-					.seen = &channel->seen,
-					.is_over = channel_has_news,
-					.data = channel};
+	struct slots_wait wait = {.slots = &channel->slots,
+				  .place = channel->place,
+				  .seen = &channel->seen,
+				  .is_over = channel_has_news,
+				  .data = channel};
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int r = 0;

@@ -290,13 +290,14 @@ struct slots_wait {
 	/* A thread that only tells its process that there is something. It
 	 * sleeps at once, and takes no wake-up from those who would act. */
 	bool is_watch;
+	/* Since when it waits; 0: it has not begun. Those who wait on after an
+	 * outcome keep it, so that others see one wait. */
+	int64_t since_ns;
 };
 
 /* BELL_MET: try again. */
-enum bell_outcome slots_wait_item(const struct slots_wait *wait,
-				  int64_t until_ns);
-enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
-				    int64_t until_ns);
+enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns);
+enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns);
 
 /* Wake all who wait, since something has changed that they look at. */
 void slots_ring(struct slots *slots);

@@ -69,16 +69,17 @@ static bool is_consumer_beside(const void *data)
 			     slots_consumers(wait->slots));
 }
 
-static void want(struct slots *slots, uint32_t place, enum slots_want what)
+static void want(struct slots_wait *wait, enum slots_want what)
 {
-	struct slots_user *user = &slots->page->users[place];
+	struct slots_user *user = &wait->slots->page->users[wait->place];
 
-	if (what) {
-		atomic_store_explicit(&user->since_ns, (uint64_t)bell_now_ns(),
-				      memory_order_relaxed);
+	if (!wait->since_ns) {
+		wait->since_ns = bell_now_ns();
 		atomic_fetch_add_explicit(&user->n_waits, 1,
 					  memory_order_relaxed);
 	}
+	atomic_store_explicit(&user->since_ns, (uint64_t)wait->since_ns,
+			      memory_order_relaxed);
 	atomic_store_explicit(&user->want, what, memory_order_relaxed);
 }
 
@@ -93,38 +94,36 @@ static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
 
 /* An item wakes one sleeper. A watch hands that on, since its process may come
  * late or not at all; the last sleeper has nobody to hand it to. */
-enum bell_outcome slots_wait_item(const struct slots_wait *wait,
-				  int64_t until_ns)
+enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns)
 {
 	const struct bell_wait how = {has_item, is_over, is_producer_beside,
 				      wait};
 	enum bell_outcome outcome;
 
-	want(wait->slots, wait->place, SLOTS_WANTS_ITEM);
+	want(wait, SLOTS_WANTS_ITEM);
 	outcome = wait_by(&wait->slots->page->items, &how, until_ns);
 	if (wait->is_watch && outcome == BELL_MET)
 		bell_ring_one(&wait->slots->page->items);
-	want(wait->slots, wait->place, SLOTS_NOTHING);
+	want(wait, SLOTS_NOTHING);
 	return outcome;
 }
 
 /* While a producer is hungry, those with more credits leave the next one to it.
  * When it is not hungry any more, they look again. */
-enum bell_outcome slots_wait_credit(const struct slots_wait *wait,
-				    int64_t until_ns)
+enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns)
 {
 	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
 				      wait};
 	struct slots_page *page = wait->slots->page;
 	enum bell_outcome outcome;
 
-	want(wait->slots, wait->place, SLOTS_WANTS_CREDIT);
+	want(wait, SLOTS_WANTS_CREDIT);
 	atomic_fetch_or_explicit(&page->hungry, slots_bit(wait->place),
 				 memory_order_seq_cst);
 	outcome = wait_by(&page->credits, &how, until_ns);
 	atomic_fetch_and_explicit(&page->hungry, ~slots_bit(wait->place),
 				  memory_order_seq_cst);
 	bell_ring(&page->credits);
-	want(wait->slots, wait->place, SLOTS_NOTHING);
+	want(wait, SLOTS_NOTHING);
 	return outcome;
 }

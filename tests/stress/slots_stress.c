@@ -31,7 +31,7 @@ static uint32_t victim; /* this user stops; SLOTS_USERS if all run on */
 static void *produce(void *data)
 {
 	uint32_t me = (uint32_t)(uintptr_t)data;
-	const struct slots_wait wait = {
+	struct slots_wait wait = {
 		.slots = &slots, .place = me, .is_over = look_over};
 	const struct slots_head head = {.kind = SLOTS_ITEM};
 	struct slots_hold hold;
@@ -79,10 +79,10 @@ static void *consume(void *data)
 	uint32_t me = (uint32_t)(uintptr_t)data;
 	uint64_t last[N_PRODUCERS] = {0};
 	struct slots_seen seen;
-	const struct slots_wait wait = {.slots = &slots,
-					.place = me,
-					.seen = &seen,
-					.is_over = look_over};
+	struct slots_wait wait = {.slots = &slots,
+				  .place = me,
+				  .seen = &seen,
+				  .is_over = look_over};
 
 	memset(&seen, 0, sizeof(seen));
 	for (;;) {

@@ -189,6 +189,33 @@ Test(slots, while_another_waits_one_has_its_share_and_one_more)
 	cr_expect(slots_claim(&slots, 0, &hold));
 }
 
+static bool look_never(const void *data)
+{
+	(void)data;
+	return false;
+}
+
+Test(slots, who_waits_on_is_seen_to_wait_once)
+{
+	struct slots_seen seen = {.numbers = {0}};
+	struct slots_wait wait = {.slots = &slots,
+				  .place = 5,
+				  .seen = &seen,
+				  .is_over = look_never};
+	struct slots_user *user;
+
+	make(SLOTS_SHARE);
+	come(5, false);
+	user = &slots.page->users[5];
+	for (int i = 0; i < 3; i++) {
+		cr_expect(eq(int, slots_wait_item(&wait, bell_now_ns()),
+			     BELL_AGAIN));
+		cr_expect(eq(u64, atomic_load(&user->since_ns),
+			     (uint64_t)wait.since_ns));
+	}
+	cr_expect(eq(u64, atomic_load(&user->n_waits), 1));
+}
+
 /* --- those who have gone ------------------------------------------------- */
 
 Test(slots, what_the_dead_had_in_their_hands_is_free_and_the_rest_stays)
