@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,6 +45,8 @@ static pid_t start(void (*be)(void))
 	cr_assert(ge(int, pid, 0));
 	if (pid > 0)
 		return pid;
+	/* CTest waits for all that have its pipe, also after a failure. */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	be();
 	for (;;)
 		pause();
@@ -144,8 +147,7 @@ Test(ending, is_not_seen_of_who_is_exempt)
 		sched_yield();
 	(void)snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
 	file = fopen(path, "we");
-	cr_assert(ne(ptr, file, NULL));
-	if (fputs("-1000", file) < 0 || fclose(file) != 0)
+	if (!file || fputs("-1000", file) < 0 || fclose(file) != 0)
 		cr_log_info("only a privileged process can be exempt");
 	cr_assert(not(process_is_ending(pid)));
 	end(pid);
