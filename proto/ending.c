@@ -1,9 +1,10 @@
 /*
  * The proof is /proc/PID/oom_score. For it the kernel searches all threads,
  * from the oldest to the newest, for one with an address space, and writes 0 if
- * there is none. A thread that is made meanwhile comes later in this order, and
- * its maker had an address space when it made it, so no thread is missed; nor
- * is a process missed whose first thread has exited before the others.
+ * it finds no such thread. One that is made meanwhile comes later in this
+ * order, and its maker had an address space when it made it, so no thread is
+ * missed; nor is a process missed whose first thread has exited before the
+ * others.
  *
  * It writes 0 as well for a process whose score is lowered so far
  * (oom_score_adj); for a child of vfork() before its exec, which has the

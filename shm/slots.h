@@ -321,7 +321,7 @@ void slots_bury(struct slots *slots, const struct slots_roll *roll,
 		uint32_t place, bool died);
 
 /* The consumers that have not let go of the oldest item, which was sent before
- * then; 0: there are none, or a slot can be written. */
+ * then; 0: all have let go of it, or a producer can write a slot now. */
 uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns);
 /* These consumers have been cut, as the roll says already: what they have not
  * in their hands does not wait for them any more. */

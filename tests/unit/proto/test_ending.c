@@ -111,16 +111,24 @@ static void lose_first_thread(void)
 	syscall(SYS_exit, 0);
 }
 
-static bool is_zombie(pid_t pid)
+/* The first line of that file about the process. */
+static void read_line(pid_t pid, const char *name, char ret[512])
 {
-	char path[64], line[512] = "";
+	char path[64];
 	FILE *file;
 
-	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	(void)snprintf(path, sizeof(path), "/proc/%d/%s", (int)pid, name);
 	file = fopen(path, "re");
 	cr_assert(ne(ptr, file, NULL));
-	cr_assert(ne(ptr, fgets(line, sizeof(line), file), NULL));
+	cr_assert(ne(ptr, fgets(ret, 512, file), NULL));
 	(void)fclose(file);
+}
+
+static bool is_zombie(pid_t pid)
+{
+	char line[512];
+
+	read_line(pid, "stat", line);
 	return strstr(line, ") Z ") != NULL;
 }
 
@@ -210,15 +218,10 @@ static void be_exec(void)
 
 static bool is_sleep(pid_t pid)
 {
-	char path[64], text[16] = "";
-	FILE *file;
+	char line[512];
 
-	(void)snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	file = fopen(path, "re");
-	cr_assert(ne(ptr, file, NULL));
-	(void)!fgets(text, sizeof(text), file);
-	(void)fclose(file);
-	return strcmp(text, "sleep\n") == 0;
+	read_line(pid, "comm", line);
+	return strcmp(line, "sleep\n") == 0;
 }
 
 Test(ending, does_not_concern_who_executes_another_program)
