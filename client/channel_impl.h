@@ -28,8 +28,8 @@ struct fsdp_item {
 	struct fsdp_item *next_free;
 };
 
-/* A buffer as this process has it. Used by whoever has the slot in its hands;
- * the slot's word orders one thread after another. */
+/* A buffer as this process has it. The thread that has the slot uses it; the
+ * slot's word orders one thread after another. */
 struct buffer {
 	struct slot_ref ref;
 	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */

@@ -1,6 +1,6 @@
 /*
  * A broadcast with a limit of lag: the producer that waits for longer asks the
- * broker to cut those who keep it waiting, and a consumer that was cut is told.
+ * broker to cut the consumers that it waits for, and these are told.
  */
 #include "client/channel_impl.h"
 #include <errno.h>

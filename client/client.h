@@ -23,7 +23,7 @@
 
 /* What closing a connection calls in client/rank/. */
 struct comm_hooks {
-	/* Before the session ends: nothing of a communicator runs any more. */
+	/* Stop all communicators, before the session ends. */
 	int (*stop_all)(struct fsdp_client *client, struct error *err);
 	/* Free all communicators that were not left. */
 	void (*free_all)(struct fsdp_client *client);

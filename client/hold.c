@@ -212,8 +212,8 @@ void tensor_end(struct fsdp_tensor *tensor)
 
 /* --- looking ------------------------------------------------------------- */
 
-/* Relaxed: who races with the last release has an address that is none soon,
- * whatever we say. */
+/* Relaxed: a caller that races with the last release gets an address that soon
+ * is invalid, whatever this function returns. */
 static bool is_held(const struct fsdp_tensor *tensor)
 {
 	return tensor &&

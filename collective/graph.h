@@ -134,7 +134,8 @@ void graph_index_deinit(struct graph_index *index);
 /* GRAPH_NONE: there is no such node. */
 uint32_t graph_index_find(const struct graph_index *index, const char *name);
 
-/* Who uses each node, in order; who uses one twice is there twice. */
+/* The nodes that use each node, in order; one that uses it twice is listed
+ * twice. */
 struct graph_users {
 	uint32_t *first; /* owned; of node i: users[first[i]..first[i + 1]) */
 	uint32_t *users; /* owned */

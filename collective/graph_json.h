@@ -1,8 +1,8 @@
 /*
  * Graphs as JSON, the same schema in both directions (docs/graph.md).
  *
- * Reading refuses what it does not know: a key twice, an unknown key, a key
- * that the node's kind does not take, a number that is no whole one.
+ * Reading refuses a key that occurs twice, an unknown key, a key that the
+ * node's kind does not take, and a number with a fraction.
  */
 #pragma once
 #include <stddef.h>

@@ -38,9 +38,9 @@ struct limiter_options {
 };
 
 /*
- * The rule of LIMITER_WINDOW alone, for those who know what is in flight: give
- * it what is not over, in the order of the requests. Fewer in flight never let
- * less through, so who was admitted once may be found so again.
+ * The rule of LIMITER_WINDOW alone, for a caller that knows what is in flight:
+ * give it what is not over, in the order of the requests. With fewer gathers in
+ * flight it never admits fewer, so what was admitted once is admitted again.
  */
 struct window {
 	uint32_t limit;       /* groups; not 0 */

@@ -48,8 +48,8 @@ int event_ipc_record(const struct device *device, CUstream stream,
 int event_ipc_query(const struct event_ipc *event, bool *ret,
 		    struct error *err);
 
-/* It is done, and nobody will look for it; who does so all the same is refused,
- * or waits for what it is used for next. NULL is fine. */
+/* The event is done, and nobody will look for it. A process that does so all
+ * the same is refused, or waits for the event's next use. NULL is fine. */
 void event_ipc_drop(struct event_ipc *event);
 
 /* --- consumer ------------------------------------------------------------ */

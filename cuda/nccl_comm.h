@@ -124,8 +124,9 @@ int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
 int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
 			 struct error *err);
 
-/* For who calls NCCL on its parts: `result` is what it said; where that is "in
- * progress", wait until it is not. `what` was tried, for the sentence. */
+/* For a caller that calls NCCL on its parts: `result` is what NCCL returned; if
+ * that is "in progress", wait until it is not. `what` names the call in errors.
+ */
 int nccl_comm_called(struct nccl_comm *comm, ncclResult_t result,
 		     const char *what, struct error *err);
 

@@ -50,10 +50,10 @@ struct shared_list {
 	}
 
 /*
- * One more user of the thing that is the same as `like`, which is opened if
- * there is none: as a copy of `like`. Given back with shared_close().
- * -ECHILD: in a forked child. If open() fails, nothing is left, and who waited
- * for it tries itself.
+ * Find what is the same as `like` in the list and count one more user of it; if
+ * nothing is, open a copy of `like`. The caller gives it back by
+ * shared_close(). -ECHILD: in a forked child. If open() fails, nothing is left,
+ * and the threads that waited for it try themselves.
  */
 int shared_open(struct shared_list *list, const struct shared *like,
 		struct shared **ret, struct error *err);

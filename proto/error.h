@@ -28,7 +28,7 @@ int error_set(struct error *err, int code, const char *format, ...)
 int error_nomem(struct error *err, const char *what, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* As error_set(), with ": strerror(-code)" put behind the sentence. */
+/* As error_set(), with ": strerror(-code)" after the sentence. */
 int error_errno(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 

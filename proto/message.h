@@ -252,10 +252,10 @@ struct accounts_request {
 
 /*
  * The file with a session's timelines (shm/timeline.h), which comes along as
- * an fd. One's own is writable, and made when it is first asked for. Another's
- * is for who has to wait for it, so the request names a tensor that is held
- * and that this session orders; if it does so by an event, the answer has the
- * event's handle instead.
+ * an fd. One's own is writable, and made when it is first asked for. Another
+ * session's is given to processes that wait for it, so the request names a
+ * tensor that is held and that this session orders; if it does so by an event,
+ * the answer has the event's handle instead.
  */
 struct timelines_request {
 	uint64_t session; /* 0: one's own */

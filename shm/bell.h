@@ -69,8 +69,8 @@ enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
 
 /* Call it after a seq_cst store that may have made a condition true. */
 void bell_ring(struct bell *bell);
-/* The same, when any one of those who sleep can use what is there, and each
- * who is woken looks for it. */
+/* The same, when any one of the sleeping threads can use what is there, and
+ * each thread that is woken looks for it. */
 void bell_ring_one(struct bell *bell);
 /* The same as bell_ring(), when it may have to replace the ring of a process
  * that has died. */

@@ -73,7 +73,7 @@ struct gathers_page {
 	_Atomic uint64_t ended[GATHERS_RANKS][GATHERS_GROUPS];
 };
 
-/* Beside the bell of the gathers, which all ring. */
+/* On a cache line of its own: all ranks ring the bell beside it. */
 struct gathers_lock {
 	_Alignas(64) _Atomic uint32_t owner;
 	_Atomic uint32_t n_buffers; /* with the lock: that were ever used */

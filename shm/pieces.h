@@ -9,14 +9,15 @@
  *   next: lap << 32 | pieces that were taken     CAS
  *   done: lap << 32 | pieces that are done       CAS to open it, then add
  *
- * `done` is opened before `next`, so whoever has a piece finds it open. A
- * process that dies with a piece leaves `done` short for ever: its operation
+ * `done` is opened before `next`, so a process that has a piece finds it open.
+ * A process that dies with a piece leaves `done` short for ever: its operation
  * ends only with the run. Laps are compared by their distance, so numbers wrap;
- * who comes with the number of a lap that is over finds everything done.
+ * a process that asks for a lap that is over finds everything done.
  *
- * Pieces are done before they are counted, and who finds all of them counted
- * finds what they wrote. `done` is one half of the argument in bell.h: it is
- * changed and read seq_cst. What is written past the caches is flushed before.
+ * Pieces are done before they are counted, and a process that finds all of them
+ * counted finds what they wrote. `done` is one half of the argument in bell.h:
+ * it is changed and read seq_cst. What is written past the caches is flushed
+ * before.
  */
 #pragma once
 #include <stdatomic.h>

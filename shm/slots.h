@@ -13,8 +13,8 @@
  *
  * There is no ring. A ring would need a place that is reserved before it is
  * filled, and a producer that dies in between would leave a hole in it. Here,
- * whoever dies leaves words that name him, and the broker frees them once the
- * process is gone, not before: until then its hands may be in the buffer. What
+ * a process that dies leaves words that name it, and the broker frees them once
+ * the process is gone, not before: until then it may write to the buffer. What
  * was queued stays. An item's number orders it; numbers may have gaps, and
  * nobody waits for one.
  *
@@ -31,10 +31,10 @@
  *
  * A broadcast with a limit of lag may cut a consumer that lives: the broker
  * does as above, although the consumer may be reading an item. So there is a
- * second mask, of those who have the item in their hands. A consumer sets its
- * bit there, and then looks whether it is still in the first one; whoever frees
- * a slot reads the first mask, and then the second: both must be empty. An item
- * that only consumers who were cut have in their hands leaves the channel with
+ * second mask, of the consumers that read the item. A consumer sets its bit
+ * there, and then looks whether it is still in the first one; a process that
+ * frees a slot reads the first mask, and then the second: both must be empty.
+ * An item that is only read by consumers that were cut leaves the channel with
  * its buffer, which their holds keep.
  *
  * LAYOUT
@@ -59,7 +59,7 @@
  *
  * It is input, like all memory that others write: each word is read once, a
  * head is copied before it is checked. Users of a channel can harm the channel,
- * but nothing else: who may write the tensor memory is not said here.
+ * but nothing else: the broker decides which process may write tensor memory.
  */
 #pragma once
 #include "shm/bell.h"
@@ -304,7 +304,7 @@ void slots_ring(struct slots *slots);
 
 /* --- the broker ----------------------------------------------------------- */
 
-/* The users that are there, as masks. Who is on none of them is gone. */
+/* The users that are there, as masks. A user in none of them has gone. */
 struct slots_roll {
 	uint64_t producers, consumers;
 };

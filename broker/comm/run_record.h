@@ -28,8 +28,8 @@ void run_record_make(struct comm *comm);
 /* The run is over, and keeps no memory any more. Idempotent. */
 void run_record_free(struct comm *comm);
 
-/* The broker ends. If the next one can go on with the run, the struct knows
- * nothing of what the run keeps any more, so that it can be freed. */
+/* The broker ends. If the next broker can go on with the run, the struct
+ * forgets what the run keeps, so that it can be freed. */
 void run_record_leave(struct comm *comm);
 
 /* Can a broker go on with the run? */

@@ -442,7 +442,7 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 }
 
 /* `r`: the result of find_process(). */
-static enum session_outcome judge(struct session *session, int r)
+static enum session_outcome adopt_outcome(struct session *session, int r)
 {
 	if (r == -ESRCH)
 		return SESSION_GONE;
@@ -477,7 +477,7 @@ int session_adopt(struct sessions *sessions, uint32_t index, struct error *err)
 	sessions->n++;
 	timeline_file_adopt(&session->holdings);
 	recorded_reply_adopt(session);
-	return (int)judge(session, find_process(session));
+	return (int)adopt_outcome(session, find_process(session));
 }
 
 /*

@@ -3,7 +3,7 @@
  * to the ranks.
  *
  * A communicator that was forgotten stays in the list until its threads have
- * ended; whoever comes next sweeps it out.
+ * ended; the next call that looks through the list removes it.
  */
 #include "broker/worker/device_comms.h"
 #include "broker/worker/device_chunk.h"

@@ -68,7 +68,7 @@ void device_share_begin(struct device_share *share)
 	pthread_mutex_unlock(&job->lock);
 }
 
-void device_job_answer(const struct device_job *job, const struct error *err)
+void device_job_send_done(const struct device_job *job, const struct error *err)
 {
 	struct job_done done = {.kind = JOB_DONE, .number = job->number};
 
@@ -79,8 +79,8 @@ void device_job_answer(const struct device_job *job, const struct error *err)
 		done.n_bytes = job->n_bytes;
 		done.ns = job->end_ns - job->begin_ns;
 	}
-	/* Who closed the link has no use for it; the link's thread sees that.
-	 */
+	/* A peer that closed the link does not need it, and the link's thread
+	 * sees that it is closed. */
 	(void)link_send_done(job->sock_fd, &done, NULL);
 }
 
@@ -100,6 +100,6 @@ void device_share_end(struct device_share *share, const struct error *err)
 	/* Before the broker learns that it is done: what is forgotten then is
 	 * unmapped then. */
 	give_back(job);
-	device_job_answer(job, &job->failure);
+	device_job_send_done(job, &job->failure);
 	job_free(job);
 }

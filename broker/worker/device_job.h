@@ -79,8 +79,10 @@ void device_job_drop(struct device_job *job);
 void device_share_begin(struct device_share *share);
 
 /* It has ended, with an error or without (NULL). With the last share what the
- * job uses is given back, it is answered, and freed. */
+ * job uses is given back, its end is sent, and it is freed. */
 void device_share_end(struct device_share *share, const struct error *err);
 
-/* Answer at once, as this process is about to end. `err` with code 0: well. */
-void device_job_answer(const struct device_job *job, const struct error *err);
+/* Send the broker the end of the job at once, as this process is about to end.
+ * The code of `err` is 0 if the job succeeded. */
+void device_job_send_done(const struct device_job *job,
+			  const struct error *err);

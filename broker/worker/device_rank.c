@@ -250,7 +250,7 @@ static struct device_share *take_rest(struct device_rank *rank)
 }
 
 /* No call of the driver can work any more in this process, or one does not
- * come back. Of several ranks that see it one speaks. */
+ * come back. If several ranks see it, one of them says so. */
 static void die(struct device_rank *rank, const struct error *err)
 {
 	static atomic_flag is_dying = ATOMIC_FLAG_INIT;
@@ -259,7 +259,7 @@ static void die(struct device_rank *rank, const struct error *err)
 	while (atomic_flag_test_and_set(&is_dying))
 		(void)pause();
 	for (; share; share = share->next)
-		device_job_answer(share->job, err);
+		device_job_send_done(share->job, err);
 	fprintf(stderr, "fsdp-worker: %s\n", err->msg);
 	_exit(EXIT_FAILURE);
 }

@@ -1,6 +1,6 @@
 /*
  * What the worker knows: chunks, mapped once, and plans, read and checked once.
- * Chunks of devices are mapped by who uses them (device_chunk.h).
+ * Chunks of devices are mapped by the threads that use them (device_chunk.h).
  *
  * The link's thread adds, forgets and finds; running jobs hold references, on
  * any thread. What is forgotten can no longer be found, and goes away with the
@@ -24,7 +24,7 @@ struct store_chunk {
 
 struct store_plan {
 	atomic_uint n_refs;
-	atomic_bool is_forgotten; /* for who keeps it beyond jobs */
+	atomic_bool is_forgotten; /* for those that keep it beyond jobs */
 	uint64_t number;
 	struct layout *layout;
 };
@@ -57,7 +57,7 @@ int store_ref_range(struct store *store, const struct job_range *range,
 		    uint64_t size, const char *what, struct store_chunk **ret,
 		    struct error *err);
 
-/* One more reference of who has one, from any thread. */
+/* Add a reference, on any thread that has one already. */
 struct store_plan *store_keep_plan(struct store_plan *plan);
 
 /* NULL is fine. */

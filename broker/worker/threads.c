@@ -74,7 +74,8 @@ static void make_ready(struct threads *threads, struct thread_job *job,
 	uint64_t n = job->n_tasks;
 
 	job->is_first = true;
-	/* relaxed: whoever looks takes the lock before it takes a task */
+	/* Relaxed: a thread that looks takes the lock before it takes a task.
+	 */
 	atomic_fetch_add_explicit(&threads->n_ready, n, memory_order_relaxed);
 	n -= n < n_here ? n : n_here;
 	for (uint32_t i = 1; i < threads->n && n > 0; i++) {
@@ -89,11 +90,11 @@ static void make_ready(struct threads *threads, struct thread_job *job,
 }
 
 /*
- * A job's first task is done. Who is awake and has none waits for a CPU: most
- * often for this one, where it was woken while the others were not idle yet,
- * and where the system may leave it for longer than a job takes. So it may not
- * run here for a moment, which sends it away. Nothing happens to who is
- * elsewhere.
+ * A job's first task is done. A thread that is awake and has no task waits for
+ * a CPU: most often for this one, since it was woken while the others were not
+ * idle yet, and the system may leave it here for longer than a job takes. So it
+ * may not run here for a moment, which moves it. Threads on other CPUs are not
+ * affected.
  */
 static void spread(struct threads *threads)
 {

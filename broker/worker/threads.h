@@ -5,10 +5,10 @@
  * queued; streams run side by side: a free thread takes the next task of the
  * job that has the fewest threads, of equal ones in turns.
  *
- * Who runs out of tasks looks for more for a moment before it sleeps, and gives
- * way to everybody else meanwhile: where one collective follows the other, no
- * thread has to be woken for it. Who is awake and gets no task for want of a
- * CPU is sent to another one.
+ * A thread that runs out of tasks looks for more for a moment before it sleeps,
+ * and yields to all others meanwhile: where one collective follows another, no
+ * thread has to be woken. A thread that is awake and gets no task because it
+ * lacks a CPU is sent to another CPU.
  */
 #pragma once
 #include <stdbool.h>
@@ -20,9 +20,9 @@ struct thread_job;
 /* On any thread of the pool, side by side with other tasks of the job. */
 typedef void thread_run_fn(struct thread_job *job, uint64_t task);
 /*
- * Once, by whoever is through with the last task and before the stream's next
- * job begins, or, with `is_cut_off`, by threads_free(). The job is free()d
- * behind it.
+ * Called once, by the thread that has finished the last task and before the
+ * stream's next job begins, or, with `is_cut_off`, by threads_free(). The job
+ * is free()d afterwards.
  */
 typedef void thread_done_fn(struct thread_job *job, bool is_cut_off);
 
@@ -45,7 +45,7 @@ struct threads; /* threads.c */
 /* How long a thread without tasks looks for more before it sleeps. */
 #define THREADS_LOOK_NS 100000
 
-/* None is fine, for who helps. */
+/* `n` may be 0: then only callers that help run tasks. */
 int threads_new(uint32_t n, struct threads **ret, struct error *err);
 
 /* Cut off all jobs behind the tasks that run, and end. NULL is fine. */

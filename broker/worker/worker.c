@@ -64,8 +64,8 @@ static void report(int sock_fd, uint64_t number, const struct error *err,
 		done.n_bytes = work->n_bytes;
 		done.ns = work->job.end_ns - work->job.start_ns;
 	}
-	/* Who closed the link has no use for it; the link's thread sees that.
-	 */
+	/* A peer that closed the link does not need it, and the link's thread
+	 * sees that it is closed. */
 	(void)link_send_done(sock_fd, &done, NULL);
 }
 

@@ -7,7 +7,8 @@ struct args;
 struct error;
 struct fsdp_client;
 
-/* Connect as the options say; who finds no broker is told how to start one. */
+/* Connect as the options say. If there is no broker, the error says how to
+ * start one. */
 int broker_connect(const struct args *args, struct fsdp_client **ret,
 		   struct error *err);
 

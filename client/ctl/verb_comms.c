@@ -1,4 +1,4 @@
-/* comms, groups and end: who trains together, and what of it is where. */
+/* comms, groups and end: communicators, and the groups of their parameters. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
@@ -19,7 +19,7 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_RUNNING] = "running",
 				     [FSDP_COMM_FAILED] = "failed"};
 
-/* Who moves its bytes; of a kept one that is not known. */
+/* The ranks or fsdp-worker; unknown for a communicator that does not run. */
 static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_comm_entry *entry = field;

@@ -150,7 +150,7 @@ static void collect(struct collector *collector, bool wants_status)
 	store(collector, COLLECTOR_METRICS, metrics, size, at_ms);
 	store(collector, COLLECTOR_STATUS, status, status ? strlen(status) : 0,
 	      at_ms);
-	/* Those who came while the broker was asked, too: it is fresh. */
+	/* Also requests that came while the broker was asked: it is fresh. */
 	wake(collector, COLLECTOR_METRICS, UINT64_MAX);
 	if (wants_status || r < 0)
 		wake(collector, COLLECTOR_STATUS, UINT64_MAX);

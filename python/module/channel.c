@@ -424,7 +424,7 @@ static PyObject *port_begin(PyObject *self, PyObject *args)
 	return (PyObject *)item;
 }
 
-/* An item of somebody who does not send as we do has another form. */
+/* An item that this package did not send has another form. */
 static int show(struct item *item)
 {
 	struct fsdp_item_view view = {.struct_size = sizeof(view)};
