@@ -1,7 +1,7 @@
 /*
  * The engine: moves and sums the bytes of collectives.
  *
- * The broker never copies tensor data. It hands jobs (broker/worker/job.h) to a
+ * The broker never copies tensor data. It hands jobs (collective/job.h) to a
  * stream of an engine and gets the completion of each by its number. Jobs of
  * one stream run in order; there is no other guarantee. This is the local
  * engine: fsdp-worker, a child process that maps the chunks it serves. It is
@@ -18,7 +18,7 @@
  * killed before the new broker frees any memory.
  */
 #pragma once
-#include "broker/worker/job.h"
+#include "collective/job.h"
 #include "proto/error.h"
 #include "shm/table.h"
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 #include "broker/worker/device_comm.h"
-#include "broker/worker/job.h"
+#include "collective/job.h"
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

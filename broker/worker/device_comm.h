@@ -8,7 +8,7 @@
  */
 #pragma once
 #include "broker/worker/device_rank.h"
-#include "broker/worker/job.h"
+#include "collective/job.h"
 
 struct error;
 

@@ -6,7 +6,7 @@
  * forgotten.
  */
 #pragma once
-#include "broker/worker/job.h"
+#include "collective/job.h"
 #include <stdint.h>
 
 struct device_comm;

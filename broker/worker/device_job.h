@@ -3,8 +3,8 @@
  * that rank's thread does. It is answered with the end of the last.
  */
 #pragma once
-#include "broker/worker/job.h"
 #include "broker/worker/store.h"
+#include "collective/job.h"
 #include "proto/error.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -4,7 +4,7 @@
  * One thread receives; any may send.
  */
 #pragma once
-#include "broker/worker/job.h"
+#include "collective/job.h"
 
 struct error;
 

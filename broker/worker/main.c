@@ -1,9 +1,9 @@
 /*
  * fsdp-worker: parse arguments, tie this process to its broker, run.
  */
-#include "broker/worker/job.h"
 #include "broker/worker/link.h"
 #include "broker/worker/worker.h"
+#include "collective/job.h"
 #include "cuda/driver.h"
 #include "proto/error.h"
 #include <errno.h>

@@ -7,8 +7,8 @@
  * last job that uses it.
  */
 #pragma once
-#include "broker/worker/job.h"
 #include "collective/host/layout.h"
+#include "collective/job.h"
 #include <stdatomic.h>
 
 struct device_chunk;

@@ -12,7 +12,7 @@
  *   crash    dies when the first job comes
  *   stray    replies to a job that it was not given
  */
-#include "broker/worker/job.h"
+#include "collective/job.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

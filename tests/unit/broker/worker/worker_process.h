@@ -3,7 +3,7 @@
  * at the other end of its link.
  */
 #pragma once
-#include "broker/worker/job.h"
+#include "collective/job.h"
 #include "shm/memfd.h"
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
