@@ -374,7 +374,9 @@ static int make_handles(struct fsdp_client *client,
 	return make_planned(client, places, use, &plan, ret, err);
 }
 
-int places_adopt(struct fsdp_client *client, const struct places_reply *places,
+/* Make handles, with one hold each: all or none. On failure the contents of
+ * `ret` are undefined. */
+static int adopt(struct fsdp_client *client, const struct places_reply *places,
 		 const struct places_use *use, struct fsdp_tensor **ret,
 		 struct error *err)
 {
@@ -396,7 +398,7 @@ int places_adopt_batch(struct fsdp_client *client,
 		       struct error *err)
 {
 	struct fsdp_tensor *made[FSDP_MAX_BATCH];
-	int r = places_adopt(client, places, use, made, err);
+	int r = adopt(client, places, use, made, err);
 
 	if (r < 0)
 		return r;
@@ -496,7 +498,7 @@ int places_adopt_manifest(struct fsdp_client *client, struct manifest *manifest,
 			break;
 		reply.n_places = (uint32_t)r;
 		part.n = (size_t)r;
-		r = places_adopt(client, &reply, &part, ret + done, err);
+		r = adopt(client, &reply, &part, ret + done, err);
 		if (r < 0)
 			break;
 		done += part.n;

@@ -29,13 +29,7 @@ struct places_use {
 	uint64_t bundle;  /* allocated in this staged bundle */
 };
 
-/* Make handles, with one hold each: all or none. On failure the contents of
- * `ret` are undefined. */
-int places_adopt(struct fsdp_client *client, const struct places_reply *places,
-		 const struct places_use *use, struct fsdp_tensor **ret,
-		 struct error *err);
-
-/* The same for at most FSDP_MAX_BATCH; writes `ret` only on success. */
+/* Make at most FSDP_MAX_BATCH handles, with one hold each: all or none. */
 int places_adopt_batch(struct fsdp_client *client,
 		       const struct places_reply *places,
 		       const struct places_use *use, struct fsdp_tensor **ret,

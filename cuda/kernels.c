@@ -428,20 +428,3 @@ int kernels_launch(const struct kernels_launch *launch, CUstream stream,
 	context_leave();
 	return r;
 }
-
-uint64_t kernels_count_bytes(const struct kernels_launch *launch)
-{
-	uint64_t n = 0;
-
-	for (uint32_t i = 0; i < launch->n_entries; i++) {
-		const struct kernels_entry *entry =
-			&launch->table->entries[launch->first + i];
-		uint32_t to_size = dtype_size(entry->to_dtype);
-
-		n += entry->numel * dtype_size(entry->from_dtype) +
-		     entry->padded_numel * to_size;
-		if (launch->is_added)
-			n += entry->numel * to_size;
-	}
-	return n;
-}

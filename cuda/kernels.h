@@ -106,7 +106,3 @@ struct kernels_launch {
  */
 int kernels_launch(const struct kernels_launch *launch, CUstream stream,
 		   struct error *err);
-
-/* Bytes of elements that such a launch reads and writes, to compare its time
- * with the device's copy bandwidth. */
-uint64_t kernels_count_bytes(const struct kernels_launch *launch);

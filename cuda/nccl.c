@@ -22,7 +22,6 @@ struct nccl nccl;
 /* Set by the first load. */
 static struct {
 	struct library library;
-	int version;
 	int r;
 	struct error err;
 } loaded;
@@ -44,11 +43,10 @@ static int check_version(const char *missing, struct error *err)
 				 "%s is not NCCL: it has no %s; unset "
 				 "FSDP_LIBNCCL or name another file",
 				 loaded.library.path, missing);
-	r = nccl_error(err, nccl.GetVersion(&loaded.version),
+	r = nccl_error(err, nccl.GetVersion(&version),
 		       "cannot query the version of %s", loaded.library.path);
 	if (r < 0)
 		return r;
-	version = loaded.version;
 	if (version >= NCCL_VERSION_MIN && version < NCCL_VERSION_END &&
 	    !missing)
 		return 0;
@@ -113,13 +111,6 @@ int nccl_load(struct error *err)
 		*err = loaded.err;
 	/* After a fork() the driver reports it. */
 	return loaded.r == 0 ? driver_load(err) : loaded.r;
-}
-
-void nccl_describe(struct nccl_info *ret)
-{
-	*ret = (struct nccl_info){.path = loaded.library.path,
-				  .version = loaded.version,
-				  .is_fake = loaded.library.is_fake};
 }
 
 static int result_errno(ncclResult_t result)

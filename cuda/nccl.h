@@ -34,13 +34,6 @@ extern struct nccl nccl;
  */
 int nccl_load(struct error *err);
 
-struct nccl_info {
-	const char *path; /* what was opened; "" before */
-	int version;      /* 22809 is 2.28.9; 0 before */
-	bool is_fake;     /* a fake: it exports fsdp_is_fake */
-};
-void nccl_describe(struct nccl_info *ret);
-
 /*
  * Turn a result of NCCL into 0 or -errno and a sentence: the attempt
  * (`format`), NCCL's own words (name and last error), and the remedy where one

@@ -596,23 +596,6 @@ uint64_t arena_used(const struct arena *arena)
 	return arena->used << arena->shift;
 }
 
-uint64_t arena_largest_free(const struct arena *arena)
-{
-	unsigned int row, column;
-	uint64_t largest = 0;
-	uint32_t node;
-
-	if (arena->first_map == 0)
-		return 0;
-	row = 63 - (unsigned int)__builtin_clzll(arena->first_map);
-	column = 31 - (unsigned int)__builtin_clz(arena->second_maps[row]);
-	node = arena->classes[row * N_SECOND + column];
-	for (; node != 0; node = arena->nodes[node].link_next)
-		if (node_size(arena, node) > largest)
-			largest = node_size(arena, node);
-	return largest << arena->shift;
-}
-
 void arena_visit_free(const struct arena *arena, arena_visit_fn *fn, void *data)
 {
 	uint32_t node = arena->nodes[0].next;

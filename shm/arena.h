@@ -47,7 +47,6 @@ void arena_release(struct arena *arena, uint64_t offset);
 
 uint64_t arena_size(const struct arena *arena);
 uint64_t arena_used(const struct arena *arena);
-uint64_t arena_largest_free(const struct arena *arena);
 
 /* Visit the free ranges, lowest first: for trimming. */
 typedef void arena_visit_fn(uint64_t offset, uint64_t size, void *data);

@@ -14,7 +14,8 @@
  * reaches the numbers of the next one. */
 #define NUMBERS_PER_MS (UINT64_C(1) << 20)
 
-uint64_t events_next(struct store *store)
+/* The next number; those of a new broker are above those of an earlier one. */
+static uint64_t next_number(struct store *store)
 {
 	struct events *events = &store->events;
 
@@ -33,7 +34,7 @@ int events_watch(struct store *store, struct error *err)
 			return error_set(err, -ENOMEM,
 					 "no memory to keep events");
 		/* Others that happened before were not kept. */
-		events->next = events_next(store) + 1;
+		events->next = next_number(store) + 1;
 		events->first = events->next;
 	}
 	events->n_watchers++;

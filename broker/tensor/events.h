@@ -42,9 +42,6 @@ int events_watch(struct store *store, struct error *err);
 /* One of them has ended. */
 void events_unwatch(struct store *store);
 
-/* The next number; those of a new broker are above those of an earlier one. */
-uint64_t events_next(struct store *store);
-
 /* Something happened to the name of a slot, or of a bundle. Call it before the
  * name ends, or after it has begun. */
 void events_note_slot(struct store *store, uint32_t slot, enum name_event kind);

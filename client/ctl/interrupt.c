@@ -7,13 +7,15 @@
 #include "proto/error.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 
-volatile sig_atomic_t interrupt_signal;
+/* The signal that came, or 0. Written by the signal handler only. */
+static volatile sig_atomic_t caught;
 
 static void on_signal(int signal)
 {
-	interrupt_signal = signal;
+	caught = signal;
 }
 
 void interrupt_catch(void)
@@ -33,16 +35,16 @@ void interrupt_catch(void)
 
 int interrupt_check(struct error *err)
 {
-	if (!interrupt_signal)
+	if (!caught)
 		return 0;
 	return error_set(err, -EINTR,
 			 "stopped by SIG%s, nothing was left behind",
-			 sigabbrev_np(interrupt_signal));
+			 sigabbrev_np(caught));
 }
 
 void interrupt_die(void)
 {
-	int signal = interrupt_signal;
+	int signal = caught;
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
 	if (!signal)

@@ -4,12 +4,8 @@
  * cleaned up. A second signal kills at once.
  */
 #pragma once
-#include <signal.h>
 
 struct error;
-
-/* The signal that came, or 0. Written by the signal handler only. */
-extern volatile sig_atomic_t interrupt_signal;
 
 /* From now on note signals instead of dying of them. */
 void interrupt_catch(void);

@@ -123,13 +123,6 @@ struct fsdp_comm {
 	struct fsdp_comm *next;
 };
 
-/* End the device work of all communicators of a connection. -ETIMEDOUT: it has
- * not ended. */
-int comm_stop_all(struct fsdp_client *client, struct error *err);
-
-/* Free all communicators of a connection; their handles end with it. */
-void comm_free_all(struct fsdp_client *client);
-
 /* Checks that this process may use the communicator, and that it has not
  * failed. */
 int comm_check(const struct fsdp_comm *comm, struct error *err);

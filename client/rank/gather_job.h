@@ -106,7 +106,5 @@ int job_refuse_wait(const struct job *job, struct error *err);
  * This fails the run, and returns -ECONNABORTED. */
 int job_fail_late(const struct job *job, const char *cause, struct error *err);
 
-/* Has the obstacle gone? */
-bool job_is_met(const struct job *job);
 /* Are all pieces copied? */
 bool job_is_copied(const struct job *job);

@@ -35,8 +35,11 @@ static uint64_t find_left(const struct job *job)
 	return board_left(job->board, find_ranks(job));
 }
 
-bool job_is_met(const struct job *job)
+/* Has the obstacle gone? */
+static bool is_met(const void *data)
 {
+	const struct job *job = data;
+
 	switch (job->obstacle) {
 	case OBSTACLE_LIMITER:
 		return job_is_admitted(job);
@@ -46,11 +49,6 @@ bool job_is_met(const struct job *job)
 		break;
 	}
 	return job_is_copied(job);
-}
-
-static bool is_met(const void *data)
-{
-	return job_is_met(data);
 }
 
 static bool is_hopeless(const void *data)
@@ -130,7 +128,7 @@ static int look_around(const struct job *job, int64_t until_ns,
 	char cause[CAUSE_SIZE];
 	int r = comm_check_run(comm, err);
 
-	if (r < 0 || job_is_met(job))
+	if (r < 0 || is_met(job))
 		return r;
 	if (left)
 		return fail_left(job, left, err);

@@ -96,7 +96,8 @@ int group_zero_padding(struct fsdp_group *group, struct error *err)
 	return r;
 }
 
-int group_map_own(struct fsdp_group *group, struct error *err)
+/* Map the shards and gradients that have only a lazy mapping yet. */
+static int map_own(struct fsdp_group *group, struct error *err)
 {
 	int r;
 
@@ -187,7 +188,7 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	if (r == 0)
 		r = group_check_param(group, param, err);
 	if (r == 0)
-		r = group_map_own(group, err);
+		r = map_own(group, err);
 	if (r < 0)
 		return r;
 	it = &group->params[param];
@@ -221,7 +222,7 @@ static int carry(struct fsdp_group *group, const struct param *param,
 		return engine_carry(group, param->shard_offset,
 				    param->chunk_size, err);
 	if (plain_is_device(group->comm)) {
-		int r = group_map_own(group, err);
+		int r = map_own(group, err);
 
 		return r < 0 ? r
 			     : plain_carry(group, param->shard_offset,

@@ -13,9 +13,6 @@ static inline struct fsdp_comm *group_comm(const struct fsdp_group *group)
 int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	      struct fsdp_tensor **ret, struct error *err);
 
-/* Map the shards and gradients that have only a lazy mapping yet. */
-int group_map_own(struct fsdp_group *group, struct error *err);
-
 /* Ask the broker for writable memory: one place of at least `size` bytes. If
  * only fsdp-worker works on the device, the mapping is lazy; on host memory
  * `lazy_mapping` may be NULL. */

@@ -90,20 +90,6 @@ int fsdp_nccl_id(uint8_t ret[FSDP_NCCL_ID_SIZE])
 	return nccl_id_make(ret, error_of_thread());
 }
 
-static const struct comm_hooks hooks = {
-	.stop_all = comm_stop_all,
-	.free_all = comm_free_all,
-};
-
-static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
-{
-	pthread_mutex_lock(&client->comms_lock);
-	comm->next = client->comms;
-	client->comms = comm;
-	client->comm_hooks = &hooks;
-	pthread_mutex_unlock(&client->comms_lock);
-}
-
 static void free_one(struct fsdp_comm *comm)
 {
 	while (comm->groups) {
@@ -118,6 +104,52 @@ static void free_one(struct fsdp_comm *comm)
 	transfers_deinit(comm);
 	run_board_drop(comm);
 	free(comm);
+}
+
+/* Their handles end with them. */
+static void free_all(struct fsdp_client *client)
+{
+	while (client->comms) {
+		struct fsdp_comm *comm = client->comms;
+
+		client->comms = comm->next;
+		free_one(comm);
+	}
+}
+
+/* The failure is only noted, because engine_quiesce() has already dropped the
+ * works, and has ended NCCL or waits no longer for its end. */
+static int stop(struct fsdp_comm *comm, struct error *err)
+{
+	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
+
+	if (r < 0)
+		comm->failure = *err;
+	return r;
+}
+
+static int stop_all(struct fsdp_client *client, struct error *err)
+{
+	int r = 0;
+
+	for (struct fsdp_comm *comm = client->comms; comm && r == 0;
+	     comm = comm->next)
+		r = stop(comm, err);
+	return r;
+}
+
+static const struct comm_hooks hooks = {
+	.stop_all = stop_all,
+	.free_all = free_all,
+};
+
+static void link_comm(struct fsdp_client *client, struct fsdp_comm *comm)
+{
+	pthread_mutex_lock(&client->comms_lock);
+	comm->next = client->comms;
+	client->comms = comm;
+	client->comm_hooks = &hooks;
+	pthread_mutex_unlock(&client->comms_lock);
 }
 
 static void unlink_comm(struct fsdp_client *client, struct fsdp_comm *comm)
@@ -220,16 +252,6 @@ uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
 	return comm ? comm->step : 0;
 }
 
-void comm_free_all(struct fsdp_client *client)
-{
-	while (client->comms) {
-		struct fsdp_comm *comm = client->comms;
-
-		client->comms = comm->next;
-		free_one(comm);
-	}
-}
-
 /* Nothing is released with which a device may still work: such memory must not
  * go to another user before fsdp_close(). */
 static void end_handles(struct fsdp_comm *comm)
@@ -240,25 +262,6 @@ static void end_handles(struct fsdp_comm *comm)
 		group_end_handles(group);
 	host_gather_end_handles(comm);
 	host_reduce_end_handles(comm);
-}
-
-static int stop(struct fsdp_comm *comm, struct error *err)
-{
-	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
-
-	if (r < 0)
-		comm->failure = *err;
-	return r;
-}
-
-int comm_stop_all(struct fsdp_client *client, struct error *err)
-{
-	int r = 0;
-
-	for (struct fsdp_comm *comm = client->comms; comm && r == 0;
-	     comm = comm->next)
-		r = stop(comm, err);
-	return r;
 }
 
 /*

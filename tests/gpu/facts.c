@@ -7,6 +7,7 @@
 #include "cuda/kernels.h"
 #include "cuda/nccl.h"
 #include "proto/error.h"
+#include <dlfcn.h>
 #include <stdio.h>
 
 #define ATTRIBUTE(name)                                                        \
@@ -78,14 +79,16 @@ static int print_devices(void)
 static void print_nccl(void)
 {
 	struct error err = ERROR_NULL;
-	struct nccl_info info;
+	Dl_info info = {0};
+	int version = 0;
 
 	if (nccl_load(&err) < 0) {
 		printf("NCCL: %s\n", err.msg);
 		return;
 	}
-	nccl_describe(&info);
-	printf("NCCL: %s, %d\n", info.path, info.version);
+	(void)nccl.GetVersion(&version);
+	(void)dladdr((void *)nccl.GetVersion, &info);
+	printf("NCCL: %s, %d\n", info.dli_fname, version);
 }
 
 int main(void)

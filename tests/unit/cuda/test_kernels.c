@@ -518,34 +518,6 @@ Test(kernels, a_launch_does_not_wait_for_the_stream)
 	case_deinit(&launch);
 }
 
-Test(kernels, bytes_are_those_of_the_elements)
-{
-	const struct kernels_entry entries[] = {
-		{.from_dtype = DTYPE_F32,
-		 .to_dtype = DTYPE_BF16,
-		 .numel = 10,
-		 .padded_numel = 16},
-		{.from_dtype = DTYPE_BF16,
-		 .to_dtype = DTYPE_F64,
-		 .numel = 3,
-		 .padded_numel = 3},
-	};
-	struct kernels_launch call = {.n_entries = 2, .factor = 1};
-	struct error err = ERROR_NULL;
-	struct kernels_table *table;
-	int r = kernels_table_new(device, KERNELS_GRAD_OUT, entries, 2, &table,
-				  &err);
-
-	cr_assert(eq(int, r, 0), "%s", err.msg);
-	call.table = table;
-	cr_assert(eq(u64, kernels_count_bytes(&call),
-		     10 * 4 + 16 * 2 + 3 * 2 + 3 * 8));
-	call.is_added = true;
-	cr_assert(eq(u64, kernels_count_bytes(&call),
-		     10 * 4 + 16 * 2 + 10 * 2 + 3 * 2 + 2 * 3 * 8));
-	kernels_table_free(table);
-}
-
 /* --- refusals ------------------------------------------------------------ */
 
 /* test_kernels_row.c tests invalid entries. */

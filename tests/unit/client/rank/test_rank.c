@@ -338,7 +338,7 @@ Test(rank, closing_forgets_communicators_and_groups)
 
 	enrol(first, 4, 0);
 	enrol(second, 4, 0);
-	comm_free_all(&client);
+	client.comm_hooks->free_all(&client);
 	cr_expect(zero(ptr, client.comms));
 	/* Their handles end with the connection. */
 	cr_expect(eq(int, world.holds[GRADS], 2));
