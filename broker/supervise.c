@@ -478,8 +478,11 @@ static int make_directory(char *ret, size_t size, struct error *err)
 				 "socket in it; set TMPDIR to a shorter one",
 				 parent);
 	if (!mkdtemp(ret))
-		return error_errno(err, -errno,
-				   "cannot make a directory like %s", ret);
+		return error_set(err, -errno,
+				 "cannot make a directory like %s: %s; set "
+				 "XDG_RUNTIME_DIR, or else TMPDIR, to one that "
+				 "you may write to",
+				 ret, strerrordesc_np(errno));
 	return 0;
 }
 

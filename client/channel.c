@@ -157,7 +157,7 @@ static int make_request(const char *name,
 			struct error *err)
 {
 	if (!name)
-		return error_set(err, -EINVAL, "the name is NULL");
+		return error_set(err, -EINVAL, "the channel's name is NULL");
 	if (role != FSDP_PRODUCER && role != FSDP_CONSUMER)
 		return error_set(err, -EINVAL,
 				 "role %d is neither FSDP_PRODUCER nor "

@@ -236,9 +236,11 @@ static int need_keys(const struct field *f, const void *pb, struct need *need,
 	size_t size = bytes_of(f, pb)->len;
 
 	if (size % f->size != 0)
-		return error_set(err, -EINVAL,
-				 "%zu bytes are no number of %s; each has %u",
-				 size, f->what, f->size);
+		return error_set(
+			err, -EINVAL,
+			"%zu bytes are not a whole number of %s, which "
+			"have %u bytes each",
+			size, f->what, f->size);
 	return need_array(f, size / f->size, need, err);
 }
 

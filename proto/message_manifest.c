@@ -34,7 +34,9 @@ static int unpack(struct manifest *manifest, const uint8_t *bytes, size_t size,
 		return error_set(err, -EPROTO, "its %zu bytes are malformed",
 				 size);
 	if (manifest->pb->n_chunks > 0)
-		return error_set(err, -EPROTO, "there are chunks in it");
+		return error_set(
+			err, -EPROTO,
+			"it has chunks, but these belong into the reply");
 	return places_count(manifest->pb->places, MESSAGE_MAX_PLACES,
 			    &manifest->n, err);
 }

@@ -288,7 +288,8 @@ static int take_taint(const Fsdp__Places *pb, size_t i, bool *ret,
 	if (pb->is_tainted.len == 0)
 		return 0;
 	if (pb->is_tainted.data[i] > 1)
-		return error_set(err, -EPROTO, "there is no taint %u",
+		return error_set(err, -EPROTO,
+				 "a taint of %u is neither 0 nor 1",
 				 pb->is_tainted.data[i]);
 	*ret = pb->is_tainted.data[i] == 1;
 	return 0;

@@ -292,7 +292,7 @@ static int check_histograms(void *ours, struct error *err)
 
 	if (reply->n_counts != reply->n_items * HISTOGRAM_BUCKETS)
 		return error_set(err, -EPROTO,
-				 "%u histograms cannot have %u counts",
+				 "%u histograms cannot have %u counts in all",
 				 reply->n_items, reply->n_counts);
 	return 0;
 }
@@ -357,7 +357,7 @@ static int check_group_entry(void *ours, struct error *err)
 
 	if (entry->shard_dim >= TENSOR_MAX_DIMS || entry->shard_size < 0)
 		return error_set(err, -EPROTO,
-				 "there is no shard of %" PRId64
+				 "a shard cannot have the size %" PRId64
 				 " along dimension %u",
 				 entry->shard_size, entry->shard_dim);
 	return 0;
@@ -385,7 +385,7 @@ static int check_group(void *ours, struct error *err)
 		if (type->dtype != DTYPE_U8 || type->n_dims != 1 ||
 		    !tensor_type_is_contiguous(type))
 			return error_set(err, -EPROTO,
-					 "place %u is not one of bytes", i);
+					 "place %u is not a row of bytes (u8)", i);
 	}
 	if (group->places[0].size != group->places[1].size)
 		return error_set(err, -EPROTO,

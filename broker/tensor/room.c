@@ -36,17 +36,20 @@ static int check_limits(const struct room *room, struct error *err)
 	if (budget && room->charge > budget)
 		return error_set(err, -EDQUOT,
 				 "%" PRIu64 " bytes are more than the "
-				 "session's whole budget of %" PRIu64,
+				 "session's whole budget of %" PRIu64
+				 ": ask for less, or for a larger budget",
 				 room->charge, budget);
 	if (room->charge > quota)
 		return error_set(err, -EDQUOT,
 				 "%" PRIu64 " bytes are more than the whole "
-				 "quota of uid %" PRIu32 ", %" PRIu64,
+				 "quota of uid %" PRIu32 ", %" PRIu64
+				 ": ask for less, or have the quota raised",
 				 room->charge, room->account->uid, quota);
 	if (room->n_slots > max_slots)
 		return error_set(err, -EDQUOT,
 				 "%" PRIu32 " tensors are more than the whole "
-				 "quota of uid %" PRIu32 ", %" PRIu64,
+				 "quota of uid %" PRIu32 ", %" PRIu64
+				 ": ask for less, or have the quota raised",
 				 room->n_slots, room->account->uid, max_slots);
 	return 0;
 }

@@ -327,12 +327,12 @@ int engine_zero_padding(struct fsdp_group *group, uint32_t side,
 							 param->shard_size,
 						 0, size,
 						 engine->nccl.gather_stream),
-				"zero what is behind a shard");
+				"zero the padding of a shard");
 	}
 	if (r == 0)
 		r = driver_error(
 			err, cu.StreamSynchronize(engine->nccl.gather_stream),
-			"zero what is behind shards");
+			"zero the padding of shards");
 	context_leave();
 	return r;
 }

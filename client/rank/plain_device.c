@@ -135,7 +135,7 @@ int plain_zero_padding(struct fsdp_group *group, uint32_t side,
 					 cu.MemsetD8Async(shards + at, 0,
 							  padding_of(param),
 							  stream),
-					 "zero what is behind a shard");
+					 "zero the padding of a shard");
 	}
 	return end(stream, r, err);
 }

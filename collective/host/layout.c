@@ -134,8 +134,8 @@ static int check_chunks(const struct shard *shard, uint32_t dtype,
 	    __builtin_add_overflow(end, bytes, &end) ||
 	    __builtin_add_overflow(end, offset, &end) || end > size)
 		return error_set(err, -EINVAL,
-				 "its chunks in the %s do not lie where they "
-				 "can",
+				 "the pieces of its shards in the %s are "
+				 "misaligned, overlap, or exceed it",
 				 what);
 	return 0;
 }

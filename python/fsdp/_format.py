@@ -63,7 +63,7 @@ def _parse_entry(path, name, value):
     if not is_sound:
         raise _refuse(path, f"the header describes tensor {name!r} by {value!r}")
     if end - begin != math.prod(shape) * DTYPES[dtype]:
-        raise _refuse(path, f"tensor {name!r} has another size than dtype and shape")
+        raise _refuse(path, f"tensor {name!r} has another size than its dtype and shape")
     return Entry(name, dtype, shape, begin, end - begin)
 
 
@@ -98,7 +98,7 @@ def _parse(path, text, data_size):
             raise _refuse(path, f"there is a hole or an overlap before {entry.name!r}")
         at += entry.nbytes
     if at != data_size:
-        raise _refuse(path, f"it has {data_size} bytes of data, but its tensors {at}")
+        raise _refuse(path, f"it has {data_size} bytes of data, but its tensors have {at}")
     return entries, metadata
 
 

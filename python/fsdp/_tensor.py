@@ -106,7 +106,9 @@ def __array__(self, dtype=None, copy=None):
     array = self.numpy()
     if dtype is not None and array.dtype != dtype:
         if copy is False:
-            raise ValueError("another dtype needs a copy")
+            raise ValueError(
+                f"cannot give the tensor as {dtype} without a copy; it is {array.dtype}"
+            )
         return array.astype(dtype)
     return array.copy() if copy else array
 

@@ -33,6 +33,7 @@ _NUMBERS = {
     for number, name in enumerate(DTYPES, 1)
 }
 _BYTES = _NUMBERS[torch.uint8]
+_CANNOT_REDUCE = "cannot reduce {}: fsdpd has no sums of it; convert it to another dtype"
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -47,7 +48,7 @@ def fold(operation, tensors, output):
     """Reduce tensors of this process, as a collective reduces those of ranks."""
     number = _NUMBERS.get(output.dtype)
     if number is None:
-        raise Invalid(f"fsdpd cannot reduce {output.dtype}")
+        raise Invalid(_CANNOT_REDUCE.format(output.dtype))
     addresses = [tensor.data_ptr() for tensor in tensors]
     how = _reduction_of(operation)
     _fsdp.fold(number, how, addresses, output.data_ptr(), output.numel())
@@ -86,7 +87,7 @@ class _Job:
         self._call, self._dtype, self._width = call, _NUMBERS.get(dtype), 1
         if self._dtype is None:  # It can be moved, but not reduced.
             if "reduce" in call:
-                raise Invalid(f"fsdpd cannot reduce {dtype}")
+                raise Invalid(_CANNOT_REDUCE.format(dtype))
             self._dtype, self._width = _BYTES, dtype.itemsize
         self._kept, self._copies, self._args = list(tensors), [], ()
 
@@ -148,7 +149,7 @@ def _split(tensor, sizes, n):
 
 def _check_tag(tag):
     if not 0 <= tag < 2**64:
-        raise Invalid(f"tag {tag} is not from 0 to 2**64 - 1")
+        raise Invalid(f"the tag {tag} is not from 0 to 2**64 - 1")
 
 
 def _pairs(outputs, inputs):

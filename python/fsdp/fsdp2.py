@@ -91,7 +91,9 @@ def use(model):
         if isinstance(group.mesh_info, FSDPMeshInfo)
     ]
     if not groups:
-        raise Invalid("no module of this model was given to fully_shard()")
+        raise Invalid(
+            "no module of this model was given to fully_shard(); call use() after it"
+        )
     for module, group in groups:
         module.set_custom_all_gather(AllGather(group))
         module.set_custom_reduce_scatter(ReduceScatter(group))

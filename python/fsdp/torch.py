@@ -27,7 +27,9 @@ _BY_BITS = ("bool", "f8_e4m3", "f8_e5m2")
 def _torch_dtype(name):
     dtype = getattr(torch, LONG_NAMES[name], None)
     if dtype is None:
-        raise BufferError(f"torch {torch.__version__} has no {LONG_NAMES[name]}")
+        raise BufferError(
+            f"torch {torch.__version__} has no {LONG_NAMES[name]}; install a later one"
+        )
     return dtype
 
 

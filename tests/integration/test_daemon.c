@@ -37,8 +37,9 @@ static int run(const char *first, const char *second)
 }
 
 /* Check that fsdpd refuses to start on this socket, with this word in the
- * message. */
-static void refuse_socket(const char *path, const char *words)
+ * message. `option` may be NULL. */
+static void refuse_start(const char *path, const char *option,
+			 const char *words)
 {
 	const char *program = daemon_program();
 	int fds[2], status = -1;
@@ -50,7 +51,7 @@ static void refuse_socket(const char *path, const char *words)
 	pid = fork();
 	if (pid == 0) {
 		dup2(fds[1], STDERR_FILENO);
-		execl(program, program, "--socket", path, (char *)NULL);
+		execl(program, program, "--socket", path, option, (char *)NULL);
 		_exit(127);
 	}
 	close(fds[1]);
@@ -90,11 +91,29 @@ Test(fsdpd, a_config_that_is_not_there_is_refused)
 
 Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
 {
-	refuse_socket("/proc/nobody/folder/sock",
-		      "cannot make the directory /proc/nobody/folder for the "
-		      "socket: No such file or directory; name a socket");
-	refuse_socket("/proc/sock", "cannot make the socket /proc/sock: ");
-	refuse_socket("", "the path of the socket is empty; name one");
+	refuse_start("/proc/nobody/folder/sock", NULL,
+		     "cannot make the directory /proc/nobody/folder for the "
+		     "socket: No such file or directory; name a socket");
+	refuse_start("/proc/sock", NULL, "cannot make the socket /proc/sock: ");
+	refuse_start("", NULL, "the path of the socket is empty; name one");
+}
+
+Test(fsdpd, a_supervisor_without_a_folder_to_write_to_says_what_to_set)
+{
+	char folder[] = "/tmp/fsdpd-test-XXXXXX";
+	char path[sizeof(folder) + 5];
+
+	cr_assert(ne(ptr, mkdtemp(folder), NULL));
+	snprintf(path, sizeof(path), "%s/sock", folder);
+	setenv("XDG_RUNTIME_DIR", "/proc/nobody", 1);
+	refuse_start(path, "--supervised",
+		     "cannot make a directory like /proc/nobody/fsdpd-");
+	setenv("XDG_RUNTIME_DIR", "", 1);
+	setenv("TMPDIR", "/proc/none", 1);
+	refuse_start(path, "--supervised",
+		     "No such file or directory; set XDG_RUNTIME_DIR, or else "
+		     "TMPDIR, to one that you may write to");
+	cr_expect(zero(int, rmdir(folder)), "the socket is removed");
 }
 
 Test(fsdpd, the_log_says_where_it_listens)
