@@ -167,7 +167,7 @@ static int run_broker(void)
 	int r;
 
 	if (!broker) {
-		log_line(LOG_LEVEL_ERROR, "no memory for the broker");
+		log_line(LOG_LEVEL_ERROR, "there is no memory for the broker");
 		return EXIT_FAILURE;
 	}
 	if (priority_set(&err) < 0)

@@ -462,9 +462,7 @@ int nccl_comm_register(struct nccl_comm *comm, CUdeviceptr address,
 	grown = reallocarray(comm->registrations, comm->n_registrations + 1,
 			     sizeof(*grown));
 	if (!grown)
-		return error_set(err, -ENOMEM,
-				 "cannot register memory with NCCL: "
-				 "out of memory");
+		return error_nomem(err, "a registration with NCCL");
 	comm->registrations = grown;
 	r = context_enter(comm->options.device, err);
 	if (r < 0)

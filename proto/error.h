@@ -24,7 +24,7 @@ struct error {
 int error_set(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* -ENOMEM: "no memory for <what>". */
+/* -ENOMEM: "there is no memory for <what>". */
 int error_nomem(struct error *err, const char *what, ...)
 	__attribute__((format(printf, 2, 3)));
 

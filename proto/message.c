@@ -142,7 +142,7 @@ static int encode(const struct body *body, const void *ours, size_t max_size,
 	if (pb)
 		r = pack(pb, max_size, ret_body, ret_size, err);
 	else
-		r = error_set(err, -ENOMEM, "there is no memory to encode it");
+		r = error_nomem(err, "its bytes");
 	pb_arena_deinit(&arena);
 	return r;
 }
@@ -162,7 +162,7 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	if (pb)
 		r = body_take(body, pb, &room, ours, err);
 	else if (arena.is_heap_out)
-		r = error_set(err, -ENOMEM, "there is no memory to decode it");
+		r = error_nomem(err, "its fields");
 	else
 		r = error_set(err, -EPROTO, "its %zu bytes are malformed",
 			      size);

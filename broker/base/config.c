@@ -174,8 +174,7 @@ static int read_file(struct config *config, const char *folder,
 	const char *path = keep_path(config, folder, name);
 
 	if (!path)
-		return error_set(err, -ENOMEM,
-				 "no memory to read the configuration");
+		return error_nomem(err, "the configuration");
 	return config_file_read(config, path, err);
 }
 

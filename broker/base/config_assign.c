@@ -90,8 +90,7 @@ static int assign_prefix(struct config *config, const char *name,
 		return error_wrap(err, r, "prefix \"%s\"", name);
 	prefix = get_prefix(config, name);
 	if (!prefix)
-		return error_set(err, -ENOMEM, "no memory for prefix \"%s\"",
-				 name);
+		return error_nomem(err, "prefix \"%s\"", name);
 	r = check_origin(&prefix->origin, path, name, err);
 	if (r < 0)
 		return r;

@@ -168,8 +168,7 @@ static int find_id(const char *name, bool is_group, uint32_t *ret,
 	int r;
 
 	if (!buffer)
-		return error_set(err, -ENOMEM, "no memory to look up %s \"%s\"",
-				 what, name);
+		return error_nomem(err, "%s \"%s\"", what, name);
 	r = look_up(name, is_group, buffer, ret);
 	free(buffer);
 	if (r > 0)

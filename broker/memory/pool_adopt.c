@@ -83,7 +83,7 @@ static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 	account = accounts_get(&pools->base->accounts, record->access.uid);
 	pool = adopt_pool(pools, record);
 	if (!account || !pool)
-		return error_set(err, -ENOMEM, "no memory to adopt it");
+		return error_nomem(err, "its pool");
 	if (!record->shared)
 		r = pool_make_arena(pool->source, record->size,
 				    record->populated, &chunk->arena, err);

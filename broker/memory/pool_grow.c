@@ -275,9 +275,8 @@ static int make_chunk(struct pool *pool, const struct device *device,
 	int r;
 
 	if (!account)
-		return error_set(err, -ENOMEM,
-				 "no memory for the account of uid %" PRIu32,
-				 pool->access.uid);
+		return error_nomem(err, "the account of uid %" PRIu32,
+				   pool->access.uid);
 	r = pool_admit_count(pools, err);
 	if (r != POOL_OK)
 		return r;

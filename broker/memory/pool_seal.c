@@ -149,8 +149,7 @@ int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 	uint32_t i;
 
 	if (!account)
-		return error_set(err, -ENOMEM, "no memory for uid %" PRIu32,
-				 uid);
+		return error_nomem(err, "the account of uid %" PRIu32, uid);
 	if (pool && pool->unsealed.code < 0) {
 		error_set(err, pool->unsealed.code, "%s", pool->unsealed.msg);
 		pool->unsealed = ERROR_NULL;

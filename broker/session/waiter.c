@@ -209,8 +209,7 @@ int waiter_repark(struct waiter *waiter, const char *name, struct error *err)
 	if (name) {
 		copy = strdup(name);
 		if (!copy)
-			return error_set(err, -ENOMEM,
-					 "no memory to wait for \"%s\"", name);
+			return error_nomem(err, "a wait for \"%s\"", name);
 	}
 	if (waiter->queue)
 		queue_remove(waiters, waiter);

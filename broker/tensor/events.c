@@ -31,8 +31,7 @@ int events_watch(struct store *store, struct error *err)
 	if (!events->ring) {
 		events->ring = calloc(EVENTS_KEPT, sizeof(*events->ring));
 		if (!events->ring)
-			return error_set(err, -ENOMEM,
-					 "no memory to keep events");
+			return error_nomem(err, "events");
 		/* Others that happened before were not kept. */
 		events->next = next_number(store) + 1;
 		events->first = events->next;

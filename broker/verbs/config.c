@@ -16,8 +16,7 @@ int verb_config(struct verb_call *call, struct error *err)
 
 	reply->items = verb_scratch(call, PAGE_ENTRIES * sizeof(*reply->items));
 	if (!reply->items || !entries)
-		return error_set(err, -ENOMEM,
-				 "no memory for the configuration");
+		return error_nomem(err, "the configuration");
 	for (; reply->n_items < PAGE_ENTRIES; i++) {
 		struct config_entry *entry = &entries[reply->n_items];
 

@@ -84,7 +84,7 @@ int verb_events(struct verb_call *call, struct error *err)
 	}
 	reply->items = verb_scratch(call, PAGE_EVENTS * sizeof(*reply->items));
 	if (!reply->items)
-		return error_set(err, -ENOMEM, "no memory for the events");
+		return error_nomem(err, "the events");
 	n_skipped = fill_page(call, reply);
 	if (request->since == 0 || reply->n_items || reply->is_lost ||
 	    n_skipped == MAX_SKIPPED || call->is_timed_out ||

@@ -271,8 +271,7 @@ int store_add_plan(struct store *store, const struct job_plan *message, int fd,
 		return error_wrap(err, r, "plan %" PRIu64, message->plan);
 	if (!tsearch(plan, &store->plans, compare_plans)) {
 		store_unref_plan(plan);
-		return error_set(err, -ENOMEM, "no memory for plan %" PRIu64,
-				 message->plan);
+		return error_nomem(err, "plan %" PRIu64, message->plan);
 	}
 	return 0;
 }

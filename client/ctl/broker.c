@@ -23,7 +23,7 @@ int broker_failed(struct error *err, int code)
 int broker_walk_failed(struct error *err, int code)
 {
 	if (code == -ENOMEM)
-		return error_set(err, code, "no memory for the reply");
+		return error_nomem(err, "the reply");
 	return broker_failed(err, code);
 }
 

@@ -305,7 +305,7 @@ int listing_find(struct fsdp_client *client, const char *name,
 	}
 	listing_deinit(&listing);
 	if (r == -ENOMEM)
-		return error_set(err, r, "no memory for a list");
+		return error_nomem(err, "a list");
 	if (r < 0)
 		return broker_failed(err, r);
 	r = error_set(err, -ENOENT, "there is no tensor '%s' that you may read",

@@ -74,10 +74,10 @@ static int print_page(struct top *top, struct screen *screen, struct error *err)
 	screen->text = NULL;
 	file = open_memstream(&screen->text, &screen->size);
 	if (!file)
-		return error_set(err, -ENOMEM, "no memory for the screen");
+		return error_nomem(err, "the screen");
 	r = top_print(top, COLS, file, err);
 	if (fclose(file) == EOF && r == 0)
-		r = error_set(err, -ENOMEM, "no memory for the screen");
+		r = error_nomem(err, "the screen");
 	return r;
 }
 

@@ -216,7 +216,7 @@ int collector_start(const char *socket, struct collector **ret,
 	int r;
 
 	if (!collector)
-		return error_set(err, -ENOMEM, "no memory for a collector");
+		return error_nomem(err, "a collector");
 	collector->socket = socket;
 	pthread_mutex_init(&collector->lock, NULL);
 	pthread_condattr_init(&attr);

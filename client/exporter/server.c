@@ -264,7 +264,7 @@ int server_start(const struct sockaddr_storage *address,
 	struct server *server = calloc(1, sizeof(*server));
 
 	if (!server)
-		return error_set(err, -ENOMEM, "no memory for a server");
+		return error_nomem(err, "a server");
 	server->collector = collector;
 	if (address->ss_family == AF_INET6)
 		flags |= MHD_USE_IPv6;
