@@ -8,10 +8,9 @@
  */
 #pragma once
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

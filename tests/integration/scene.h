@@ -9,9 +9,8 @@
  */
 #pragma once
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/memory.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <pthread.h>
 #include <string.h>
 

@@ -5,12 +5,11 @@
  */
 #include "tests/lib/act.h"
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

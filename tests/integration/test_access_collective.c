@@ -5,10 +5,9 @@
  */
 #include "proto/error.h"
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,10 +3,9 @@
  * driver calls for each chunk, and none for a tensor. Other threads of the
  * process do not wait while the driver works.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdio.h>

@@ -4,10 +4,9 @@
  */
 #include "shm/board.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
 #include "tests/lib/ending.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

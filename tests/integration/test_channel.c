@@ -4,9 +4,8 @@
  */
 #include "shm/slots.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

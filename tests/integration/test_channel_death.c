@@ -4,8 +4,7 @@
  * The other users are told and continue, and no slot is lost.
  */
 #include "tests/lib/chaos.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -4,9 +4,8 @@
  * producer and the other consumers go on.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>

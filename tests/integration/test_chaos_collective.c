@@ -10,12 +10,11 @@
  * remains (tests/lib/drill.h).
  */
 #include "tests/lib/chance.h"
+#include "tests/lib/check.h"
 #include "tests/lib/drill.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/workers.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -7,10 +7,9 @@
  * The test itself loads the driver only when it does not fork any more.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>

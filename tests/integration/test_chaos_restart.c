@@ -4,10 +4,9 @@
  * process that keeps the memory.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/memory.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

@@ -8,10 +8,9 @@
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/soak.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -1,9 +1,8 @@
 /*
  * Tests libfsdp with a real broker, in one process and in two.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,9 +1,8 @@
 /*
  * Tests how libfsdp makes, replaces and reads bundles.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,10 +1,9 @@
 /*
  * Tests libfsdp when its broker dies, also in the middle of a request.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
 #include "tests/lib/impatient.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -2,9 +2,8 @@
  * Tests calls that wait for a name, for a newer version, or for room in a
  * budget.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/client.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 

@@ -6,9 +6,8 @@
 #include "shm/board.h"
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>

@@ -6,12 +6,11 @@
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/property.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/scalar.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>

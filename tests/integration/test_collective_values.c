@@ -5,10 +5,9 @@
  * FSDP_TEST_COLLECTIVE_SEED repeats them.
  */
 #include "tests/lib/chance.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
 #include "tests/lib/scalar.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>

@@ -6,11 +6,10 @@
  * place, so no worker is needed.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
 #include "tests/lib/wire_repeat.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>

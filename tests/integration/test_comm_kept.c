@@ -6,10 +6,9 @@
  * All groups are in place, so no worker is needed.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>

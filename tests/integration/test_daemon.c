@@ -3,9 +3,8 @@
  * that wait.
  */
 #include "client/fsdp.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

@@ -3,9 +3,8 @@
  * each user gets.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/ranks.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -4,9 +4,8 @@
  * memory nor the timelines. If the device registers pages read-only, the
  * reader's stream waits, otherwise its call waits.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,11 +4,10 @@
  * clients' devices would do.
  */
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/wire_device.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

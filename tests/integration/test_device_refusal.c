@@ -5,11 +5,10 @@
 #include "client/fsdp.h"
 #include "tests/lib/actor.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,9 +3,8 @@
  * They make no system call, yet notice the end of their run, and do not notice
  * when the broker is restarted.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <linux/seccomp.h>
 #include <signal.h>

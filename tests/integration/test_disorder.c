@@ -10,12 +10,11 @@
 #include "proto/error.h"
 #include "shm/refs.h"
 #include "shm/table.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire_repeat.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <poll.h>

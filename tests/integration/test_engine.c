@@ -4,10 +4,9 @@
  */
 #include "tests/fakes/oom_score.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <limits.h>
 #include <poll.h>

@@ -7,11 +7,10 @@
  */
 #include "cuda/context.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/device.h"
 #include "tests/lib/executor.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>

@@ -4,9 +4,8 @@
  * a rank that dies while NCCL is opened.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/executor.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 

@@ -6,9 +6,8 @@
  * order that is written here.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -4,10 +4,9 @@
  * tests fsdp_test(), and that the ranks do not ask the broker.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
 #include "tests/lib/ending.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>

@@ -4,12 +4,11 @@
  */
 #include "client/fsdp.h"
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/ending.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/memory.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,11 +4,10 @@
  * it, and test that a training has the same result.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -3,12 +3,11 @@
  * polled, and waits that a signal ends.
  */
 #include "client/fsdp.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/leaks.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

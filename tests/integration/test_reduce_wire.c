@@ -1,11 +1,10 @@
 /*
  * Tests inputs of reductions that libfsdp would never hand in, by raw frames.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 
 static struct daemon daemon_;

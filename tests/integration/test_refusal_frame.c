@@ -7,12 +7,11 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/linger.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -4,11 +4,10 @@
  * counts, and refuses to deregister what is not registered.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/fake_nccl.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

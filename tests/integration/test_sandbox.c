@@ -4,10 +4,9 @@
  */
 #include "client/fsdp.h"
 #include "client/fsdp_admin.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/ranks.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -3,10 +3,9 @@
  * are those of PyTorch's behaviour, mostly in another form: here the broker
  * counts, and says when memory may be reused.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/sharing.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>

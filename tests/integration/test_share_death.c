@@ -2,10 +2,9 @@
  * Tests shared memory when the process that shared it, one that uses it, or the
  * broker dies.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/sharing.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>

@@ -6,11 +6,10 @@
 #include "cuda/ipc.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/sharing.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -8,11 +8,10 @@
  * prefers to libc's when libfsdp calls them.
  */
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>

@@ -2,12 +2,11 @@
  * Tests whole training steps: how often parameters are gathered and gradients
  * reduced, depending on what is resharded after the forward pass.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 
 #define N_BLOCKS 3 /* layers 1 to N_BLOCKS; layer 0 is the root */

@@ -3,9 +3,8 @@
  * writer, and memory waits for the reader, while no CPU thread blocks.
  */
 #include "cuda/context.h"
+#include "tests/lib/check.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>

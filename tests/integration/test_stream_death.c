@@ -3,9 +3,8 @@
  * dies. No stream waits for ever, and no reader uses contents that were not
  * written.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

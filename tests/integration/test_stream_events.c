@@ -6,11 +6,10 @@
  * test_stream.c, which also runs in this mode, has the tests that do not depend
  * on it.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>

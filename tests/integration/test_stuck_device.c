@@ -2,10 +2,9 @@
  * Tests closing while a device does not finish. The wait has a limit, and
  * memory that the device may still use stays mapped.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -4,10 +4,9 @@
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/crew.h"
 #include "tests/lib/leaks.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdio.h>

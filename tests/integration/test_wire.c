@@ -4,11 +4,10 @@
  */
 #include "proto/frame.h"
 #include "proto/message.h"
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/leaks.h"
 #include "tests/lib/wire_repeat.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 #include "tests/lib/client.h"
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 
 const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 struct daemon daemon_;

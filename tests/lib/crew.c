@@ -1,6 +1,6 @@
 #include "tests/lib/crew.h"
 #include "tests/lib/chaos.h"
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,7 +1,6 @@
 #include "tests/lib/ending.h"
 #include "proto/ending.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>

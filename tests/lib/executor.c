@@ -1,8 +1,7 @@
 #include "tests/lib/executor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdlib.h>
 

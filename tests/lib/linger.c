@@ -1,8 +1,7 @@
 /* This file makes descriptors that linger. */
 #include "tests/lib/linger.h"
+#include "tests/lib/check.h"
 #include <arpa/inet.h>
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>

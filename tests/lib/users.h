@@ -3,10 +3,9 @@
  * by its effective uid, which the kernel reports to the broker.
  */
 #pragma once
+#include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/wire.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 #include <sys/types.h>
 

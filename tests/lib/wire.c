@@ -4,10 +4,9 @@
  */
 #include "tests/lib/wire.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/wire_device.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>

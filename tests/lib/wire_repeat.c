@@ -1,6 +1,5 @@
 #include "tests/lib/wire_repeat.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <string.h>
 
 struct wire *repeat_open(const char *path)

@@ -20,8 +20,7 @@
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -6,9 +6,8 @@
 #include "broker/supervise.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
+#include "tests/lib/check.h"
 #include "tests/unit/fds_fixture.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

@@ -4,9 +4,8 @@
 #include "client/handshake.h"
 #include "proto/error.h"
 #include "proto/frame.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

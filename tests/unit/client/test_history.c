@@ -2,8 +2,7 @@
  * Tests the exporter's last minutes: rates and durations between two samples.
  */
 #include "client/exporter/history.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,7 @@
  */
 #include "client/monitor/prometheus.h"
 #include "client/monitor/snapshot.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,9 +2,8 @@
  * releases. */
 #include "client/sized.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdint.h>
 

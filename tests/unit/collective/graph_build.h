@@ -6,9 +6,8 @@
 #include "collective/bucketing.h"
 #include "collective/graph.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdio.h>
 #include <string.h>
 

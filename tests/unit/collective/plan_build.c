@@ -1,7 +1,6 @@
 #include "tests/unit/collective/plan_build.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <string.h>
 
 struct plan_param make_param(const char *name, uint32_t dtype, uint32_t n_dims,

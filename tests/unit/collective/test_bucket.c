@@ -2,9 +2,8 @@
  * quirks. */
 #include "collective/bucket.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>

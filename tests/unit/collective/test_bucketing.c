@@ -5,11 +5,10 @@
 #include "collective/bucketing.h"
 #include "collective/graph_json.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/graph_build.h"
 #include "tests/unit/collective/graph_eval.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <glob.h>
 #include <jansson.h>

@@ -3,9 +3,8 @@
 #include "collective/divide.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

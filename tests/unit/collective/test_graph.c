@@ -3,9 +3,8 @@
 #include "collective/graph.h"
 #include "collective/graph_json.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>

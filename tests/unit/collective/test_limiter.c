@@ -2,9 +2,8 @@
  * under random work. */
 #include "collective/limiter.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,10 +5,9 @@
 #include "collective/graph.h"
 #include "collective/merge.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/graph_build.h"
 #include "tests/unit/collective/graph_eval.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

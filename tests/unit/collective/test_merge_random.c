@@ -6,10 +6,9 @@
 #include "collective/graph.h"
 #include "collective/merge.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/graph_build.h"
 #include "tests/unit/collective/graph_eval.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,9 +5,8 @@
 #include "collective/bucket.h"
 #include "collective/plan.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/plan_build.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdlib.h>
 
 #define N_PARAMS 12

@@ -4,9 +4,8 @@
  */
 #include "collective/plan.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/plan_build.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>

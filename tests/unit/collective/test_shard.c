@@ -1,9 +1,8 @@
 /* Tests how parameters are divided: the reference's numbers, and refusals. */
 #include "collective/shard.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,9 +3,8 @@
 #include "collective/bucket.h"
 #include "collective/wire.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -8,9 +8,8 @@
 #pragma once
 #include "cuda/context.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <ftw.h>
 #include <semaphore.h>
 #include <stdio.h>

@@ -11,10 +11,9 @@
 #include "cuda/nccl_comm.h"
 #include "proto/error.h"
 #include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/ranks.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>

@@ -4,9 +4,8 @@
  */
 #include "cuda/context.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>

@@ -3,9 +3,8 @@
  */
 #include "cuda/device.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>

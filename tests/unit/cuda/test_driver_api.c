@@ -4,9 +4,8 @@
  */
 #include "cuda/driver_api.h"
 
+#include "tests/lib/check.h"
 #include "tests/unit/cuda/driver_api_facts.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 
 const struct fact *driver_api_facts(void)

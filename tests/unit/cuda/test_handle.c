@@ -3,8 +3,7 @@
  */
 #include "cuda/handle.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

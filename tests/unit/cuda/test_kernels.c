@@ -7,11 +7,9 @@
 #include "cuda/context.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/image.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/unit/cuda/kernels_fixture.h"
-
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 /* Device memory of a test, and a stream. */
 static const struct device *device;

@@ -2,9 +2,8 @@
  * test the valid ones by their results. */
 #include "cuda/kernels_row.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -5,9 +5,8 @@
 #include "cuda/driver.h"
 #include "cuda/nccl.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>

@@ -3,9 +3,8 @@
  */
 #include "cuda/nccl_api.h"
 
+#include "tests/lib/check.h"
 #include "tests/unit/cuda/nccl_api_facts.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <string.h>
 
 const struct fact *nccl_api_facts(void)

@@ -4,8 +4,8 @@
 #include "cuda/context.h"
 #include "cuda/pinned.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <semaphore.h>
 #include <sys/mman.h>

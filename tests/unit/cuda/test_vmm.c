@@ -5,9 +5,8 @@
 #include "cuda/context.h"
 #include "cuda/vmm.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <criterion/parameterized.h>
 #include <dirent.h>
 #include <errno.h>

@@ -1,10 +1,9 @@
 /*
  * Tests tests/lib/scalar.h, with whose small dtypes other tests compare.
  */
+#include "tests/lib/check.h"
 #include "tests/lib/property.h"
 #include "tests/lib/scalar.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <string.h>
 

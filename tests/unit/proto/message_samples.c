@@ -1,7 +1,6 @@
 #include "tests/unit/proto/message_samples.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,7 +58,8 @@ const struct sample *sample_of(enum direction direction, uint16_t kind,
 		    strcmp(samples[i].form, form) == 0)
 			return &samples[i];
 	}
-	cr_fatal("there is no sample of %s %s", message_kind_name(kind), form);
+	cr_assert(false, "there is no sample of %s %s", message_kind_name(kind),
+		  form);
 }
 
 struct request request_of(uint16_t kind, const char *form)

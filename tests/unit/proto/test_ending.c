@@ -2,9 +2,8 @@
  * Tests which processes count as ending, and that none that can still run does.
  */
 #include "proto/ending.h"
+#include "tests/lib/check.h"
 #include "tests/lib/ending.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>

@@ -1,9 +1,8 @@
 /* Tests that sentences for errors have the right contents, and never
  * overflow. */
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

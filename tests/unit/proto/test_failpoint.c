@@ -1,8 +1,7 @@
 /* Tests failpoints, which exist in builds for tests only. */
 #include "proto/failpoint.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stdlib.h>
 
 #ifndef FSDP_TEST_POINTS

@@ -4,9 +4,8 @@
  */
 #include "proto/error.h"
 #include "proto/frame.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -2,8 +2,7 @@
  * Tests that every duration has one bucket, and lies between its limits.
  */
 #include "proto/histogram.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 
 TestSuite(histogram, .timeout = 300);
 

@@ -4,10 +4,9 @@
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "proto/name.h"
+#include "tests/lib/check.h"
 #include "tests/unit/proto/message_samples.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

@@ -6,10 +6,9 @@
  */
 #include "fsdp.pb-c.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/unit/proto/message_samples.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,8 @@
 /* Tests which names are valid. */
 #include "proto/error.h"
 #include "proto/name.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -6,8 +6,7 @@
 #include "proto/socket_path.h"
 
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,9 +1,8 @@
 /* Tests shapes, strides, and the checks of hostile values. */
 #include "proto/error.h"
 #include "proto/tensor.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

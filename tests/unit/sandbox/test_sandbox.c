@@ -5,8 +5,7 @@
  */
 #include "proto/error.h"
 #include "sandbox/sandbox.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

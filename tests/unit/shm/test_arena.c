@@ -3,8 +3,7 @@
  */
 #include "proto/error.h"
 #include "shm/arena.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -2,8 +2,7 @@
  * Tests what ends a wait on a bell, and that this wakes a sleeper.
  */
 #include "shm/bell.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <pthread.h>
 #include <sched.h>
 

@@ -3,8 +3,7 @@
 #include "proto/error.h"
 #include "shm/board.h"
 #include "shm/boxes.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <string.h>
 
 #define N_RANKS 3

@@ -5,8 +5,7 @@
 #include "proto/error.h"
 #include "shm/board.h"
 #include "shm/gathers.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -4,9 +4,8 @@
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
+#include "tests/lib/check.h"
 #include "tests/unit/fds_fixture.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

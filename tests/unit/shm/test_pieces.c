@@ -2,8 +2,7 @@
  * Tests pieces: each is taken once, laps do not mix, and numbers wrap.
  */
 #include "shm/pieces.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 
 static struct pieces pieces;
 

@@ -5,9 +5,8 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "shm/timeline.h"
+#include "tests/lib/check.h"
 #include "tests/unit/fds_fixture.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

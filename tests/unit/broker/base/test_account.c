@@ -5,8 +5,7 @@
 #include "broker/base/account.h"
 #include "broker/base/config.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <string.h>
 

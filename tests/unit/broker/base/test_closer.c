@@ -4,8 +4,7 @@
  */
 #include "broker/base/closer.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <fcntl.h>
 #include <stdlib.h>
 

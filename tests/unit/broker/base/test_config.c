@@ -5,8 +5,7 @@
 #include "broker/base/config.h"
 #include "broker/base/config_keys.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <ftw.h>
 #include <stdio.h>

@@ -3,8 +3,7 @@
  * it must.
  */
 #include "broker/base/deadline.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>

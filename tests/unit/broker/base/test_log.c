@@ -3,8 +3,7 @@
  */
 #include "broker/base/log.h"
 #include "proto/message_part.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <stdio.h>
 #include <string.h>
 

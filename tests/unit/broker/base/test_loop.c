@@ -3,8 +3,7 @@
  */
 #include "broker/base/loop.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <time.h>
 
 #define MS 1000000

@@ -3,8 +3,7 @@
  * does not.
  */
 #include "broker/base/meter.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <time.h>
 
 #define MS 1000000

@@ -5,8 +5,7 @@
 #include "broker/base/process.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>

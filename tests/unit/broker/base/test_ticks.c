@@ -3,8 +3,7 @@
  * much from it.
  */
 #include "broker/base/ticks.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <uv.h>
 
 TestSuite(ticks, .timeout = 300);

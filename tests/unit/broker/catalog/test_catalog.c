@@ -9,8 +9,7 @@
 #include "broker/catalog/catalog.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -5,8 +5,7 @@
 #include "broker/comm/comm.h"
 #include "broker/comm/gather_look.h"
 #include "shm/gathers.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 
 static struct comm comm;
 

@@ -5,8 +5,7 @@
 #include "broker/comm/comm.h"
 #include "broker/comm/run_board.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>

@@ -7,8 +7,7 @@
 #include "broker/comm/gather_late.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <string.h>
 

@@ -5,8 +5,7 @@
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/verdict.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 
 static struct broker broker;
 static struct comm comms[TABLE_RUNS + 1];

@@ -7,8 +7,7 @@
 #include "broker/session/reply_queue.h"
 #include "proto/error.h"
 #include "proto/frame.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>

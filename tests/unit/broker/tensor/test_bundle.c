@@ -255,7 +255,7 @@ Test(bundle, views_are_made_inside_of_it)
 {
 	struct alloc_item item = item_of(10);
 	struct slot_ref base, view;
-	uint64_t id;
+	uint64_t id = 0;
 
 	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
 	cr_assert(zero(int, add(&alice, id, "m/a", &base)));
@@ -403,7 +403,7 @@ static void put_large(struct client *client, const char *name, int n)
 	static char names[N][32];
 	struct request alloc = {.kind = MESSAGE_ALLOC,
 				.alloc = {.n_items = N, .items = items}};
-	uint64_t id;
+	uint64_t id = 0;
 
 	cr_assert(zero(int, begin(client, name, PUBLISH_REPLACE, &id)));
 	alloc.alloc.bundle = id;
@@ -561,7 +561,7 @@ Test(bundle, a_large_one_goes_in_steps, .timeout = 300)
 	struct request alloc = {.kind = MESSAGE_ALLOC,
 				.alloc = {.n_items = N, .items = items}};
 	struct reply reply;
-	uint64_t id;
+	uint64_t id = 0;
 
 	cr_assert(zero(int, begin(&alice, "m/", 0, &id)));
 	alloc.alloc.bundle = id;

@@ -62,7 +62,7 @@ Test(ticket, is_good_for_its_number_of_uses)
 Test(ticket, gives_no_right_to_read)
 {
 	struct alloc_item item = item_of(8);
-	uint8_t id[TICKET_SIZE];
+	uint8_t id[TICKET_SIZE] = {0};
 	struct slot_ref ref;
 
 	cr_assert(
@@ -124,7 +124,7 @@ Test(ticket, survives_a_restart_with_its_deadline)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 	struct error err = ERROR_NULL;
-	uint8_t id[TICKET_SIZE];
+	uint8_t id[TICKET_SIZE] = {0};
 
 	cr_assert(zero(int, make(&alice, &ref, 1, 60000, id)));
 	deadlines_stop(&broker->base.deadlines);

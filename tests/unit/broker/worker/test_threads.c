@@ -1,9 +1,8 @@
 /* Tests the worker's thread pool: jobs are in order within a stream, and
  * independent between streams. */
 #include "broker/worker/threads.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>

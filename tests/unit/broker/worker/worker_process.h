@@ -5,8 +5,7 @@
 #pragma once
 #include "collective/job.h"
 #include "shm/memfd.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

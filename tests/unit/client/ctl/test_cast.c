@@ -2,9 +2,8 @@
  * define. */
 #include "client/ctl/cast.h"
 #include "proto/tensor.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>

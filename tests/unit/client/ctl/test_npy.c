@@ -2,9 +2,8 @@
  * be tensors are refused. */
 #include "client/ctl/npy.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -188,8 +187,8 @@ Test(npy, a_written_header_is_read_again)
 					      size + bytes, &npy, NULL)));
 		cr_assert(eq(u32, npy.type.dtype, types[i].dtype));
 		cr_assert(eq(u32, npy.type.n_dims, types[i].n_dims));
-		cr_assert(zero(memcmp(npy.type.shape, types[i].shape,
-				      sizeof(npy.type.shape))));
+		cr_assert(zero(int, memcmp(npy.type.shape, types[i].shape,
+					   sizeof(npy.type.shape))));
 	}
 }
 

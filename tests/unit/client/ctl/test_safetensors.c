@@ -2,9 +2,8 @@
  * names the tensor. */
 #include "client/ctl/safetensors.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <jansson.h>
 #include <stdio.h>

@@ -6,8 +6,7 @@
 #include "client/copy.h"
 #include "client/one_way.h"
 #include "client/places.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <string.h>
 

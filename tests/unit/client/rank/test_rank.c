@@ -2,9 +2,8 @@
  * Tests a rank's own records: client/rank/comm.c and client/rank/group.c,
  * between a broker whose replies the test chooses and memory of the test.
  */
+#include "tests/lib/check.h"
 #include "tests/unit/client/rank/rank_world.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -1,9 +1,8 @@
 /*
  * Tests whole parameters and gradients of a rank's groups.
  */
+#include "tests/lib/check.h"
 #include "tests/unit/client/rank/rank_world.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

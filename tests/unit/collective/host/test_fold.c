@@ -2,8 +2,7 @@
  * (integration/test_collective_values has random values of all dtypes.) */
 #include "collective/host/fold.h"
 #include "proto/error.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
+#include "tests/lib/check.h"
 #include <errno.h>
 #include <math.h>
 

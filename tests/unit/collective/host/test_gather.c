@@ -1,10 +1,8 @@
 /* Compares gathers of shards to whole parameters with a copy of one element
  * after another. */
 #include "collective/host/gather.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/host/host_fixture.h"
-
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 static const uint32_t dtypes[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64,
 				  DTYPE_I32, DTYPE_U8,   DTYPE_C64, DTYPE_BOOL};

@@ -1,9 +1,7 @@
 /* Compares the loops over elements, on each level, with the definitions. */
 #include "collective/host/kernel.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/host/host_fixture.h"
-
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 #define MAX_N   1300
 #define MAX_IN  5

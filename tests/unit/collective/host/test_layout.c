@@ -1,9 +1,8 @@
 /* Tests which plans the worker accepts, and what it finds in them. */
 #include "collective/host/layout.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <stddef.h>
 
 /* A valid plan of two parameters, which tests then change. */

@@ -2,10 +2,8 @@
  * mean. */
 #include "collective/divide.h"
 #include "collective/host/reduce.h"
+#include "tests/lib/check.h"
 #include "tests/unit/collective/host/host_fixture.h"
-
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 static const uint32_t floats[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64};
 static const uint32_t integers[] = {DTYPE_I8, DTYPE_I16, DTYPE_I32, DTYPE_I64,

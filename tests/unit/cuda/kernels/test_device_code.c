@@ -1,11 +1,9 @@
 /* Compares the code of the kernels, run on the CPU, with the definitions. */
 #include "collective/host/kernel.h"
 #include "cuda/kernels_row.h"
+#include "tests/lib/check.h"
 #include "tests/lib/device_code.h"
 #include "tests/unit/cuda/kernels_fixture.h"
-
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 /* Launch it on the host's memory, with some number of blocks. */
 static void run_case(struct dice *dice, struct kernels_case *launch)

@@ -5,10 +5,9 @@
 #include "cuda/kernels.h"
 #include "cuda/kernels/image.h"
 #include "proto/error.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <errno.h>
 #include <string.h>
 

@@ -6,9 +6,8 @@
 #pragma once
 #include "cuda/driver_api.h"
 #include "tests/lib/actor.h"
+#include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 #include <sched.h>
 #include <stdint.h>
 #include <sys/mman.h>

@@ -3,9 +3,8 @@
  * (tests/lib/scalar.h): every 16-bit float, and values at the limits.
  */
 #include "tests/fakes/nccl/sum.h"
+#include "tests/lib/check.h"
 #include "tests/lib/scalar.h"
-#include <criterion/criterion.h>
-#include <criterion/new/assert.h>
 
 struct kind {
 	ncclDataType_t type;
