@@ -3,12 +3,11 @@
  * The lines leave out what differs between two brokers that have the same.
  */
 #include "tests/chaos/storm.h"
+#include "tests/lib/patience.h"
 #include <dirent.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#define PATIENCE_MS 20000
 
 static void add(struct inventory *inventory, const char *kind, const char *what)
 {

@@ -2,11 +2,10 @@
  * Starts the load, keeps it running, and ends it.
  */
 #include "tests/chaos/storm.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <string.h>
 #include <sys/wait.h>
-
-#define PATIENCE_MS 120000
 
 static void start_client(struct storm *storm, int i)
 {

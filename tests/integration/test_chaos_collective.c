@@ -13,6 +13,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/drill.h"
 #include "tests/lib/memory.h"
+#include "tests/lib/patience.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/workers.h"
 #include <errno.h>
@@ -464,7 +465,7 @@ static void kill_one(struct rage *rage, struct training *training)
 /* Wait until the training, after any death, reaches this step. */
 static void await_step(struct training *training, uint64_t step)
 {
-	uint64_t give_up = clock_ms() + DRILL_PATIENCE_MS;
+	uint64_t give_up = clock_ms() + PATIENCE_MS;
 
 	while (atomic_load(&drill->board.max_step) < step) {
 		(void)drill_take_ends(training);

@@ -10,6 +10,7 @@
 #include "tests/lib/check.h"
 #include "tests/lib/device.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -139,8 +140,6 @@ static void remove_name(struct fsdp_client *client, const char *name)
 
 	must(r == 0 || r == -ENOENT);
 }
-
-#define PATIENCE_MS 15000
 
 /* --- accounting ---------------------------------------------------------- */
 

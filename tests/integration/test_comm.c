@@ -8,6 +8,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/leaks.h"
+#include "tests/lib/patience.h"
 #include "tests/lib/trainer.h"
 #include "tests/lib/wire_repeat.h"
 #include <errno.h>
@@ -160,7 +161,7 @@ Test(comm, ranks_that_have_joined_are_listed_and_leave_nothing_behind)
 /* Wait until so many ranks have joined. */
 static void await_joined(uint32_t n)
 {
-	for (int i = 0; i < 20000; i++) {
+	for (int i = 0; i < PATIENCE_MS; i++) {
 		if (look() && seen.n_joined == n)
 			return;
 		nap_ms(1);
@@ -199,7 +200,8 @@ Test(comm, one_connection_is_one_rank)
 	pthread_t thread;
 
 	must(pthread_create(&thread, NULL, join_first, &first) == 0);
-	for (int i = 0; i < 20000 && !status_value(other, "comms_running"); i++)
+	for (int i = 0;
+	     i < PATIENCE_MS && !status_value(other, "comms_running"); i++)
 		nap_ms(1);
 	cr_assert(eq(int,
 		     fsdp_comm_join(client, "team/job", 2, 1, NULL, &second),
@@ -225,6 +227,21 @@ Test(comm, who_does_not_join_in_time_is_named_to_the_others)
 				   "'team/job' within 5000 ms");
 	for (uint32_t rank = 0; rank < 3; rank += 2)
 		(void)rank_run(&ranks, rank, leave);
+	assert_as_before();
+}
+
+Test(comm, who_was_late_to_join_can_join_again)
+{
+	host_memory_only("NCCL may need longer to begin");
+	start_with(2, 0, 500);
+	actor_begin(&ranks.actors[0], trainer_join_patiently);
+	while (status_value(client, "comms_failed") == 0)
+		nap_ms(1);
+	actor_begin(&ranks.actors[1], trainer_join_patiently);
+	ranks_end(&ranks);
+	cr_assert(zero(int, ranks.notes[0].code));
+	cr_assert(zero(int, ranks.notes[1].code));
+	cr_assert(eq(int, ranks_run(&ranks, leave), 0));
 	assert_as_before();
 }
 
@@ -288,7 +305,7 @@ Test(comm, a_run_that_some_have_left_is_over_before_the_next_begins)
 Test(comm, a_new_run_names_who_has_not_left_the_earlier_one)
 {
 	start_with(2, 1, LATE_MS);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, leave), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, trainer_join), -ETIMEDOUT));
 	assert_says(0, "an earlier run of communicator 'team/job' is not over: "
@@ -494,7 +511,7 @@ Test(comm, a_group_is_registered_once)
 Test(comm, who_does_not_register_in_time_is_named_to_the_others)
 {
 	start_with(2, 0, LATE_MS);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, register_same), -ECONNABORTED));
 	assert_says(0, "rank 1 (pid ");
 	assert_says(0, "has not registered group 'l0' of communicator "
@@ -555,7 +572,7 @@ Test(comm, a_step_is_committed_when_all_have)
 Test(comm, who_does_not_commit_in_time_is_named_to_the_others)
 {
 	start_with(2, 1, LATE_MS);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
 	cr_assert(eq(int, rank_run(&ranks, 1, commit1), 0));
 	cr_assert(eq(int, rank_run(&ranks, 1, await_commit), -ECONNABORTED));
 	assert_says(1, "rank 0 (pid ");

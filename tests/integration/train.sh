@@ -74,7 +74,9 @@ check "survivors were told who died" grep -q "rank 2 (pid $victim, mlp)" rank0
 # await_executor RUN EXECUTOR: wait until comms shows who moves a run's bytes.
 await_executor()
 {
-	for _ in {1..6000}; do
+	local end=$((SECONDS + 300))
+
+	while ((SECONDS < end)); do
 		"$fsdpctl" comms | awk -v run="$1" -v executor="$2" '
 			$1 == run && $6 == executor { found = 1 }
 			END { exit !found }' && return 0

@@ -33,8 +33,8 @@ start_broker()
 {
 	"$fsdpd" --supervised --socket "$1" 2>"$2" &
 	daemons+=($!)
-	for _ in {1..1000}; do
-		FSDP_SOCKET=$1 "$fsdpctl" ping >/dev/null 2>&1 && break
+	until FSDP_SOCKET=$1 "$fsdpctl" ping >/dev/null 2>&1; do
+		kill -0 "${daemons[-1]}" || return
 		sleep 0.01
 	done
 }
@@ -82,9 +82,9 @@ same_as_alone()
 # await_step RUN STEP: wait until the broker shows the step as committed.
 await_step()
 {
-	local run=$1 step=$2 seen
+	local run=$1 step=$2 end=$((SECONDS + 300)) seen
 
-	for _ in {1..6000}; do
+	while ((SECONDS < end)); do
 		seen=$("$fsdpctl" comms --json 2>/dev/null | tr -d '\n' |
 			tr '{' '\n' | grep "\"name\": *\"$run\"" |
 			sed -n 's/.*"step": *\([0-9]*\).*/\1/p')

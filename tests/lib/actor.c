@@ -3,6 +3,7 @@
  * A command therefore consists of an address only.
  */
 #include "tests/lib/actor.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <grp.h>
 #include <poll.h>
@@ -127,7 +128,7 @@ static void let_end(const struct actor *actor)
 	if (pidfd < 0)
 		return;
 	shutdown(actor->fd, SHUT_WR);
-	(void)poll(&poll_fd, 1, 10000);
+	(void)poll(&poll_fd, 1, PATIENCE_MS);
 	close(pidfd);
 #else
 	(void)actor;

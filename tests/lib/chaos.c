@@ -4,6 +4,7 @@
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,8 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE_MS 15000
-#define SMALL       "[memory]\nchunk_min = 2M\n"
+#define SMALL "[memory]\nchunk_min = 2M\n"
 
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 

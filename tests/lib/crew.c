@@ -1,6 +1,7 @@
 #include "tests/lib/crew.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -65,7 +66,7 @@ static void start_ranks(uint32_t n, const struct crew *crew)
 void crew_start(uint32_t n, const struct crew *crew)
 {
 	start_ranks(n, crew);
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join_patiently)));
 }
 
 static int become_mortal(void)
@@ -155,7 +156,8 @@ void expect_memory_back(void)
 	uint64_t kept;
 
 	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
-	for (int i = 0; i < 20000 && comm_entry().state != FSDP_COMM_KEPT; i++)
+	for (int i = 0; i < PATIENCE_MS && comm_entry().state != FSDP_COMM_KEPT;
+	     i++)
 		nap_ms(1);
 	cr_assert(eq(int, comm_entry().state, FSDP_COMM_KEPT));
 	kept = comm_entry().n_bytes;

@@ -3,6 +3,7 @@
  * tries to connect has an end, but no test depends on its duration.
  */
 #include "tests/lib/daemon.h"
+#include "tests/lib/patience.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,8 +21,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define PATIENCE_MS 20000
 
 static void show_log(const struct daemon *daemon)
 {

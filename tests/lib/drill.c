@@ -2,6 +2,7 @@
 #include "tests/lib/chance.h"
 #include "tests/lib/check.h"
 #include "tests/lib/memory.h"
+#include "tests/lib/patience.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/workers.h"
 #include <errno.h>
@@ -69,7 +70,8 @@ static bool has_orphan(void)
 void drill_check_workers(void)
 {
 	for (int i = 0; has_orphan(); i++) {
-		cr_assert(lt(int, i, 2000), "a worker outlived its broker");
+		cr_assert(lt(int, i, PATIENCE_MS),
+			  "a worker outlived its broker");
 		nap_ms(1);
 	}
 }
@@ -185,7 +187,7 @@ uint32_t drill_take_ends(struct training *training)
 
 void drill_finish(struct training *training)
 {
-	uint64_t give_up = clock_ms() + DRILL_PATIENCE_MS;
+	uint64_t give_up = clock_ms() + PATIENCE_MS;
 
 	for (int i = 0; drill_take_ends(training) > 0; i++) {
 		end_stopped();
@@ -209,7 +211,7 @@ void drill_remove_comm(void)
 {
 	int r = -EBUSY;
 
-	for (int i = 0; r == -EBUSY && i < DRILL_PATIENCE_MS; i++) {
+	for (int i = 0; r == -EBUSY && i < PATIENCE_MS; i++) {
 		r = fsdp_comm_remove(drill_watcher, COMM);
 		if (r == -EBUSY)
 			nap_ms(1);

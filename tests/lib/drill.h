@@ -12,9 +12,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* A whole training normally takes a tenth of a second. */
-#define DRILL_PATIENCE_MS 120000
-
 enum victim {
 	NOBODY,
 	RANK,

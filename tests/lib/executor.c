@@ -67,7 +67,8 @@ void executor_start(uint32_t n, size_t n_layers)
 void executor_start_crew(void)
 {
 	executor_start(2, 1);
-	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
+	cr_assert(
+		zero(int, ranks_run(&executor_ranks, trainer_join_patiently)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
 }
 

@@ -5,6 +5,7 @@
 #include "tests/lib/ranks.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -9,19 +9,24 @@
  * first takes every lock of the allocator once. A child that cannot do so is
  * ended, and another one is made.
  *
+ * The parent decides: a child that has taken the locks asks, and goes on only
+ * when the parent has replied. So no child is ended that has done anything, and
+ * the parent need not wait long to be sure of that.
+ *
  * The program's definition has precedence over libc's, for libraries as well.
  */
 #include <dlfcn.h>
-#include <fcntl.h>
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* No child needs that long. A value that is too short only costs another
- * child. */
-#define PATIENCE_MS 10000
+/* Most children ask within 30 ms. The next child gets twice that time: a busy
+ * machine may need it. */
+#define FIRST_PATIENCE_MS 200
 
 void __sanitizer_purge_allocator(void); /* takes all locks */
 __attribute__((visibility("default"))) pid_t fork(void);
@@ -33,50 +38,64 @@ static pid_t real_fork(void)
 	return next();
 }
 
-/* Wait until the child has reported that it is well, or has ended by itself. */
-static bool is_well(int fd)
+/* In the parent: let the child go on if it asks in time or has ended. */
+static bool let_go_on(int fd, int patience_ms)
 {
-	struct pollfd end = {.fd = fd, .events = POLLIN};
+	struct pollfd question = {.fd = fd, .events = POLLIN};
 	int r;
 
 	do
-		r = poll(&end, 1, PATIENCE_MS);
+		r = poll(&question, 1, patience_ms);
 	while (r < 0);
+	if (r > 0)
+		(void)!send(fd, "", 1, MSG_NOSIGNAL);
 	return r > 0;
 }
 
-/* In the child only the way out may precede its report. */
-static pid_t try_fork(int said[2])
+/* In the child: ask, and wait for the reply, or for the parent's end. */
+static void ask(int fd)
+{
+	char reply;
+
+	(void)!send(fd, "", 1, MSG_NOSIGNAL);
+	while (recv(fd, &reply, 1, 0) < 0 && errno == EINTR)
+		;
+}
+
+static pid_t try_fork(int ends[2])
 {
 	pid_t pid = real_fork();
 
 	if (pid != 0)
 		return pid;
 	__sanitizer_purge_allocator();
-	(void)!write(said[1], "", 1);
-	close(said[0]);
-	close(said[1]);
+	close(ends[0]);
+	ask(ends[1]);
+	close(ends[1]);
 	return 0;
 }
 
 pid_t fork(void)
 {
-	for (;;) {
-		int said[2];
-		bool has_said;
+	for (int patience_ms = FIRST_PATIENCE_MS;; patience_ms *= 2) {
+		int ends[2];
+		bool is_done;
 		pid_t pid;
 
-		if (pipe2(said, O_CLOEXEC) < 0)
+		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) <
+		    0)
 			return real_fork();
-		pid = try_fork(said);
+		pid = try_fork(ends);
 		if (pid == 0)
 			return 0;
-		close(said[1]);
-		has_said = pid < 0 || is_well(said[0]);
-		close(said[0]);
-		if (has_said)
+		close(ends[1]);
+		is_done = pid < 0 || let_go_on(ends[0], patience_ms);
+		if (!is_done) {
+			(void)kill(pid, SIGKILL);
+			(void)waitpid(pid, NULL, 0);
+		}
+		close(ends[0]); /* a child that asks takes that for a reply */
+		if (is_done)
 			return pid;
-		(void)kill(pid, SIGKILL);
-		(void)waitpid(pid, NULL, 0);
 	}
 }

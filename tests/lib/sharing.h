@@ -11,9 +11,9 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/device.h"
+#include "tests/lib/patience.h"
 
 #define SHARED_SIZE 0x4000 /* bytes of an allocation of cuMemAlloc() */
-#define PATIENCE_MS 30000  /* limit of waiting */
 
 struct sharing_page {
 	char socket[80];

@@ -3,6 +3,7 @@
  */
 #include "tests/lib/trainer.h"
 #include "tests/lib/chaos.h"
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -192,6 +193,16 @@ int trainer_join(void)
 	if (r == 0)
 		self.step = fsdp_comm_step(self.comm);
 	return rank_note(r);
+}
+
+int trainer_join_patiently(void)
+{
+	int r;
+
+	do
+		r = trainer_join();
+	while (r == -ETIMEDOUT);
+	return r;
 }
 
 int trainer_leave(void)

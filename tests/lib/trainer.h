@@ -48,6 +48,9 @@ struct trainer *trainer(void);
 
 /* Connect if that was not done yet, join, and register all layers. */
 int trainer_join(void);
+/* Do the same, and join again while the other ranks are late: a test's time-out
+ * may be short for the sake of what comes later. */
+int trainer_join_patiently(void);
 /* Leave, and close the connection. */
 int trainer_leave(void);
 /* Fill all `next` with the values of the next step, commit it, and wait. */

@@ -6,6 +6,7 @@
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/lib/memory.h"
+#include "tests/lib/patience.h"
 #include "tests/lib/wire_device.h"
 #include <errno.h>
 #include <poll.h>
@@ -15,8 +16,6 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
-
-#define PATIENCE_MS 20000
 
 static void __attribute__((noreturn)) die(const char *what, const char *why)
 {

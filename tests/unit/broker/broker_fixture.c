@@ -156,7 +156,7 @@ int client_call(struct client *client, const struct request *request,
 
 	client_send(client, request, ++client->number);
 	while (!client_recv(client, ret, &code))
-		uv_run(&client->broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&client->broker->base.loop.uv);
 	return code;
 }
 

@@ -21,6 +21,7 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/loop_fixture.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

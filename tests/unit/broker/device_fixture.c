@@ -3,7 +3,7 @@
 void broker_await_driver(struct broker *self)
 {
 	while (self->store.devices.state == DEVICES_LOADING)
-		uv_run(&self->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&self->base.loop.uv);
 }
 
 void broker_load_driver(struct broker *self)

@@ -7,6 +7,7 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
+#include "tests/lib/patience.h"
 #include "tests/unit/fds_fixture.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -99,7 +100,7 @@ static void await_child(void)
 	struct pollfd fd = {.fd = listen_pipe[0], .events = POLLIN};
 	char byte;
 
-	cr_assert(eq(int, poll(&fd, 1, 10000), 1));
+	cr_assert(eq(int, poll(&fd, 1, PATIENCE_MS), 1));
 	cr_assert(eq(long, read(listen_pipe[0], &byte, 1), 1));
 }
 

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-TestSuite(ending, .timeout = 60);
+TestSuite(ending, .timeout = 300);
 
 static int pipe_[2];
 

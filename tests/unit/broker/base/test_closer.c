@@ -37,7 +37,7 @@ static void teardown(void)
 	closer_deinit(&closer);
 }
 
-TestSuite(closer, .timeout = 60, .init = setup, .fini = teardown);
+TestSuite(closer, .timeout = 300, .init = setup, .fini = teardown);
 
 Test(closer, tries_again_when_no_thread_can_be_made)
 {

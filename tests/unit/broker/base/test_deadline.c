@@ -4,6 +4,7 @@
  */
 #include "broker/base/deadline.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/loop_fixture.h"
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -145,7 +146,7 @@ Test(deadline, one_in_the_future_does_not_fire_early)
 	add(&f, 2, at + 1000000);
 	while (f.n_fired == 0) {
 		cr_assert(is_running(&f));
-		uv_run(&f.loop, UV_RUN_ONCE);
+		loop_step(&f.loop);
 	}
 	cr_expect(ge(u64, now_ms(), at));
 	cr_expect(eq(u32, f.n_fired, 1));

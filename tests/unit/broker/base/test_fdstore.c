@@ -6,6 +6,7 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/loop_fixture.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -279,7 +280,7 @@ Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 300)
 	cr_expect(zero(u32, n_on_room));
 	receive_stored(&keeper, n);
 	while (n_on_room == 0)
-		uv_run(&loop, UV_RUN_ONCE);
+		loop_step(&loop);
 	/* The queued messages arrive in order, without those that had become
 	 * obsolete. */
 	expect_text(&keeper, "FDSTOREREMOVE=1\nFDNAME=c1");
@@ -306,7 +307,7 @@ Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_lost, .timeout = 300)
 	close(keeper.fd);
 	keeper.fd = -1;
 	while (n_on_room == 0)
-		uv_run(&loop, UV_RUN_ONCE);
+		loop_step(&loop);
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
 	cr_expect(not(store.is_kept));
 	fdstore_stop(&store);

@@ -20,7 +20,7 @@ static void teardown(void)
 	board_close(&comm.board);
 }
 
-TestSuite(gather_look, .init = setup, .fini = teardown, .timeout = 30);
+TestSuite(gather_look, .init = setup, .fini = teardown, .timeout = 300);
 
 /* Numbers have 48 bits. */
 Test(gather_look, ends_whatever_number_a_rank_has_begun)

@@ -36,7 +36,7 @@ static uint32_t make_slot(uint64_t size)
 
 	while ((r = storage_make(&broker->store, &request, &slot, &err)) ==
 	       POOL_WAIT)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	must(r, &err);
 	return slot;
 }
@@ -89,7 +89,7 @@ static int submit(uint32_t shards, uint32_t full, struct seen *seen,
 static void wait_for(const struct seen *seen, uint32_t n)
 {
 	while (seen->n < n)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 }
 
 static void as(const char *how)
@@ -235,7 +235,7 @@ Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
 	for (int i = 0; i < 1000; i++)
 		must(submit(shards, full, &seen, &err), &err);
 	while (!engine->is_ready || !engine->unsent)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_assert(zero(u32, seen.n));
 	cr_assert(engine->unsent != engine->first, "some were sent");
 	engine_stop(engine);
@@ -265,7 +265,7 @@ Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
 	as("mute");
 	must(submit(shards, full, &seen, &err), &err);
 	while (engine->unsent)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	for (int i = 0; i < 5; i++)
 		let_watch_pass();
 	wait_for(&seen, 1);
@@ -282,7 +282,7 @@ Test(engine, an_idle_worker_may_be_silent_for_ever)
 	as("good");
 	must(engine_want(engine, &err), &err);
 	while (!engine->is_ready)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	let_watch_pass();
 	cr_expect(zero(u32, engine->watch_position), "an idle broker sleeps");
 	cr_expect(engine->worker != NULL);
@@ -306,7 +306,7 @@ Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
 	free_slot(shards);
 	free_slot(full);
 	while (broker->store.pools.n_chunks > 0)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	broker->base.config.warm_ms = 3600 * 1000;
 	full = make_slot(200);
 	must(submit(full, full, &seen, &err), &err);
@@ -378,7 +378,7 @@ Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
 	as("mute");
 	open_comm(&seen);
 	while (!engine->is_ready || engine->unsent)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	for (int i = 1; i < 5 + COMM_MINUTES; i++)
 		let_watch_pass();
 	cr_assert(engine->worker->cause.code == 0);

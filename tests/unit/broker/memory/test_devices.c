@@ -78,7 +78,7 @@ Test(devices, who_needs_the_driver_has_it_loaded_at_once)
 	/* The request does not wait for the deadline. */
 	cr_expect(zero(u32, broker->store.devices.put_off));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
 }

@@ -6,6 +6,7 @@
 #include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/loop_fixture.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -417,7 +418,7 @@ static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 
 	while ((r = pool_seal_bundle(&broker->store.pools, bundle, err)) ==
 	       POOL_WAIT)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	return r;
 }
 

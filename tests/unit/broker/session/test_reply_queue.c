@@ -8,6 +8,7 @@
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/loop_fixture.h"
 #include <errno.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -126,7 +127,7 @@ Test(reply_queue, a_deadline_sends_what_waited_for_the_reader)
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
 	read_reply(1, 1);
 	while (!reply_queue_is_empty(&queue))
-		uv_run(&loop, UV_RUN_ONCE);
+		loop_step(&loop);
 	read_reply(2, 1);
 }
 

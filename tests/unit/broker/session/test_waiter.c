@@ -52,7 +52,7 @@ static void setup(void)
 	client_send(&first, &mine, ++first.number);
 	cr_assert(zero(int, client_ask(&second, &theirs)));
 	while (first.session->n_waiting)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_assert(zero(int, receive(&first)));
 }
 
@@ -124,7 +124,7 @@ Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 	cr_assert(zero(int, client_ask(&second, &theirs)), "%s",
 		  second.sentence);
 	while (first.session->n_waiting)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_assert(zero(int, receive(&first)));
 }
 

@@ -59,7 +59,7 @@ int client_share_reply(struct client *client, const struct sharing *sharing,
 
 	client_send_share(client, sharing);
 	while (!client_recv(client, ret, &code))
-		uv_run(&client->broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&client->broker->base.loop.uv);
 	return code;
 }
 

@@ -298,7 +298,7 @@ static int receive(struct client *client)
 	int code;
 
 	while (!client_recv(client, &reply, &code))
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	reply_deinit(&reply);
 	return code;
 }
@@ -306,7 +306,7 @@ static int receive(struct client *client)
 static void finish_works(void)
 {
 	while (broker->store.pools.n_works || broker->store.pools.n_chunks)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 }
 
 Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)

@@ -230,7 +230,7 @@ Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 	cr_expect(not(client_recv(&alice, &reply, &code)));
 	cr_expect(zero(int, client_ask(&bob, &ping)));
 	while (!client_recv(&alice, &reply, &code))
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	reply_deinit(&reply);
 	cr_expect(eq(u64, broker->store.n_evicted, 1));

@@ -23,7 +23,7 @@ TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 300);
 static void run_until_no_chunks(void)
 {
 	while (broker->store.pools.n_chunks > 0)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 }
 
 static void expect_nothing_left(void)
@@ -40,7 +40,7 @@ static void expect_nothing_left(void)
 	cr_expect(zero(u32,
 		       catalog_n_live(&broker->store.catalog, SECTION_SLOT)));
 	while (pools_device_size(&broker->store.pools, &gpu) > 0)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 }
 
 static const struct chunk_record *chunk_of(const struct slot_ref *ref)
@@ -343,7 +343,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	client_close(&alice);
 	/* A thread may still look at it. */
 	while (broker->store.pools.n_works > 0)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(zero(i64, recv(ends[1], &(char){0}, 1, 0)));
 	close(ends[1]);
 	expect_nothing_left();
@@ -390,7 +390,7 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 	cr_assert(zero(int, client_get_trusted(&bob, "y", 1000, &got)));
 	client_close(&alice);
 	while (broker->sessions.n > 1)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(eq(u64, broker->store.n_tainted, 1500));
 	cr_expect(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
 		     2));

@@ -85,7 +85,7 @@ static void expect_done(void)
 	int code = 1;
 
 	while (!is_answered(&code))
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(zero(int, code), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, broker->sessions.waiters.n));
@@ -287,7 +287,7 @@ Test(unshare, devices_are_looked_after_ever_more_rarely)
 	client_release_at(&bob, &ref, 1, 5);
 	begin_wait();
 	while (broker->store.limbo.fence_ms < 16)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+		loop_step(&broker->base.loop.uv);
 	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&bob, 1, 5);
 	expect_done();
