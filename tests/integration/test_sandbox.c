@@ -44,17 +44,7 @@ static void start(const char *config)
 
 static bool log_has(const char *text)
 {
-	char path[64], line[512];
-	bool is_found = false;
-	FILE *file;
-
-	snprintf(path, sizeof(path), "%s/log", broker.dir);
-	file = fopen(path, "re");
-	cr_assert(file != NULL);
-	while (!is_found && fgets(line, sizeof(line), file))
-		is_found = strstr(line, text) != NULL;
-	fclose(file);
-	return is_found;
+	return daemon_log_has(&broker, text);
 }
 
 static struct fsdp_client *connect_client(void)
@@ -177,20 +167,23 @@ Test(sandbox, is_kept_by_a_reload_which_says_so)
  * folder, and have the configuration read again. */
 static int reload_from_elsewhere(char report[FSDP_RELOAD_REPORT_SIZE])
 {
-	char elsewhere[] = "/tmp/fsdpd-elsewhere-XXXXXX", path[128];
+	char elsewhere[] = "/tmp/fsdpd-elsewhere-XXXXXX";
+	char folder[64], path[128];
 	struct fsdp_client *client = connect_client();
 	int fd = mkstemp(elsewhere);
 	int r;
 
 	cr_assert(ge(int, fd, 0));
 	close(fd);
-	snprintf(path, sizeof(path), "%s/conf.d", broker.dir);
-	cr_assert(zero(int, mkdir(path, 0700)));
-	snprintf(path, sizeof(path), "%s/conf.d/site.conf", broker.dir);
+	snprintf(folder, sizeof(folder), "%s/conf.d", broker.dir);
+	cr_assert(zero(int, mkdir(folder, 0700)));
+	snprintf(path, sizeof(path), "%s/site.conf", folder);
 	cr_assert(zero(int, symlink(elsewhere, path)));
 	r = fsdp_reload(client, report, FSDP_RELOAD_REPORT_SIZE);
 	fsdp_close(client);
 	unlink(elsewhere);
+	unlink(path);
+	rmdir(folder);
 	return r;
 }
 

@@ -468,6 +468,12 @@ Test(share, whose_memory_it_is_can_be_seen)
 	must(fsdp_list(sharing.client, "t/", note_shared, seen) == 0);
 	cr_expect(eq(int, (int)seen[0], FSDP_SHARED_LEGACY));
 	cr_expect(eq(int, (int)seen[1], FSDP_SHARED_DONATED));
+	cr_expect(daemon_shows(&sharing.daemon, "ls t/a", "legacy"));
+	cr_expect(daemon_shows(&sharing.daemon, "ls t/b", "donated"));
+	cr_expect(daemon_shows(&sharing.daemon, "stat t/a",
+			       "legacy: the memory ends with the process"));
+	cr_expect(daemon_shows(&sharing.daemon, "stat t/b",
+			       "donated: a process made the memory"));
 	must(fsdp_status(sharing.client, note_value, values, NULL) == 0);
 	cr_expect(eq(u64, values[0], 2));
 	cr_expect(eq(u64, values[1], SHARED_SIZE + gpu_nth(0)->granularity));

@@ -56,6 +56,9 @@ Test(stream_death, waiters_of_a_dead_producer_go_on_and_are_told)
 	cr_assert(zero(
 		int, fsdp_list(stage.client, "t/a", note_taint, &is_tainted)));
 	cr_expect(is_tainted);
+	cr_expect(daemon_shows(&stage.daemon, "ls t/a", " (tainted)"));
+	cr_expect(daemon_shows(&stage.daemon, "stat t/a",
+			       "tainted    its writer died"));
 	is_tainted = false;
 	cr_assert(zero(int, fsdp_who(stage.client, "t/a", note_held_taint,
 				     &is_tainted)));

@@ -180,6 +180,18 @@ static void open_devices(struct daemon *daemon)
 	setenv("FAKECUDA_DEVICES", "8", 1);
 }
 
+static void remove_directory(const struct daemon *daemon)
+{
+	static const char *const names[] = {"sock", "conf", "log"};
+	char path[64];
+
+	for (size_t i = 0; i < 3; i++) {
+		snprintf(path, sizeof(path), "%s/%s", daemon->dir, names[i]);
+		(void)unlink(path);
+	}
+	(void)rmdir(daemon->dir);
+}
+
 static void close_devices(struct daemon *daemon)
 {
 	DIR *dir = *daemon->devices ? opendir(daemon->devices) : NULL;
@@ -193,6 +205,49 @@ static void close_devices(struct daemon *daemon)
 	unsetenv("FAKECUDA_DIR");
 }
 
+/* --- tests that end without their teardown -------------------------------- */
+
+#define MAX_STARTED 16
+
+/* Daemons that this process has started and not stopped. */
+static struct daemon started[MAX_STARTED];
+static pid_t starter;
+
+static void remove_started(void)
+{
+	for (int i = 0; i < MAX_STARTED && getpid() == starter; i++) {
+		if (!*started[i].dir)
+			continue;
+		remove_directory(&started[i]);
+		close_devices(&started[i]);
+	}
+}
+
+/* A test that is skipped or fails ends without its teardown. */
+static void note_started(const struct daemon *daemon)
+{
+	int i = 0;
+
+	if (!starter) {
+		starter = getpid();
+		(void)atexit(remove_started);
+	}
+	while (i < MAX_STARTED && *started[i].dir)
+		i++;
+	if (i < MAX_STARTED)
+		started[i] = *daemon;
+}
+
+static void note_stopped(const struct daemon *daemon)
+{
+	for (int i = 0; i < MAX_STARTED; i++) {
+		if (strcmp(started[i].dir, daemon->dir) == 0)
+			*started[i].dir = '\0';
+	}
+}
+
+/* --- starting and stopping ------------------------------------------------ */
+
 void daemon_start_with(struct daemon *daemon,
 		       const struct daemon_options *options)
 {
@@ -201,6 +256,7 @@ void daemon_start_with(struct daemon *daemon,
 	if (!mkdtemp(daemon->dir))
 		give_up(daemon, "mkdtemp: %s", strerror(errno));
 	open_devices(daemon);
+	note_started(daemon);
 	snprintf(daemon->socket, sizeof(daemon->socket), "%s/sock",
 		 daemon->dir);
 	daemon_write_config(daemon, options->config);
@@ -230,18 +286,6 @@ void daemon_restart(struct daemon *daemon)
 	launch(daemon, &options);
 }
 
-static void remove_directory(const struct daemon *daemon)
-{
-	static const char *const names[] = {"sock", "conf", "log"};
-	char path[64];
-
-	for (size_t i = 0; i < 3; i++) {
-		snprintf(path, sizeof(path), "%s/%s", daemon->dir, names[i]);
-		(void)unlink(path);
-	}
-	(void)rmdir(daemon->dir);
-}
-
 void daemon_stop(struct daemon *daemon)
 {
 	int status = 0;
@@ -257,6 +301,7 @@ void daemon_stop(struct daemon *daemon)
 	if (*daemon->dir) {
 		remove_directory(daemon);
 		close_devices(daemon);
+		note_stopped(daemon);
 	}
 	*daemon->dir = '\0';
 }
@@ -318,6 +363,51 @@ void daemon_kill_broker(struct daemon *daemon)
 
 	kill(pid, SIGKILL);
 	daemon_wait_death(daemon, pid);
+}
+
+static bool has_line(FILE *file, const char *text)
+{
+	char line[512];
+	bool is_found = false;
+
+	while (fgets(line, sizeof(line), file))
+		is_found = is_found || strstr(line, text);
+	return is_found;
+}
+
+bool daemon_log_has(const struct daemon *daemon, const char *text)
+{
+	char path[64];
+	bool is_found;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/log", daemon->dir);
+	file = fopen(path, "re");
+	if (!file)
+		give_up(daemon, "cannot read %s", path);
+	is_found = has_line(file, text);
+	fclose(file);
+	return is_found;
+}
+
+bool daemon_shows(const struct daemon *daemon, const char *arguments,
+		  const char *text)
+{
+	const char *program = daemon_program();
+	int folder = (int)(strrchr(program, '/') - program);
+	char command[2 * PATH_MAX];
+	bool is_found;
+	FILE *file;
+
+	snprintf(command, sizeof(command), "%.*s/fsdpctl --socket %s %s",
+		 folder, program, daemon->socket, arguments);
+	file = popen(command, "re");
+	if (!file)
+		give_up(daemon, "cannot start %s", command);
+	is_found = has_line(file, text);
+	if (pclose(file) != 0)
+		give_up(daemon, "%s failed", command);
+	return is_found;
 }
 
 const char *daemon_socket(const struct daemon *daemon)

@@ -61,4 +61,12 @@ void daemon_wait_death(struct daemon *daemon, pid_t broker_pid);
 /* Returns the process that serves: the supervisor's child if there is one. */
 pid_t daemon_broker_pid(const struct daemon *daemon);
 
+/* Has a line of its log this part? */
+bool daemon_log_has(const struct daemon *daemon, const char *text);
+
+/* Does fsdpctl, which is next to the test's own program, print a line with this
+ * part? It must succeed. */
+bool daemon_shows(const struct daemon *daemon, const char *arguments,
+		  const char *text);
+
 const char *daemon_socket(const struct daemon *daemon);
