@@ -1,5 +1,5 @@
 /*
- * Kill and failure points, in the builds for tests only.
+ * Kill, stop and failure points, in the builds for tests only.
  *
  * The environment is read at each passage: a test changes it for a child it
  * starts. The log is opened once, since sweeps pass some 100,000 points.
@@ -121,6 +121,8 @@ void failpoint(const char *name)
 	log_name(name);
 	if (follow_plan("FSDP_KILL_PLAN", name, unused))
 		(void)raise(SIGKILL);
+	if (follow_plan("FSDP_STOP_PLAN", name, unused))
+		(void)raise(SIGSTOP);
 	if (!place || strcmp(place, name) != 0)
 		return;
 	if (token && unlink(token) < 0)

@@ -54,6 +54,7 @@ static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 
 	if (end_ns > until_ns)
 		end_ns = until_ns;
+	failpoint("bell.spins");
 	do {
 		bool is_beside = wait->is_beside(wait->data);
 

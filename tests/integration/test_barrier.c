@@ -68,27 +68,6 @@ static int meet_until_told(void)
 	return rank_note(r);
 }
 
-/* Wait until the rank sleeps in the kernel, in the only system call that a
- * barrier makes. */
-static void await_asleep(uint32_t rank)
-{
-	char path[64], line[64] = "";
-	FILE *file;
-	long call;
-
-	(void)snprintf(path, sizeof(path), "/proc/%d/syscall",
-		       (int)ranks.actors[rank].pid);
-	do {
-		sched_yield();
-		file = fopen(path, "re");
-		cr_assert(ne(ptr, file, NULL));
-		if (!fgets(line, sizeof(line), file))
-			line[0] = '\0';
-		(void)fclose(file);
-		call = strtol(line, NULL, 10);
-	} while (line[0] < '0' || line[0] > '9' || call != SYS_futex);
-}
-
 /* --- meeting ------------------------------------------------------------- */
 
 static int meet_often(void)
@@ -181,8 +160,7 @@ static void begin_and_sleep(uint32_t n)
 {
 	for (uint32_t i = 0; i < n; i++)
 		actor_begin(&ranks.actors[i], meet);
-	for (uint32_t i = 0; i < n; i++)
-		await_asleep(i);
+	ranks_await_still(&ranks, n);
 }
 
 Test(barrier, who_sleeps_is_told_of_a_death_by_name)
@@ -227,7 +205,8 @@ Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
 		crew_start_mortal(3, &DEFAULTS);
-		expect_death_is_told(points[i], 2, meet_until_told);
+		(void)expect_death_is_told(&(struct death){points[i], 2, NULL},
+					   meet_until_told);
 	}
 }
 

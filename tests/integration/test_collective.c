@@ -186,21 +186,39 @@ static int make_large_calls_until_told(void)
 	return rank_note(r);
 }
 
-Test(collective, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+static void kill_at_each_point(const char *held_at)
 {
 	static const char *const points[] = {"exchange.filled", "box.put",
 					     "exchange.copied", "box.taken",
 					     "bell.counted",    "bell.bumped"};
+	uint32_t n_held = 0;
 
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
-		for (unsigned int n = 1; n <= 7; n += 6) {
+		for (unsigned int n = 1; n <= (held_at ? 1 : 7); n += 6) {
 			crew_start_mortal(3, &DEFAULTS);
-			expect_death_is_told(points[i], n,
-					     make_large_calls_until_told);
+			n_held += expect_death_is_told(
+				&(struct death){points[i], n, held_at},
+				make_large_calls_until_told);
 		}
 	}
+	cr_assert(!held_at || n_held > 0);
+}
+
+Test(collective, who_sleeps_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(NULL);
+}
+
+Test(collective, who_spins_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(SPINNING);
+}
+
+Test(collective, who_copies_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point("exchange.copied");
 }
 
 Test(collective, a_late_rank_is_named_to_all)

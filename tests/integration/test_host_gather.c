@@ -83,24 +83,43 @@ static int test0_until_whole(void)
 
 /* The rank has begun; has the lock; has a piece, before and after the copy; has
  * copied the last one, and told nobody; has resharded, and told nobody. */
-Test(host_gather, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+static void kill_at_each_point(const char *held_at)
 {
 	static const char *const points[] = {
 		"gathers.ordered",   "gathers.locked",     "pieces.opened",
 		"host_gather.taken", "host_gather.copied", "host_gather.done",
 		"gathers.ended"};
+	uint32_t n_held = 0;
 
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
 		crew_start_mortal(2, &CREW);
 		cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-		expect_death_is_told(points[i], 3, use_until_told);
+		n_held += expect_death_is_told(
+			&(struct death){points[i], held_at ? 1 : 3, held_at},
+			use_until_told);
 	}
+	cr_assert(!held_at || n_held > 0);
 	/* The next run has the committed values. */
 	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 	cr_assert(zero(int, ranks_run(&ranks, await0)));
+}
+
+Test(host_gather, who_sleeps_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(NULL);
+}
+
+Test(host_gather, who_spins_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(SPINNING);
+}
+
+Test(host_gather, who_copies_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point("host_gather.taken");
 }
 
 Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)

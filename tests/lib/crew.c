@@ -5,14 +5,12 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
 #define LITTLE "[memory]\nmemory_max = 16M\nchunk_min = 16M\nchunk_max = 16M\n"
 
 struct ranks ranks;
 static uint64_t live_before; /* bytes, before any rank joined */
-static char plan[64];        /* file with the deaths of the mortal rank */
 
 static const char *live(void)
 {
@@ -24,7 +22,6 @@ static void start_broker(const struct daemon_options *options)
 	daemon_start_with(&daemon_, options);
 	client = connect_to(&daemon_, 0);
 	live_before = status_value(client, live());
-	(void)snprintf(plan, sizeof(plan), "%s/rank_plan", daemon_.dir);
 }
 
 void crew_setup(void)
@@ -38,10 +35,25 @@ void crew_setup_supervised(void)
 					      .config = CONFIG});
 }
 
+/* The file with the failpoint at which a rank stops. */
+static const char *plan_of(uint32_t rank)
+{
+	static char path[64];
+
+	(void)snprintf(path, sizeof(path), "%s/plan_%u", daemon_.dir, rank);
+	return path;
+}
+
+static void drop_plans(void)
+{
+	for (uint32_t rank = 0; rank < ranks.n; rank++)
+		plan_drop(plan_of(rank));
+}
+
 void crew_teardown(void)
 {
 	ranks_stop(&ranks);
-	(void)unlink(plan);
+	drop_plans();
 	client_teardown();
 }
 
@@ -71,37 +83,64 @@ void crew_start(uint32_t n, const struct crew *crew)
 
 static int become_mortal(void)
 {
-	return setenv("FSDP_KILL_PLAN", plan, 1);
+	return setenv("FSDP_STOP_PLAN", plan_of(rank_self()), 1);
 }
 
-/* The rank reads the variable when the library passes the first failpoint. */
 void crew_start_mortal(uint32_t n, const struct crew *crew)
 {
 	start_ranks(n, crew);
-	cr_assert(zero(int, rank_run(&ranks, n - 1, become_mortal)));
-	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&ranks, become_mortal)));
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join_patiently)));
 }
 
-void expect_death_is_told(const char *point, unsigned int n, actor_fn *fn)
+/* Returns how many of the other ranks are held. */
+static uint32_t begin_and_hold(const struct death *death, actor_fn *fn)
 {
-	uint32_t last = ranks.n - 1;
+	uint32_t last = ranks.n - 1, n_held = 0;
+
+	plan_death(plan_of(last), death->point, death->n);
+	for (uint32_t rank = 0; death->held_at && rank < last; rank++)
+		plan_death(plan_of(rank), death->held_at, 1);
+	ranks_begin(&ranks, fn);
+	ranks_await_still(&ranks, ranks.n);
+	cr_assert(death->held_at || plan_is_done(plan_of(last)), "%s",
+		  death->point);
+	for (uint32_t rank = 0; death->held_at && rank < last; rank++)
+		n_held += plan_is_done(plan_of(rank));
+	drop_plans();
+	return n_held;
+}
+
+/* Those that were held go on when the session of the dead one has ended. */
+static void kill_last(uint32_t rank)
+{
+	uint64_t n_sessions = status_value(client, "sessions");
+
+	must(kill(ranks.actors[rank].pid, SIGKILL) == 0);
+	cr_assert(eq(int, actor_end(&ranks.actors[rank]), -ECHILD));
+	actor_kill(&ranks.actors[rank]);
+	cr_assert(status_await(client, "sessions", n_sessions - 1));
+	for (uint32_t i = 0; i < rank; i++)
+		must(kill(ranks.actors[i].pid, SIGCONT) == 0);
+}
+
+uint32_t expect_death_is_told(const struct death *death, actor_fn *fn)
+{
+	uint32_t last = ranks.n - 1, n_held;
 	char name[32];
 
 	(void)snprintf(name, sizeof(name), "rank %u (pid ", last);
-	plan_death(plan, point, n);
-	for (uint32_t rank = 0; rank <= last; rank++)
-		actor_begin(&ranks.actors[rank], fn);
-	cr_assert(eq(int, actor_end(&ranks.actors[last]), -ECHILD), "%s",
-		  point);
-	actor_kill(&ranks.actors[last]);
+	n_held = begin_and_hold(death, fn);
+	kill_last(last);
 	for (uint32_t rank = 0; rank < last; rank++) {
 		cr_assert(
 			eq(int, actor_end(&ranks.actors[rank]), -ECONNABORTED),
-			"%s", point);
+			"%s", death->point);
 		assert_says(rank, name);
 		assert_says(rank, "died");
 	}
 	ranks_stop(&ranks);
+	return n_held;
 }
 
 int crew_leave_comm(void)

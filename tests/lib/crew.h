@@ -25,12 +25,27 @@ void crew_use_little_memory(void);
 
 /* Start ranks that have joined "test" with the options and layers of `crew`. */
 void crew_start(uint32_t n, const struct crew *crew);
-/* Do the same. The last rank can die at a failpoint. */
+/* Do the same. Each rank can be stopped at a failpoint. */
 void crew_start_mortal(uint32_t n, const struct crew *crew);
-/* Run `fn` in all ranks. The mortal one must die at the n-th passage of the
- * failpoint from now on, and the others must return -ECONNABORTED, with a
- * sentence that names it. Stops the ranks. */
-void expect_death_is_told(const char *point, unsigned int n, actor_fn *fn);
+
+/* How the last rank dies, and what the others do meanwhile. */
+struct death {
+	/* It dies at the n-th passage of this failpoint from now on. */
+	const char *point;
+	unsigned int n;
+	/* The others are held at this failpoint until the broker has noticed
+	 * the death. If that keeps the last rank from its own failpoint, it
+	 * dies asleep: it most probably passes it once. NULL: the others
+	 * sleep. */
+	const char *held_at;
+};
+/* A rank is held before it spins in a wait. */
+#define SPINNING "bell.spins"
+
+/* Run `fn` in all ranks. One must die so, and the others must return
+ * -ECONNABORTED, with a sentence that names it. Stops the ranks. Returns how
+ * many were held. */
+uint32_t expect_death_is_told(const struct death *death, actor_fn *fn);
 
 /* Returns the sentence that the rank received last. */
 const char *sentence(uint32_t rank);

@@ -10,8 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#define PATIENCE_MS 20000
+#include <sys/syscall.h>
 
 static struct {
 	uint32_t rank, world;
@@ -77,6 +76,51 @@ int ranks_run(struct ranks *ranks, actor_fn *fn)
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn)
 {
 	return actor_run(&ranks->actors[rank], fn);
+}
+
+/* Returns a number that grows when the process runs, or -1 if it is neither
+ * stopped nor asleep on a futex. */
+static long read_sleeps(pid_t pid)
+{
+	char path[64], line[128], state = '?';
+	long call = -1, n = -1;
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/syscall", (int)pid);
+	file = fopen(path, "re");
+	must(file);
+	if (fscanf(file, "%ld", &call) != 1)
+		call = -1;
+	(void)fclose(file);
+	(void)snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	file = fopen(path, "re");
+	must(file);
+	while (fgets(line, sizeof(line), file)) {
+		(void)sscanf(line, "State: %c", &state);
+		(void)sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+	}
+	(void)fclose(file);
+	return state == 'T' || (state == 'S' && call == SYS_futex) ? n : -1;
+}
+
+/* Ranks that have not run from one look at all to the next one were still at
+ * the same time. A wait of the library wakes up every now and then, so the next
+ * look comes at once. */
+void ranks_await_still(const struct ranks *ranks, uint32_t n)
+{
+	long last[RANKS_MAX] = {0}, now;
+	bool are_still = false;
+
+	while (!are_still) {
+		are_still = true;
+		for (uint32_t i = 0; i < n; i++) {
+			now = read_sleeps(ranks->actors[i].pid);
+			are_still = are_still && now >= 0 && now == last[i];
+			last[i] = now;
+			if (now < 0)
+				nap_ms(1);
+		}
+	}
 }
 
 uint32_t rank_self(void)

@@ -37,6 +37,10 @@ void ranks_end(struct ranks *ranks);
 /* Run `fn` in one rank. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
+/* Wait until the first `n` ranks all sleep in waits of the library or are
+ * stopped, at the same time. So none of them will wake another. */
+void ranks_await_still(const struct ranks *ranks, uint32_t n);
+
 /* The sentence that the rank received last has this part. */
 #define assert_says(rank, what)                                                \
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \

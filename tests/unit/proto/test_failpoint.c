@@ -86,6 +86,28 @@ Test(point, kills_at_the_planned_passages_one_after_the_other)
 	cr_assert(zero(int, pass_in_child("c")));
 }
 
+Test(point, stops_at_the_planned_passage_until_it_is_continued)
+{
+	char path[] = "/tmp/point-XXXXXX";
+	int fd = mkstemp(path), status;
+	pid_t pid;
+
+	cr_assert(eq(sz, (size_t)write(fd, "a.b 1\n", 6), 6));
+	close(fd);
+	setenv("FSDP_STOP_PLAN", path, 1);
+	pid = fork();
+	if (pid == 0) {
+		failpoint("a.b");
+		_exit(7);
+	}
+	cr_assert(eq(int, waitpid(pid, &status, WUNTRACED), pid));
+	cr_assert(WIFSTOPPED(status));
+	cr_assert(ne(int, access(path, F_OK), 0));
+	cr_assert(zero(int, kill(pid, SIGCONT)));
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_assert(eq(int, WEXITSTATUS(status), 7));
+}
+
 Test(point, fails_the_passage_that_is_numbered)
 {
 	setenv("FSDP_FAIL_AT", "a.b:2:ENOMEM", 1);
