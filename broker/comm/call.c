@@ -2,6 +2,7 @@
 #include "broker/base/deadline.h"
 #include "broker/comm/comm.h"
 #include "broker/comm/group.h"
+#include <assert.h>
 #include <stddef.h>
 
 void calls_append(struct calls *calls, struct call *call)
@@ -18,6 +19,7 @@ void calls_remove(struct calls *calls, struct call *call)
 	struct call *prev = NULL, *at = calls->first;
 
 	while (at != call) {
+		assert(at);
 		prev = at;
 		at = at->next;
 	}

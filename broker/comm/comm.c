@@ -223,6 +223,8 @@ bool comm_is_over(const struct comm *comm)
 /* The rank is gone; what that means for the run is up to the caller. */
 static void part(struct comm *comm, uint32_t rank)
 {
+	/* A rank that has left has no session by which to find it. */
+	assert(!comm->ranks[rank].has_left && comm->n_left < comm->n_joined);
 	comm->ranks[rank].session = NULL;
 	comm->ranks[rank].has_left = true;
 	comm->n_left++;

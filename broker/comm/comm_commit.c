@@ -7,6 +7,7 @@
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
+#include <assert.h>
 #include <errno.h>
 
 uint64_t comm_committed(const struct comm *comm)
@@ -107,6 +108,7 @@ static void complete_commit(struct comm *comm)
 	struct group *group = comm->first_group;
 	uint64_t step = comm->committing;
 
+	assert(step > comm->step);
 	catalog_commit(catalog);
 	failpoint("comm.committing");
 	for (; group; group = group->next) {

@@ -7,6 +7,7 @@
 #include "broker/engine/engine.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,6 +121,7 @@ bool comm_worker_has_compared(struct comm *comm)
 
 static void run(struct comm *comm)
 {
+	assert(comm->state == COMM_JOINING && comm->is_at_worker);
 	comm->state = COMM_RUNNING;
 	comm_wake(comm);
 }
@@ -260,6 +262,8 @@ bool comm_worker_is_turn(struct group *group, uint64_t turn)
 
 void comm_worker_end_turn(struct comm *comm)
 {
+	/* A turn is taken before it ends. */
+	assert(comm->n_submitted < comm->n_begun);
 	comm->n_submitted++;
 	/* The next number may belong to the other list. */
 	if (comm_worker_is_bound(comm))

@@ -9,6 +9,7 @@
 #include "broker/comm/group.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -99,8 +100,9 @@ void gathers_on_commit(struct comm *comm)
 {
 	struct gather *gather;
 
-	/* No rank has a gather open: those that are left still run. */
 	while ((gather = gathers_first(comm))) {
+		/* No rank has it open: its job still runs. */
+		assert(gather->ended == comm_all(comm));
 		if (!gather->is_ticket_freed)
 			limiter_free_ticket(comm->limiter, gather->ticket,
 					    !gather->n_mesh);

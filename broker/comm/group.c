@@ -55,6 +55,7 @@ static void unlink_group(struct group *group)
 		comm->first_group = group->next;
 	if (comm->last_group == group)
 		comm->last_group = prev;
+	assert(comm->n_groups > 0);
 	comm->n_groups--;
 }
 
@@ -94,6 +95,7 @@ int group_make(struct comm *comm, const char *name, uint64_t id,
 
 	if (!group)
 		return error_nomem(err, "a group");
+	assert(!group_find_id(comm->comms, id));
 	snprintf(group->name, sizeof(group->name), "%s", name);
 	group->comm = comm;
 	group->since_ms = now_ms();
@@ -167,6 +169,7 @@ void group_withdraw(struct group *group, const struct error *why)
 {
 	assert(group_is_registering(group) && why->code < 0);
 	group->refusal = *why;
+	assert(group->comm->n_registering > 0);
 	group->comm->n_registering--;
 	end(group);
 	comm_wake(group->comm);
@@ -235,7 +238,7 @@ void group_commit(struct group *group, uint64_t step)
 	struct catalog *catalog = &group->comm->comms->store->catalog;
 	struct group_record *record = catalog_group(catalog, group->record);
 
-	assert(group->is_ready);
+	assert(group->is_ready && step > group->step);
 	group->side = !group->side;
 	group->step = step;
 	catalog_set(catalog, record->side, group->side);
@@ -274,6 +277,7 @@ void groups_on_late(struct comm *comm)
 	struct error why = ERROR_NULL;
 	char missing[RANK_TEXT];
 
+	assert(late); /* its deadline has expired */
 	if (late->registered == comm_all(comm)) {
 		error_set(&why, -ENOMEM,
 			  "there was no memory for group '%s' within %d ms: "

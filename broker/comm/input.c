@@ -78,6 +78,7 @@ static void release(struct group *group, uint32_t rank)
 
 	if (!group->inputs[rank])
 		return;
+	assert(comm->ranks[rank].n_inputs > 0);
 	(void)slot_unpin(comm->comms->store, group->inputs[rank]);
 	group->inputs[rank] = 0;
 	comm->ranks[rank].n_inputs--;
@@ -134,6 +135,7 @@ bool input_is_kept(const struct comm *comm, uint32_t slot)
 /* Take the last one out, and unpin it. */
 static void release_last(struct comm *comm, struct run_rank *who)
 {
+	assert(who->n_inputs > 0);
 	catalog_set(&comm->comms->store->catalog, who->n_inputs,
 		    who->n_inputs - 1);
 	(void)slot_unpin(comm->comms->store, who->inputs[who->n_inputs]);

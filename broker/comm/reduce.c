@@ -8,6 +8,7 @@
 #include "broker/tensor/store.h"
 #include "collective/divide.h"
 #include "proto/error.h"
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -281,6 +282,8 @@ void reduction_release_inputs(struct reduction *reduction)
 	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
 		if (!reduction->inputs[rank])
 			continue;
+		/* It counts from input_add() on. */
+		assert(comm->ranks[rank].n_inputs > 0);
 		(void)slot_unpin(comm->comms->store, reduction->inputs[rank]);
 		comm->ranks[rank].n_inputs--;
 	}

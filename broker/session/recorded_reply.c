@@ -49,6 +49,7 @@ static void forget(struct session *session, uint32_t place)
 		&session_record(session)->recorded_replies[place];
 	uint32_t size = blob_header(catalog, recorded_reply->blob)->size;
 
+	assert(recorded_reply->blob);
 	catalog_blob_release(catalog, recorded_reply->blob, size);
 	account_refund(session->holdings.account, ACCOUNT_QUEUE, size);
 	catalog_save(catalog, recorded_reply, sizeof(*recorded_reply));

@@ -3,6 +3,7 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/frame.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -65,6 +66,7 @@ static void drop_first(struct reply_queue *queue)
 {
 	struct queued_reply *reply = queue->first;
 
+	assert(reply && queue->last && !queue->last->next);
 	queue->first = reply->next;
 	if (!queue->first)
 		queue->last = NULL;
@@ -137,6 +139,7 @@ static int enqueue(struct reply_queue *queue, const struct frame *frame,
 		drop(queue, reply);
 		return error_errno(err, r, "cannot queue descriptors");
 	}
+	assert(!queue->first == !queue->last);
 	if (queue->last)
 		queue->last->next = reply;
 	else

@@ -18,6 +18,7 @@
 #include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -277,6 +278,8 @@ static void enlist(struct session *session, uint32_t index)
 		catalog_session(&session->sessions->store->catalog, index);
 	struct holdings *holdings = &session->holdings;
 
+	/* A record has one session. */
+	assert(!session->sessions->store->holdings[index]);
 	holdings->index = index;
 	holdings->credentials.uid = record->uid;
 	holdings->credentials.gid = record->gid;

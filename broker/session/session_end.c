@@ -21,6 +21,7 @@
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/timeline_file.h"
 #include "proto/failpoint.h"
+#include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -161,6 +162,7 @@ static void on_handle_closed(uv_handle_t *handle)
 {
 	struct session *session = handle->data;
 
+	assert(session->is_stopping && session->n_handles > 0);
 	if (--session->n_handles == 0)
 		free(session);
 }
@@ -209,10 +211,14 @@ static void finish(struct session *session)
 {
 	struct sessions *sessions = session->sessions;
 	struct catalog *catalog = &sessions->store->catalog;
+	const struct session_record *record = session_record(session);
 	uint64_t goodbye = session->goodbye;
 	struct peer *peer = session->peer;
 
 	failpoint("session.dropped");
+	/* What refers to the record is gone, so another session may have it. */
+	assert(!record->own.first && !record->grants.first);
+	assert(!record->first_bundle && !session->first_waiter);
 	peer_attach(session, NULL);
 	recorded_reply_forget_all(session);
 	catalog_release(catalog, SECTION_SESSION, session->holdings.index);
@@ -222,6 +228,7 @@ static void finish(struct session *session)
 	account_refund(session->holdings.account, ACCOUNT_REFS,
 		       (uint64_t)session->holdings.n_ref_pages *
 			       refs_page_size());
+	assert(sessions->n > 0);
 	sessions->n--;
 	if (session->is_watching)
 		events_unwatch(sessions->store);

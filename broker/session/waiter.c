@@ -49,6 +49,7 @@ static void queue_remove(struct waiters *waiters, struct waiter *waiter)
 {
 	struct waiter_queue *queue = waiter->queue;
 
+	assert(queue);
 	if (waiters->next_room == waiter)
 		waiters->next_room = waiter->next;
 	if (waiter->prev)
@@ -83,12 +84,14 @@ static void session_unlink(struct waiter *waiter)
 		waiter->session_next->session_prev = waiter->session_prev;
 }
 
-/* The waiter must no longer be in its session's list. */
 static void waiter_free(struct waiter *waiter)
 {
 	struct session *session = waiter->session;
 	struct sessions *sessions = session->sessions;
 
+	/* It is no longer in its session's list, and was counted. */
+	assert(session->first_waiter != waiter);
+	assert(session->n_waiting > 0 && sessions->waiters.n > 0);
 	if (waiter->queue)
 		queue_remove(&sessions->waiters, waiter);
 	if (waiter->position)

@@ -5,6 +5,7 @@
 #include "client/rank/host_group.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -53,6 +54,8 @@ void group_free(struct fsdp_group *group)
 	free(group);
 }
 
+/* A rank with an engine gets its memory mapped (adopt_one()), so if this fails,
+ * there are no streams of ours that would have to be released. */
 int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	      struct fsdp_tensor **ret, struct error *err)
 {
@@ -60,6 +63,7 @@ int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	int r = lazy_mapping_map(lazy_mapping, comm->client, ret, err);
 
 	if (r < 0) {
+		assert(!comm->engine);
 		comm_give_up(comm, err);
 		comm->failure = *err;
 	}
