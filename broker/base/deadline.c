@@ -11,19 +11,10 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define FIRST_CAPACITY 64
 /* Time limit of a round: other work waits for this long plus one callback. */
 #define ROUND_NS 250000
-
-uint64_t now_ms(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_BOOTTIME, &now);
-	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 static void put(struct deadlines *deadlines, size_t place,
 		const struct deadline *deadline)

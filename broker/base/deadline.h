@@ -9,6 +9,7 @@
  * the broker.
  */
 #pragma once
+#include "broker/base/clock.h"
 #include "broker/base/meter.h"
 #include "broker/base/pace.h"
 #include <stddef.h>
@@ -37,8 +38,6 @@ struct deadlines {
 	size_t n, capacity;
 	struct meter *meter; /* of the loop; NULL: nothing is measured */
 };
-
-uint64_t now_ms(void); /* CLOCK_BOOTTIME */
 
 /* `meter` is borrowed and may be NULL. */
 int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,

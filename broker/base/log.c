@@ -1,4 +1,5 @@
 #include "broker/base/log.h"
+#include "broker/base/clock.h"
 #include "proto/error.h"
 #include "proto/message_part.h"
 #include <stdarg.h>
@@ -7,6 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define LIMIT_MS 1000
 
 static char notes[MESSAGE_MAX_NOTE + 1];
 
@@ -61,6 +64,19 @@ static void drop_oldest(void)
 		memmove(notes, end + 1, strlen(end));
 	else
 		notes[0] = '\0';
+}
+
+bool log_limit_allows(struct log_limit *limit, uint32_t *ret_n_left_out)
+{
+	uint64_t now = now_ms();
+
+	if (limit->last_ms && now - limit->last_ms < LIMIT_MS) {
+		limit->n_left_out++;
+		return false;
+	}
+	*ret_n_left_out = limit->n_left_out;
+	*limit = (struct log_limit){.last_ms = now};
+	return true;
 }
 
 void log_note(enum log_level level, const char *format, ...)

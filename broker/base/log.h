@@ -3,6 +3,8 @@
  * shows for as long as the broker runs.
  */
 #pragma once
+#include <stdbool.h>
+#include <stdint.h>
 
 enum log_level {
 	LOG_LEVEL_ERROR = 3,
@@ -18,6 +20,16 @@ void log_set_level(enum log_level level);
  * journal. May be called on any thread. */
 void log_line(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* Of lines that clients can cause in a tight loop. */
+struct log_limit {
+	uint64_t last_ms;    /* 0: there was none */
+	uint32_t n_left_out; /* since the last line */
+};
+
+/* May a line be written now? At most one is in a second. If so, the caller
+ * writes it; *ret_n_left_out lines were left out before. */
+bool log_limit_allows(struct log_limit *limit, uint32_t *ret_n_left_out);
 
 /*
  * Write a line, and keep it as a note for the operator. The oldest notes are

@@ -169,21 +169,15 @@ void comm_release_record(struct comm *comm)
 	comm->record = 0;
 }
 
-/* A client can cause failures in a tight loop: log one line a second. */
 static void log_failure(const struct comm *comm)
 {
-	struct comms *comms = comm->comms;
-	uint64_t now = now_ms();
+	uint32_t n;
 
-	if (comms->logged_ms && now - comms->logged_ms < 1000) {
-		comms->n_unlogged++;
-		return;
-	}
-	log_line(LOG_LEVEL_INFO,
-		 "communicator '%s' failed: %s (%u more since the last line)",
-		 comm->name, comm->failure.msg, comms->n_unlogged);
-	comms->logged_ms = now;
-	comms->n_unlogged = 0;
+	if (log_limit_allows(&comm->comms->failures, &n))
+		log_line(LOG_LEVEL_INFO,
+			 "communicator '%s' failed: %s (%u more since the last "
+			 "line)",
+			 comm->name, comm->failure.msg, n);
 }
 
 void comm_fail(struct comm *comm, int code, const char *format, ...)

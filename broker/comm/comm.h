@@ -24,6 +24,7 @@
  * reduce.h: inputs and reductions.
  */
 #pragma once
+#include "broker/base/log.h"
 #include "broker/base/loop.h"
 #include "broker/catalog/catalog.h"
 #include "broker/comm/call.h"
@@ -147,9 +148,7 @@ struct comms {
 	struct deferred progress;
 	bool is_room_new; /* comms_on_room() was called */
 	struct group *groups[COMM_GROUP_BUCKETS]; /* all groups, hashed by id */
-	/* Time of the last log line about a failure. */
-	uint64_t logged_ms;
-	uint32_t n_unlogged;
+	struct log_limit failures;
 	/* Counters since the start. */
 	uint64_t n_failed, n_limited, n_unshards, n_commits;
 	struct gather_totals gathered; /* of runs that are over */

@@ -30,9 +30,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* Minimum interval between log lines about processes that died. */
-#define DEATH_LOG_MS 1000
-#define FDINFO_SIZE  1024
+#define FDINFO_SIZE 1024
 /* Delay of the first look for a process that could not be watched, and the
  * limit up to which it doubles. */
 #define FIRST_LOOK_MS 1000
@@ -55,11 +53,10 @@ static void log_death(const struct session *session)
 	const struct session_record *record = session_record(session);
 	struct sessions *sessions = session->sessions;
 	char end[PROCESS_END_SIZE];
+	uint32_t n;
 
-	if (sessions->death_logged_ms &&
-	    now_ms() - sessions->death_logged_ms < DEATH_LOG_MS)
+	if (!log_limit_allows(&sessions->deaths, &n))
 		return;
-	sessions->death_logged_ms = now_ms();
 	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
 	log_line(LOG_LEVEL_INFO,
 		 "process %u (%s) of uid %u %s without a goodbye (%llu so "

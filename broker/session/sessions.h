@@ -3,6 +3,7 @@
  */
 #pragma once
 #include "broker/base/base.h"
+#include "broker/base/log.h"
 #include "broker/session/listener.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
@@ -32,7 +33,7 @@ struct sessions {
 	uint32_t n; /* sessions; they are found by session_at() */
 	/* Sessions that are ending or have more pending bits to collect. */
 	struct deferred draining;
-	uint64_t death_logged_ms;
+	struct log_limit deaths;
 	/* Adopted sessions whose process could not be watched at once. */
 	uint32_t n_unwatched;
 	/* Counters since the start. */

@@ -3,7 +3,7 @@
  * the list of them.
  */
 #include "broker/tensor/channel.h"
-#include "broker/base/deadline.h"
+#include "broker/base/clock.h"
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/channel_lag.h"

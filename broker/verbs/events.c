@@ -1,6 +1,6 @@
 /* events: what happened to the names that a session may read. */
 #include "broker/tensor/events.h"
-#include "broker/base/deadline.h"
+#include "broker/base/clock.h"
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/verbs/verbs.h"

@@ -1,7 +1,7 @@
 /*
  * Inspecting the broker: ping, who, clients, status.
  */
-#include "broker/base/deadline.h"
+#include "broker/base/clock.h"
 #include "broker/broker.h"
 #include "broker/comm/gather_look.h"
 #include "broker/comm/run_board.h"
