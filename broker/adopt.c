@@ -23,13 +23,8 @@
 #include <errno.h>
 #include <unistd.h>
 
-bool broker_is_short(int r)
-{
-	return r == -ENOMEM || r == -EMFILE || r == -ENFILE;
-}
-
-/* The next start may have more of what lacked, and whoever keeps the memory
- * still has it. */
+/* The next start may have the memory or descriptors that this one lacked, and
+ * the fd store still has the files. */
 static int put_off(int r, struct error *err)
 {
 	return error_wrap(err, r,
@@ -64,7 +59,7 @@ static int adopt_files(struct broker *broker, struct error *err)
 			"only one of catalog and state table was kept");
 	}
 	r = catalog_adopt(&broker->store.catalog, catalog_fd, err);
-	if (broker_is_short(r))
+	if (error_is_short(r))
 		close(table_fd);
 	else if (r < 0)
 		end_runs(table_fd);
@@ -72,7 +67,7 @@ static int adopt_files(struct broker *broker, struct error *err)
 		return r;
 	r = table_open(&broker->store.table, table_fd, true, err);
 	if (r < 0) {
-		if (broker_is_short(r))
+		if (error_is_short(r))
 			catalog_put_off_adoption(&broker->store.catalog);
 		catalog_close(&broker->store.catalog);
 	}
@@ -107,7 +102,7 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 
 	r = adopt_files(broker, &cause);
 	*ret_is_adopted = r == 0;
-	if (broker_is_short(r)) {
+	if (error_is_short(r)) {
 		*err = cause;
 		return put_off(r, err);
 	}
@@ -239,7 +234,9 @@ int broker_adopt(struct broker *broker, struct error *err)
 		return drop_strays(broker, err);
 	if (r == 0)
 		r = adopt_records(broker, err);
-	if (is_adopted && broker_is_short(r)) {
+	if (r < 0)
+		comms_put_off(&broker->comms);
+	if (is_adopted && error_is_short(r)) {
 		catalog_put_off_adoption(&broker->store.catalog);
 		r = put_off(r, err);
 	}

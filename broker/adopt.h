@@ -3,18 +3,14 @@
  * keeps for it.
  */
 #pragma once
-#include <stdbool.h>
 
 struct broker;
 struct error;
 
-/* Memory or descriptors lacked: to start again later may go well. */
-bool broker_is_short(int r);
-
 /*
  * Open the catalog and the state table, and take over what an earlier broker
  * left. If that cannot be adopted, the broker starts empty and logs the cause;
- * but if memory or descriptors lack (broker_is_short()), it is left to the next
+ * but if memory or descriptors lack (error_is_short()), it is left to the next
  * start, and the call fails.
  */
 int broker_adopt(struct broker *broker, struct error *err);

@@ -181,7 +181,7 @@ static int run_broker(void)
 	if (r == 0)
 		return EXIT_SUCCESS;
 	(void)report(&err);
-	return broker_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE;
+	return error_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE;
 }
 
 /* The parent owns the socket, so connections wait there while the broker

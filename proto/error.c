@@ -109,3 +109,8 @@ int error_wrap(struct error *err, int code, const char *format, ...)
 	va_end(args);
 	return code;
 }
+
+bool error_is_short(int code)
+{
+	return code == -ENOMEM || code == -EMFILE || code == -ENFILE;
+}

@@ -8,6 +8,7 @@
  * memory needs no special case. Control characters become '?'.
  */
 #pragma once
+#include <stdbool.h>
 
 #define ERROR_MSG_SIZE 512
 
@@ -35,3 +36,6 @@ int error_errno(struct error *err, int code, const char *format, ...)
 /* Put what only this caller knows in front of the sentence; return `code`. */
 int error_wrap(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
+
+/* Memory or descriptors lacked: to try again later may go well. */
+bool error_is_short(int code);

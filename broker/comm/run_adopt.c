@@ -136,23 +136,14 @@ static void go_on(struct comm *comm, const struct sessions *sessions)
 	comm_wake(comm);
 }
 
-static void adopt(struct comms *comms, uint32_t run,
-		  const struct sessions *sessions)
+/* `comm`: NULL if it was not made. */
+static void end(struct comms *comms, uint32_t run, struct comm *comm,
+		const struct error *why)
 {
 	struct catalog *catalog = &comms->store->catalog;
-	struct error why = ERROR_NULL;
-	struct comm *comm = NULL;
 
-	if (!goes_on(comms, catalog_run(catalog, run))) {
-		catalog_release(catalog, SECTION_RUN, run);
-		return;
-	}
-	if (revive(comms, run, &comm, &why) == 0) {
-		go_on(comm, sessions);
-		return;
-	}
 	log_line(LOG_LEVEL_WARNING, "run %llu of a communicator ends: %s",
-		 (unsigned long long)catalog_run(catalog, run)->id, why.msg);
+		 (unsigned long long)catalog_run(catalog, run)->id, why->msg);
 	if (!comm) {
 		catalog_release(catalog, SECTION_RUN, run);
 		return;
@@ -162,17 +153,44 @@ static void adopt(struct comms *comms, uint32_t run,
 	comm_free(comm);
 }
 
-static void adopt_runs(struct comms *comms, const struct sessions *sessions)
+static int adopt(struct comms *comms, uint32_t run,
+		 const struct sessions *sessions, struct error *err)
+{
+	struct catalog *catalog = &comms->store->catalog;
+	struct error why = ERROR_NULL;
+	struct comm *comm = NULL;
+	int r;
+
+	if (!goes_on(comms, catalog_run(catalog, run))) {
+		catalog_release(catalog, SECTION_RUN, run);
+		return 0;
+	}
+	r = revive(comms, run, &comm, &why);
+	if (r == 0)
+		go_on(comm, sessions);
+	else if (error_is_short(r))
+		*err = why;
+	else
+		end(comms, run, comm, &why);
+	return error_is_short(r) ? r : 0;
+}
+
+static int adopt_runs(struct comms *comms, const struct sessions *sessions,
+		      struct error *err)
 {
 	const struct catalog *catalog = &comms->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_RUN);
+	int r = 0;
 
-	for (uint32_t i = 1; i <= n; i++) {
+	for (uint32_t i = 1; i <= n && r == 0; i++) {
 		if (catalog_run(catalog, i)->id)
-			adopt(comms, i, sessions);
+			r = adopt(comms, i, sessions, err);
 	}
+	if (r < 0)
+		return r;
 	verdicts_adopt(comms);
 	run_boards_drop_strays(comms->store);
+	return 0;
 }
 
 /* --- communicators ------------------------------------------------------- */
@@ -203,11 +221,20 @@ int comms_adopt(struct comms *comms, const struct sessions *sessions,
 	uint32_t n = catalog_n_touched(catalog, SECTION_COMM);
 	int r = comm_records_adopt(comms, err);
 
+	if (r == 0)
+		r = adopt_runs(comms, sessions, err);
 	if (r < 0)
 		return r;
-	adopt_runs(comms, sessions);
 	for (uint32_t i = 1; i <= n; i++)
 		keep_if_over(comms, i);
 	catalog_commit(catalog);
 	return 0;
+}
+
+void comms_put_off(struct comms *comms)
+{
+	while (comms->first) {
+		run_record_put_off(comms->first);
+		comm_free(comms->first);
+	}
 }

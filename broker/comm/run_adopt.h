@@ -11,8 +11,12 @@ struct comms;
 struct error;
 struct sessions;
 
-/* After a restart: go on with the runs that can, end the others (also one for
- * which only memory lacks), and keep the communicators in which no rank is any
- * more. Call it when the sessions were adopted, and before slot_adopt_all(). */
+/* After a restart: go on with the runs that can, end the others, and keep the
+ * communicators in which no rank is any more. Call it when the sessions were
+ * adopted, and before slot_adopt_all(). */
 int comms_adopt(struct comms *comms, const struct sessions *sessions,
 		struct error *err);
+
+/* The adoption failed: free the runs again, but nothing that they keep, since
+ * slot_adopt_all() has not charged all of it. */
+void comms_put_off(struct comms *comms);

@@ -57,15 +57,19 @@ static bool may_go_on(const struct comm *comm)
 	       comm->comms->store->base->fdstore.is_kept;
 }
 
-void run_record_leave(struct comm *comm)
+void run_record_put_off(struct comm *comm)
 {
-	if (!may_go_on(comm))
-		return;
 	for (struct group *group = comm->first_group; group;
 	     group = group->next)
 		forget_memory(group);
 	comm->run = comm->record = comm->verdict = 0;
 	comm->is_board_kept = false;
+}
+
+void run_record_leave(struct comm *comm)
+{
+	if (may_go_on(comm))
+		run_record_put_off(comm);
 }
 
 void run_record_note_rank(const struct comm *comm, uint32_t rank)

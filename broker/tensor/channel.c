@@ -758,7 +758,12 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 
 	if (r < 0)
 		return r;
-	if (adopt_file(store, channel, &why) < 0) {
+	r = adopt_file(store, channel, &why);
+	if (error_is_short(r)) {
+		*err = why;
+		return r;
+	}
+	if (r < 0) {
 		drop_lost(store, channel, &why);
 		return 0;
 	}
