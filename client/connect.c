@@ -5,6 +5,7 @@
 #include "client/cache.h"
 #include "client/channel.h"
 #include "client/client.h"
+#include "client/handshake.h"
 #include "client/places.h"
 #include "client/sized.h"
 #include "proto/socket_path.h"
@@ -176,6 +177,8 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 	if (r == 0)
 		r = open_connection(client, &desc, err);
 	if (r < 0) {
+		if (client->connection.sock_fd >= 0)
+			handshake_undo(client->connection.sock_fd);
 		client_free(client, false);
 		return r;
 	}

@@ -229,6 +229,13 @@ static int say_hello(const struct identity *self, int fd, int64_t deadline_ms,
 	return r;
 }
 
+void handshake_undo(int sock_fd)
+{
+	const struct frame goodbye = {.kind = MESSAGE_GOODBYE, .number = 1};
+
+	(void)frame_send(sock_fd, &goodbye, NULL);
+}
+
 int handshake_try(const struct identity *self, int64_t deadline_ms,
 		  struct greeting *ret, struct error *err)
 {
@@ -240,6 +247,9 @@ int handshake_try(const struct identity *self, int64_t deadline_ms,
 		return r;
 	r = say_hello(self, greeting.sock_fd, deadline_ms, &greeting, err);
 	if (r != 0) {
+		/* The broker may have made it. */
+		if (!self->is_reconnect)
+			handshake_undo(greeting.sock_fd);
 		(void)close(greeting.sock_fd);
 		return r;
 	}

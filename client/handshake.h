@@ -43,3 +43,7 @@ enum handshake_outcome {
  * broker refused, and another try will not help. */
 int handshake_try(const struct identity *self, int64_t deadline_ms,
 		  struct greeting *ret, struct error *err);
+
+/* The caller gives the new session up before its first request. Without a
+ * goodbye it would stay until this process ends. */
+void handshake_undo(int sock_fd);

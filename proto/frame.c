@@ -223,11 +223,12 @@ static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 {
 	struct frame frame;
 
+	/* The buffer has room for all that may come. */
 	if (msg->msg_flags & MSG_CTRUNC)
-		return error_set(err, -EPROTO,
+		return error_set(err, -EMFILE,
 				 "file descriptors of a message were cut off: "
-				 "too many came, or this process may open no "
-				 "more");
+				 "this process may open no more; close some, "
+				 "or raise its limit (ulimit -n)");
 	if (msg->msg_flags & MSG_TRUNC)
 		return error_set(err, -EPROTO,
 				 "a message is larger than %d bytes",

@@ -70,9 +70,9 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err);
 /*
  * Receive one frame without blocking into `buffer` (FRAME_MAX_SIZE bytes),
  * which `ret->body` then points into. The caller owns `ret->fds`. A frame that
- * is truncated (data or fds), has a wrong magic, size or fd count is refused
- * with -EPROTO, and every fd that came with it is closed. `sender` may be
- * NULL.
+ * is truncated, has a wrong magic, size or fd count is refused with -EPROTO,
+ * and one of which this process cannot open all fds with -EMFILE; every fd that
+ * came with it is closed. `sender` may be NULL.
  */
 int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 	       struct frame_sender *sender, struct error *err);

@@ -161,8 +161,7 @@ static bool read_frame(struct peer *peer)
 		return false;
 	}
 	if (r < 0) {
-		peer_reply_error(peer, 0, 0, &err);
-		peer_drop(peer, &err);
+		refuse(peer, &(struct frame){.kind = 0}, r, &err);
 		meter_request(meter, 0);
 		return false;
 	}

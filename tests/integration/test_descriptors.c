@@ -6,8 +6,10 @@
 #include "tests/lib/check.h"
 #include "tests/lib/ranks.h"
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define N_SESSIONS 110
@@ -124,6 +126,132 @@ Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
 	cr_assert(zero(int, fsdp_ping(client)), "%s", fsdp_error());
 	cr_expect(pattern_is(tensor, 1));
 	cr_expect(eq(u64, status_value(client, "dropped_peers"), 1));
+	fsdp_close(client);
+}
+
+/* The limit below which the broker has so many numbers left. */
+static rlim_t limit_that_leaves(pid_t pid, unsigned int n)
+{
+	unsigned int n_free = 0;
+	rlim_t number = 0;
+	struct stat st;
+	char path[64];
+
+	for (;; number++) {
+		snprintf(path, sizeof(path), "/proc/%d/fd/%lu", (int)pid,
+			 (unsigned long)number);
+		n_free += lstat(path, &st) < 0;
+		if (n_free > n)
+			return number;
+	}
+}
+
+static bool logs(const char *text)
+{
+	char path[64], line[512];
+	bool is_found = false;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/log", chaos.daemon.dir);
+	file = fopen(path, "re");
+	must(file);
+	while (!is_found && fgets(line, sizeof(line), file))
+		is_found = strstr(line, text);
+	fclose(file);
+	return is_found;
+}
+
+static void *ping(void *data)
+{
+	static int r;
+
+	r = fsdp_ping(data);
+	return &r;
+}
+
+/* The connection itself takes the last descriptor. */
+Test(descriptors,
+     that_lack_when_a_session_comes_back_with_its_own_do_not_end_it)
+{
+	struct fsdp_tensor *tensor;
+	struct fsdp_client *client;
+	struct rlimit low, before;
+	pthread_t thread;
+	pid_t broker;
+	void *r;
+
+	need_points();
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	tensor = pattern_make(client, 1);
+	passages_forget(chaos.points);
+	daemon_kill_broker(&chaos.daemon);
+	while (!has_taken_over())
+		nap_ms(1);
+	broker = daemon_broker_pid(&chaos.daemon);
+	cr_assert(zero(int, prlimit(broker, RLIMIT_NOFILE, NULL, &before)));
+	low = before;
+	low.rlim_cur = limit_that_leaves(broker, 1);
+	cr_assert(zero(int, prlimit(broker, RLIMIT_NOFILE, &low, NULL)));
+	cr_assert(zero(int, pthread_create(&thread, NULL, ping, client)));
+	while (!logs("were cut off"))
+		nap_ms(1);
+	cr_assert(zero(int, prlimit(broker, RLIMIT_NOFILE, &before, NULL)));
+	cr_assert(zero(int, pthread_join(thread, &r)));
+	cr_expect(zero(int, *(int *)r), "%d", *(int *)r);
+	cr_expect(pattern_is(tensor, 1));
+	fsdp_close(client);
+}
+
+/* Connect with so many free descriptors. Returns the code. */
+static int connect_with(unsigned int n)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&chaos.daemon)};
+	struct fsdp_client *client;
+	struct rlimit low, before;
+	int r;
+
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &before)));
+	low = before;
+	low.rlim_cur = limit_that_leaves(getpid(), n);
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
+	r = fsdp_connect(&options, &client);
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &before)));
+	if (r == 0)
+		fsdp_close(client);
+	return r;
+}
+
+Test(descriptors, that_lack_in_a_client_leave_no_session)
+{
+	struct fsdp_client *client;
+	unsigned int n = 0;
+	int r;
+
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	while ((r = connect_with(n)) < 0) {
+		cr_expect(eq(int, r, -EMFILE), "%u: %s", n, fsdp_error());
+		n++;
+	}
+	/* Some of them lacked when the session was made. */
+	cr_expect(gt(uint, n, 2));
+	cr_expect(status_await(client, "sessions", 1));
+	fsdp_close(client);
+}
+
+Test(descriptors, memory_that_lacks_in_a_client_leaves_no_session)
+{
+	struct fsdp_client *client;
+
+	need_points();
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	setenv("FSDP_FAIL_AT", "memfd.map:*:ENOMEM", 1);
+	cr_expect(eq(int, connect_with(100), -ENOMEM));
+	unsetenv("FSDP_FAIL_AT");
+	cr_expect(status_await(client, "sessions", 1));
 	fsdp_close(client);
 }
 

@@ -363,7 +363,7 @@ Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
 	r = frame_recv(pair.ours, pair.buffer, &got, NULL, &err);
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
-	cr_assert(eq(int, r, -EPROTO));
+	cr_assert(eq(int, r, -EMFILE));
 	cr_assert(eq(int, count_open_fds(), n));
 	/* The socket itself is still usable. */
 	sent.n_fds = 0;
