@@ -112,19 +112,18 @@ uint32_t reply_bound(const struct request *request)
 static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 		size_t *ret_size, struct error *err)
 {
-	size_t size = protobuf_c_message_get_packed_size(pb);
-	uint8_t *body;
+	size_t size;
+	uint8_t *body = pb_pack(pb, &size);
 
-	if (size > max_size)
+	if (!body)
+		return error_nomem(err, "its bytes");
+	if (size > max_size) {
+		free(body);
 		return error_set(err, -EMSGSIZE,
 				 "it has %zu bytes, but can have at most %zu; "
 				 "use smaller batches",
 				 size, max_size);
-	body = malloc(size + 1); /* an empty one is not NULL */
-	if (!body)
-		return error_set(err, -ENOMEM,
-				 "there is no memory for its %zu bytes", size);
-	(void)protobuf_c_message_pack(pb, body);
+	}
 	*ret_body = body;
 	*ret_size = size;
 	return 0;
@@ -157,8 +156,7 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	int r;
 
 	pb_arena_init(&arena, UNPACK_MIN + UNPACK_FACTOR * size);
-	pb = protobuf_c_message_unpack(body->descriptor, &arena.allocator, size,
-				       bytes);
+	pb = pb_unpack(body->descriptor, bytes, size, &arena);
 	if (pb)
 		r = body_take(body, pb, &room, ours, err);
 	else if (arena.is_heap_out)

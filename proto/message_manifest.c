@@ -24,12 +24,10 @@ static int unpack(struct manifest *manifest, const uint8_t *bytes, size_t size,
 {
 	struct pb_arena *arena = &manifest->arena;
 
-	manifest->pb = (const void *)protobuf_c_message_unpack(
-		&fsdp__places_reply__descriptor, &arena->allocator, size,
-		bytes);
+	manifest->pb =
+		pb_unpack(&fsdp__places_reply__descriptor, bytes, size, arena);
 	if (!manifest->pb && arena->is_heap_out)
-		return error_set(err, -ENOMEM,
-				 "there is no memory to decode it");
+		return error_nomem(err, "its places");
 	if (!manifest->pb)
 		return error_set(err, -EPROTO, "its %zu bytes are malformed",
 				 size);

@@ -1,9 +1,9 @@
 /*
  * Memory of the message codec, and the checks of what many messages contain.
  *
- * protobuf-c allocates each struct, string and array of a message by itself.
- * Its allocator is replaced by one that moves a pointer, which makes a small
- * message free of heap calls and lets us bound what a hostile one can take.
+ * The structs, texts and arrays of a message lie on an arena, whose allocator
+ * moves a pointer: a small message is free of heap calls, and what a hostile
+ * one can take is bounded.
  */
 #include "proto/message_pb.h"
 
@@ -23,21 +23,8 @@ struct pb_arena_block {
 	uint64_t bytes[];
 };
 
-static void *allocate(void *data, size_t size)
-{
-	return pb_arena_alloc(data, 1, size);
-}
-
-/* All of it goes at once, in pb_arena_deinit(). */
-static void forget(void *data, void *pointer)
-{
-	(void)data;
-	(void)pointer;
-}
-
 void pb_arena_init(struct pb_arena *arena, size_t limit)
 {
-	arena->allocator = (ProtobufCAllocator){allocate, forget, arena};
 	arena->next = (uint8_t *)arena->first;
 	arena->left = sizeof(arena->first);
 	arena->limit = limit;
@@ -145,12 +132,10 @@ void *room_array(struct room *room, size_t size)
 	return p;
 }
 
-char *room_text(struct room *room, const uint8_t *data, size_t size)
+const char *room_text(struct room *room, const uint8_t *data, size_t size)
 {
-	static char none[1];
-
 	if (size == 0)
-		return none;
+		return "";
 	assert(size < (size_t)(room->end - room->next));
 	room->end -= size + 1;
 	memcpy(room->end, data, size);

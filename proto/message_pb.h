@@ -32,7 +32,6 @@ struct error;
 struct pb_arena_block;
 
 struct pb_arena {
-	ProtobufCAllocator allocator; /* of this arena, for protobuf-c */
 	uint8_t *next;
 	size_t left;  /* bytes behind `next` */
 	size_t limit; /* bytes of heap it may still take */
@@ -55,6 +54,21 @@ void *pb_arena_message(struct pb_arena *arena,
 void *pb_arena_messages(struct pb_arena *arena,
 			const ProtobufCMessageDescriptor *descriptor, size_t n);
 
+/* --- bytes --------------------------------------------------------------- */
+
+/* Decodes a message; it and all its parts are in the arena. Returns NULL if the
+ * bytes are malformed or the arena is full (if the heap has no memory,
+ * arena->is_heap_out is set). */
+void *pb_unpack(const ProtobufCMessageDescriptor *descriptor,
+		const uint8_t *bytes, size_t size, struct pb_arena *arena);
+/* Returns the last value of the 64-bit field that is `offset` bytes into the
+ * struct, or 0 if the field is absent or the bytes are malformed. */
+uint64_t pb_peek(const ProtobufCMessageDescriptor *descriptor,
+		 const uint8_t *bytes, size_t size, size_t offset);
+/* Returns the bytes of a message, which the caller frees, or NULL if there is
+ * no memory. */
+uint8_t *pb_pack(const ProtobufCMessage *pb, size_t *ret_size);
+
 /* --- room ---------------------------------------------------------------- */
 
 /* Arrays from the front, text from the back. All NULL: nothing was needed. */
@@ -71,7 +85,7 @@ int room_open(struct room *room, size_t arrays_size, size_t n_texts,
 /* Room for one array; `size` is a multiple of 8, or it is the last array. */
 void *room_array(struct room *room, size_t size);
 /* Copy bytes and put a 0 behind them; no bytes take no room. */
-char *room_text(struct room *room, const uint8_t *data, size_t size);
+const char *room_text(struct room *room, const uint8_t *data, size_t size);
 
 /* --- parts of messages --------------------------------------------------- */
 
