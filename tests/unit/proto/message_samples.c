@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct sample samples[256];
+struct sample samples[1024];
 size_t n_samples;
 
 /* Tests end without freeing the messages that they decoded last, which is not a
@@ -37,6 +37,8 @@ void read_samples(void)
 	while (fgets(line, sizeof(line), file)) {
 		struct sample *it = &samples[n_samples++];
 
+		cr_assert(le(sz, n_samples, sizeof(samples) / sizeof(*samples)),
+			  "samples[] is too small");
 		cr_assert(sscanf(line, "%15s %31s %15[a-z]", direction, kind,
 				 it->form) == 3);
 		it->direction = direction[0] == 'm'   ? MANIFEST

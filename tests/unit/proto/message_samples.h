@@ -19,7 +19,7 @@ struct sample {
 	uint8_t bytes[1024];
 };
 
-extern struct sample samples[256];
+extern struct sample samples[1024];
 extern size_t n_samples;
 
 void read_samples(void);

@@ -83,7 +83,7 @@ struct seen {
 	uint64_t fields;
 };
 
-static struct seen seen[128];
+static struct seen seen[512];
 
 static struct seen *seen_of(const ProtobufCMessageDescriptor *descriptor)
 {
@@ -91,6 +91,9 @@ static struct seen *seen_of(const ProtobufCMessageDescriptor *descriptor)
 
 	while (it->descriptor && it->descriptor != descriptor)
 		it++;
+	/* The last one stays empty, by which loops end. */
+	cr_assert(lt(ptr, it, &seen[sizeof(seen) / sizeof(*seen) - 1]),
+		  "seen[] is too small");
 	it->descriptor = descriptor;
 	return it;
 }
