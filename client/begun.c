@@ -46,8 +46,10 @@ int connection_collect(struct connection *c, struct call *call,
 	int r = CONNECTION_PENDING;
 
 	pthread_mutex_lock(&c->lock);
-	if (!call->is_done && !c->is_reading)
+	if (!call->is_done && !c->is_reading) {
+		exchange_check_socket(c);
 		reader_lead(c, call);
+	}
 	if (call->is_done) {
 		c->n_landed--;
 		c->n_begun--;
@@ -85,7 +87,7 @@ int connection_poll_fd(struct connection *c, struct error *err)
 
 	pthread_mutex_lock(&c->lock);
 	if (c->poller.fd < 0) {
-		r = poller_open(&c->poller, err);
+		r = poller_open(&c->poller, c->self.mark, err);
 		exchange_update_poll(c);
 	}
 	if (r == 0)

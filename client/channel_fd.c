@@ -8,6 +8,8 @@
  * armed. Arming is followed by a look, so nothing is missed that came before.
  */
 #include "client/channel_impl.h"
+#include "client/client.h"
+#include "client/own_fd.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -25,6 +27,17 @@ struct watch {
 	bool is_armed; /* with the lock */
 	_Atomic bool is_stopped;
 };
+
+static int mark_of(const struct watch *watch)
+{
+	return watch->channel->client->connection.self.mark;
+}
+
+/* The program may have closed it. */
+static bool is_open(const struct watch *watch)
+{
+	return own_fd_is(watch->fd, mark_of(watch));
+}
 
 /* --- the thread ---------------------------------------------------------- */
 
@@ -57,7 +70,8 @@ static void tell(struct watch *watch)
 
 	watch->is_armed = false;
 	/* It cannot fail: the eventfd was read when it was armed. */
-	(void)!write(watch->fd, &one, sizeof(one));
+	if (is_open(watch))
+		(void)!write(watch->fd, &one, sizeof(one));
 }
 
 static void *run(void *data)
@@ -119,7 +133,8 @@ void channel_watch_arm(struct fsdp_channel *channel)
 	pthread_mutex_lock(&watch->lock);
 	if (!watch->is_armed) {
 		/* It fails before the first time, since nothing was written. */
-		(void)!read(watch->fd, &n, sizeof(n));
+		if (is_open(watch))
+			(void)!read(watch->fd, &n, sizeof(n));
 		watch->is_armed = true;
 		pthread_cond_signal(&watch->is_changed);
 	}
@@ -130,8 +145,7 @@ void channel_watch_arm(struct fsdp_channel *channel)
 
 static void free_watch(struct watch *watch)
 {
-	if (watch->fd >= 0)
-		(void)close(watch->fd);
+	own_fd_close(watch->fd, mark_of(watch));
 	pthread_cond_destroy(&watch->is_changed);
 	pthread_mutex_destroy(&watch->lock);
 	free(watch);
@@ -150,6 +164,7 @@ static int make_watch(struct fsdp_channel *channel, struct error *err)
 	watch->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (watch->fd < 0)
 		r = error_errno(err, -errno, "cannot make an eventfd");
+	own_fd_mark(watch->fd, mark_of(watch));
 	if (r == 0)
 		r = start(watch, err);
 	if (r < 0) {
@@ -193,7 +208,7 @@ void channel_watch_free(struct fsdp_channel *channel, bool is_forked)
 	if (!watch)
 		return;
 	if (is_forked) {
-		(void)close(watch->fd);
+		own_fd_close(watch->fd, mark_of(watch));
 		free(watch);
 		return;
 	}

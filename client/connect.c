@@ -6,6 +6,7 @@
 #include "client/channel.h"
 #include "client/client.h"
 #include "client/handshake.h"
+#include "client/own_fd.h"
 #include "client/places.h"
 #include "client/sized.h"
 #include "proto/socket_path.h"
@@ -93,6 +94,9 @@ static int open_connection(struct fsdp_client *client,
 		(void)close(refs_fd);
 		return r;
 	}
+	/* The mapping is enough. */
+	(void)close(client->table.fd);
+	client->table.fd = -1;
 	r = refs_open(&client->refs, refs_fd, REFS_CLIENT, err);
 	if (r < 0)
 		return r;
@@ -134,6 +138,14 @@ static struct fsdp_client *client_new(void)
 
 /* In a forked child the ref-counter file is not mapped, and other memory may be
  * at its address. */
+static void close_refs(struct fsdp_client *client, bool is_forked)
+{
+	own_fd_close(client->refs.fd, client->connection.self.mark);
+	client->refs.fd = -1;
+	if (!is_forked)
+		refs_close(&client->refs);
+}
+
 static void client_free(struct fsdp_client *client, bool is_forked)
 {
 	channel_free_all(client, is_forked);
@@ -150,10 +162,7 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 	event_book_deinit(&client->events);
 	deferred_deinit(&client->deferred);
 	mappings_deinit(&client->mappings, is_forked);
-	if (is_forked)
-		(void)close(client->refs.fd);
-	else
-		refs_close(&client->refs);
+	close_refs(client, is_forked);
 	table_close(&client->table);
 	guard_close(&client->guard);
 	free(client);

@@ -1,4 +1,5 @@
 #include "client/connection.h"
+#include "client/own_fd.h"
 #include "client/reader.h"
 #include "client/reconnect.h"
 #include <errno.h>
@@ -97,7 +98,7 @@ bool connection_is_down(struct connection *c)
 
 	pthread_mutex_lock(&c->lock);
 	item.fd = c->sock_fd;
-	is_down = item.fd < 0 ||
+	is_down = !own_fd_is(item.fd, c->self.mark) ||
 		  (poll(&item, 1, 0) > 0 &&
 		   (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
 	pthread_mutex_unlock(&c->lock);
@@ -110,7 +111,8 @@ void connection_ring(const struct connection *c)
 
 	/* EAGAIN: the counter is at its maximum, so the broker is being woken.
 	 */
-	(void)!write(c->doorbell_fd, &one, sizeof(one));
+	if (own_fd_is(c->doorbell_fd, c->self.mark))
+		(void)!write(c->doorbell_fd, &one, sizeof(one));
 }
 
 /* Another thread that reads says hello by itself. It must not be waited for:
@@ -158,6 +160,7 @@ int connection_open(struct connection *c, char *path,
 		r = error_errno(err, -errno, "cannot make an eventfd");
 		goto close;
 	}
+	c->self.mark = own_fd_mark_first(c->wake_fd);
 	r = reconnect_first(c, &greeting, err);
 	if (r < 0)
 		goto close;
@@ -166,6 +169,8 @@ int connection_open(struct connection *c, char *path,
 	*ret_table_fd = greeting.fds[0];
 	*ret_refs_fd = greeting.fds[1];
 	c->doorbell_fd = greeting.fds[2];
+	own_fd_mark(*ret_refs_fd, c->self.mark);
+	own_fd_mark(c->doorbell_fd, c->self.mark);
 	*ret_n_slots = greeting.hello.n_slots;
 	return 0;
 close:
@@ -191,8 +196,7 @@ void connection_close(struct connection *c)
 	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd};
 
 	for (size_t i = 0; i < sizeof(fds) / sizeof(*fds); i++)
-		if (fds[i] >= 0)
-			(void)close(fds[i]);
+		own_fd_close(fds[i], c->self.mark);
 	c->sock_fd = c->wake_fd = c->doorbell_fd = -1;
 	poller_close(&c->poller);
 	calls_deinit(&c->calls);

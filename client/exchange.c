@@ -7,6 +7,7 @@
 #include "client/call_failpoints.h"
 #include "client/clock.h"
 #include "client/connection.h"
+#include "client/own_fd.h"
 #include "proto/failpoint.h"
 #include <errno.h>
 #include <poll.h>
@@ -25,6 +26,8 @@
  */
 static int flush(struct connection *c, struct error *err)
 {
+	if (c->calls.first_unsent && !own_fd_is(c->sock_fd, c->self.mark))
+		return handshake_refuse_closed(err);
 	while (c->calls.first_unsent) {
 		struct call *call = c->calls.first_unsent;
 		struct frame frame = {.kind = call->kind,
@@ -165,14 +168,20 @@ static void deliver(struct connection *c, struct call *mine,
 static void disconnect(struct connection *c)
 {
 	poller_forget_socket(&c->poller);
-	if (c->sock_fd >= 0)
-		(void)close(c->sock_fd);
+	own_fd_close(c->sock_fd, c->self.mark);
 	c->sock_fd = -1;
 	/* The failure of a connection that lived for a while says nothing about
 	 * the requests. */
 	if (clock_now_ms() - c->connected_ms > 1000)
 		c->n_broken = 0;
 	c->n_broken++;
+}
+
+void exchange_check_socket(struct connection *c)
+{
+	if (!c->is_reading && c->sock_fd >= 0 &&
+	    !own_fd_is(c->sock_fd, c->self.mark))
+		disconnect(c);
 }
 
 /* Poll and receive once, without the lock; FRAME_AGAIN also if `mine` was
@@ -197,7 +206,7 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 	r = poll(items, 2, wait_ms);
 	if (r <= 0 && wait_ms != 0)
 		mine->is_interrupted = interrupt_is_asked(&interrupt);
-	if (r > 0 && items[1].revents) {
+	if (r > 0 && items[1].revents && own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t n;
 
 		(void)!read(c->wake_fd, &n, sizeof(n));
@@ -248,7 +257,8 @@ void exchange_send(struct connection *c, struct call *call)
 {
 	call_append(&c->calls, call);
 	/* The reader detects errors of the socket. */
-	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading) {
+	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading &&
+	    own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t one = 1;
 
 		(void)!write(c->wake_fd, &one, sizeof(one));

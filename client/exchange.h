@@ -10,6 +10,11 @@ struct error;
 /* Give the call a number and send as much of it as the socket accepts. */
 void exchange_send(struct connection *c, struct call *call);
 
+/* Has the program closed the socket, or opened another file under its number?
+ * Then the reader must connect again. For a call that was sent some time ago:
+ * sending looks, too. */
+void exchange_check_socket(struct connection *c);
+
 /* One round of the reader on a connection: send, wait, receive; the lock is
  * released during the wait. Negative: the calls under way must fail;
  * FRAME_AGAIN: nothing was received. */

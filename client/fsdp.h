@@ -29,6 +29,8 @@
  *   - After fork() the child cannot use the connection (-ECHILD) and must open
  *     its own. Read-only memory stays mapped in the child, and stays valid
  *     while the parent holds it.
+ *   - A program that closes descriptors of the library, as by closefrom(),
+ *     loses the connection (-EBADF); libfsdp(3) says what holds then.
  *
  * Structs that may grow
  *   Later releases append fields to structs that begin with `struct_size`, so

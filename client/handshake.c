@@ -4,6 +4,7 @@
  */
 #include "client/handshake.h"
 #include "client/clock.h"
+#include "client/own_fd.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include <errno.h>
@@ -236,12 +237,23 @@ void handshake_undo(int sock_fd)
 	(void)frame_send(sock_fd, &goodbye, NULL);
 }
 
+int handshake_refuse_closed(struct error *err)
+{
+	return error_set(err, -EBADF,
+			 "this process has closed descriptors of its "
+			 "connection to fsdpd, perhaps by closefrom(); close "
+			 "the connection and call fsdp_connect() again");
+}
+
 int handshake_try(const struct identity *self, int64_t deadline_ms,
 		  struct greeting *ret, struct error *err)
 {
 	struct greeting greeting = {.sock_fd = -1};
 	int r;
 
+	if (self->is_reconnect && (!own_fd_is(self->refs_fd, self->mark) ||
+				   !own_fd_is(self->doorbell_fd, self->mark)))
+		return handshake_refuse_closed(err);
 	r = open_socket(self->path, &greeting.sock_fd, err);
 	if (r != 0)
 		return r;

@@ -21,6 +21,7 @@ struct identity {
 	uint64_t session;
 	uint8_t token[TOKEN_SIZE];
 	int refs_fd, doorbell_fd; /* borrowed */
+	int mark;                 /* own_fd.h */
 	struct interrupt interrupt;
 };
 
@@ -38,6 +39,10 @@ enum handshake_outcome {
 	HANDSHAKE_OK = 0,
 	HANDSHAKE_AGAIN = 1, /* no broker, or it closed the socket; see `err` */
 };
+
+/* The connection cannot be used any more, because the program has closed
+ * descriptors of it. -EBADF. */
+int handshake_refuse_closed(struct error *err);
 
 /* Try once, until `deadline_ms` (CLOCK_MONOTONIC) at the latest. Negative: the
  * broker refused, and another try will not help. */

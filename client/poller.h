@@ -11,6 +11,7 @@ struct error;
 struct poller {
 	int fd; /* the epoll; -1: not requested yet */
 	int signal_fd;
+	int mark;    /* of both: own_fd.h */
 	int sock_fd; /* the socket in it; -1: none */
 	bool is_for_sending;
 	bool is_signalled;
@@ -18,7 +19,7 @@ struct poller {
 
 #define POLLER_NULL ((struct poller){.fd = -1, .signal_fd = -1, .sock_fd = -1})
 
-int poller_open(struct poller *ret, struct error *err);
+int poller_open(struct poller *ret, int mark, struct error *err);
 void poller_close(struct poller *poller);
 
 /* Become readable when `sock_fd` (-1: none) is readable or, with

@@ -1,12 +1,14 @@
 #include "client/reconnect.h"
 #include "client/clock.h"
 #include "client/connection.h"
+#include "client/own_fd.h"
 #include <errno.h>
 
 #define PAUSE_MAX_MS 50
 
 static void connected(struct connection *c, int sock_fd)
 {
+	own_fd_mark(sock_fd, c->self.mark);
 	c->sock_fd = sock_fd;
 	c->connected_ms = clock_now_ms();
 	c->calls.first_unsent = c->calls.first;
@@ -96,7 +98,7 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 		/* Other threads may try again. */
 		mine->is_interrupted = true;
 		r = 0;
-	} else if (err->code == -ESTALE) {
+	} else if (err->code == -ESTALE || err->code == -EBADF) {
 		c->lost = *err;
 	}
 	return r;

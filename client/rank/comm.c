@@ -46,7 +46,9 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 
 	if (r == 0)
 		return 0;
-	if (r != -ECONNABORTED && connection_is_down(&comm->client->connection))
+	/* -EBADF: this process has closed the connection. */
+	if (r != -ECONNABORTED && r != -EBADF &&
+	    connection_is_down(&comm->client->connection))
 		r = error_wrap(err, -ECONNABORTED,
 			       "fsdpd has exited, and the communicators that "
 			       "ran there have ended");
