@@ -246,20 +246,17 @@ static void drop_items(struct fsdp_channel *channel)
 int fsdp_channel_close(struct fsdp_channel *channel)
 {
 	struct error *err = error_of_thread();
-	bool is_forked;
-	int r = 0;
+	int r;
 
-	if (!channel)
+	/* As in fsdp_free(): fsdp_close() frees it in a forked child. */
+	if (!channel || guard_is_forked(&channel->client->guard))
 		return 0;
-	is_forked = guard_is_forked(&channel->client->guard);
-	if (!is_forked) {
-		drop_items(channel);
-		r = call_close(channel, false, err);
-		for (uint32_t i = 0; i < SLOTS_MAX; i++)
-			fsdp_free(channel->buffers[i].tensor);
-	}
+	drop_items(channel);
+	r = call_close(channel, false, err);
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		fsdp_free(channel->buffers[i].tensor);
 	unlink_channel(channel);
-	free_one(channel, is_forked);
+	free_one(channel, false);
 	return r;
 }
 

@@ -48,7 +48,7 @@ struct fsdp_client {
 	pthread_mutex_t comms_lock;
 	struct fsdp_comm *comms;             /* joined, and not left */
 	const struct comm_hooks *comm_hooks; /* NULL: none was ever joined */
-	struct fsdp_client *next_busy;       /* fsdp_close() */
+	struct fsdp_client *next_kept;       /* fsdp_close() */
 	struct stripe stripes[STRIPES];
 };
 

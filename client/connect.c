@@ -136,6 +136,17 @@ static struct fsdp_client *client_new(void)
 	return client;
 }
 
+/* Leak checkers find here what is not freed. No lock: another thread may have
+ * had it when this process was forked. */
+static void keep(struct fsdp_client *client)
+{
+	static _Atomic(struct fsdp_client *) kept;
+
+	client->next_kept = atomic_load(&kept);
+	while (!atomic_compare_exchange_weak(&kept, &client->next_kept, client))
+		;
+}
+
 /* In a forked child the ref-counter file is not mapped, and other memory may be
  * at its address. */
 static void close_refs(struct fsdp_client *client, bool is_forked)
@@ -156,7 +167,10 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 		cache_drop_all(&client->stripes[i]);
 		stripe_deinit(&client->stripes[i]);
 	}
-	connection_close(&client->connection);
+	if (is_forked)
+		connection_leave(&client->connection);
+	else
+		connection_close(&client->connection);
 	copiers_deinit(&client->copiers, is_forked);
 	timeline_book_deinit(&client->timelines, is_forked);
 	event_book_deinit(&client->events);
@@ -165,7 +179,10 @@ static void client_free(struct fsdp_client *client, bool is_forked)
 	close_refs(client, is_forked);
 	table_close(&client->table);
 	guard_close(&client->guard);
-	free(client);
+	if (is_forked)
+		keep(client);
+	else
+		free(client);
 }
 
 int fsdp_connect(const struct fsdp_connect_options *options,
@@ -213,18 +230,11 @@ static int await_devices(struct fsdp_client *client, struct error *err)
 }
 
 /* Everything stays as it is, and so does the session, which was not closed: so
- * the memory is not given to other processes. It is kept in a list, so that
- * leak checkers find it. */
+ * the memory is not given to other processes. */
 static void leave_busy(struct fsdp_client *client)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct fsdp_client *busy;
-
 	connection_close(&client->connection);
-	pthread_mutex_lock(&lock);
-	client->next_busy = busy;
-	busy = client;
-	pthread_mutex_unlock(&lock);
+	keep(client);
 }
 
 int fsdp_close(struct fsdp_client *client)

@@ -191,7 +191,7 @@ void connection_attach(struct connection *c, const struct table *table,
 	c->orphan_data = orphan_data;
 }
 
-void connection_close(struct connection *c)
+void connection_leave(struct connection *c)
 {
 	int fds[] = {c->sock_fd, c->wake_fd, c->doorbell_fd};
 
@@ -199,6 +199,11 @@ void connection_close(struct connection *c)
 		own_fd_close(fds[i], c->self.mark);
 	c->sock_fd = c->wake_fd = c->doorbell_fd = -1;
 	poller_close(&c->poller);
+}
+
+void connection_close(struct connection *c)
+{
+	connection_leave(c);
 	calls_deinit(&c->calls);
 	free(c->self.path);
 	c->self.path = NULL;

@@ -73,6 +73,9 @@ void connection_attach(struct connection *connection, const struct table *table,
 /* Closes the socket without a request. In a forked child it closes the child's
  * descriptors. */
 void connection_close(struct connection *connection);
+/* Close only its descriptors: in a forked child, since another thread may have
+ * been changing the calls at the moment of the fork. */
+void connection_leave(struct connection *c);
 
 /*
  * Send one request with a descriptor (-1: none; borrowed) and wait for its

@@ -161,7 +161,7 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
  * Closes the connection: drops every hold of this process, unmaps every
  * mapping, and frees every handle, staged bundle, communicator and group of the
  * connection. No other call on the connection may be running. `client` may be
- * NULL. In a forked child it frees only the child's memory.
+ * NULL. In a forked child it ends only what the child has.
  *
  * The call waits for all work of this process on the devices that have tensors:
  * up to its time-out for each communicator, and reconnect_ms for each device.

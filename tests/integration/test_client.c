@@ -5,6 +5,7 @@
 #include "tests/lib/client.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -363,6 +364,47 @@ Test(client, a_forked_child_reads_on_and_connects_itself)
 	cr_assert(eq(int, child_status(status), 0));
 	cr_assert(eq(int, fsdp_release(tensor), 0));
 	fsdp_close(maker);
+}
+
+static atomic_bool is_over;
+
+static void *ping_on(void *data)
+{
+	while (!atomic_load(&is_over))
+		(void)fsdp_ping(data);
+	return NULL;
+}
+
+/* What other threads were changing at the moment of a fork stays so in its
+ * child. */
+Test(client, a_child_can_close_while_threads_of_its_parent_call)
+{
+	struct fsdp_client *busy;
+	pthread_t threads[4];
+	int status = 0;
+
+	host_memory_only("a driver does not survive a fork");
+#ifdef __SANITIZE_ADDRESS__
+	/* Its allocator's locks do not either (tests/lib/sanitized_fork.c);
+	 * here nearly every child would find one taken. */
+	cr_skip_test("a sanitizer's allocator does not survive such forks");
+#endif
+	busy = connect_to(&daemon_, 0);
+	for (int i = 0; i < 4; i++)
+		cr_assert(zero(
+			int, pthread_create(&threads[i], NULL, ping_on, busy)));
+	for (int i = 0; i < 1000 && status == 0; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(-fsdp_close(busy));
+		cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	}
+	cr_expect(zero(int, status), "%#x", status);
+	atomic_store(&is_over, true);
+	for (int i = 0; i < 4; i++)
+		pthread_join(threads[i], NULL);
+	fsdp_close(busy);
 }
 
 /* --- many threads -------------------------------------------------------- */
