@@ -60,6 +60,32 @@ int connection_collect(struct connection *c, struct call *call,
 	return r;
 }
 
+int connection_await(struct connection *c, struct call *call, struct error *err)
+{
+	int r;
+
+	pthread_mutex_lock(&c->lock);
+	c->n_landed -= call->is_done;
+	c->n_begun--;
+	call->is_begun = false;
+	exchange_check_socket(c);
+	exchange_update_poll(c);
+	r = reader_wait(c, call, err);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+int connection_take(struct connection *c, struct call *call,
+		    struct received *ret, struct error *err)
+{
+	int r = call_decode(call, ret, err);
+
+	pthread_mutex_lock(&c->lock);
+	call_give(&c->calls, call);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
 void connection_abandon(struct connection *c, struct call *call)
 {
 	pthread_mutex_lock(&c->lock);

@@ -27,6 +27,14 @@ int connection_begin(struct connection *connection,
 int connection_collect(struct connection *connection, struct call *call,
 		       struct received *ret, struct error *err);
 
+/* The same in two steps: wait until the reply is in the call, where
+ * call_peek() sees it, and decode it. CALL_AGAIN: the request must be
+ * repeated. */
+int connection_await(struct connection *connection, struct call *call,
+		     struct error *err);
+int connection_take(struct connection *connection, struct call *call,
+		    struct received *ret, struct error *err);
+
 /* Nobody will collect it. */
 void connection_abandon(struct connection *connection, struct call *call);
 

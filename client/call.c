@@ -168,6 +168,15 @@ int call_decode(const struct call *call, struct received *ret,
 	return 0;
 }
 
+uint64_t call_peek(const struct call *call, size_t at)
+{
+	const struct frame *frame = &call->frame;
+
+	if (frame->kind != call->kind || frame->code != 0)
+		return 0;
+	return reply_peek(frame->kind, frame->body, frame->body_size, at);
+}
+
 static void free_list(struct call *call)
 {
 	while (call) {

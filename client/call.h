@@ -99,5 +99,9 @@ struct interrupt call_interrupt(const struct call *call,
 int call_decode(const struct call *call, struct received *ret,
 		struct error *err);
 
+/* One 64-bit number of the reply, which is `at` bytes into struct reply, before
+ * it is decoded; 0 if it has none, or was refused. */
+uint64_t call_peek(const struct call *call, size_t at);
+
 /* Take the descriptors of the reply. */
 void call_take_fds(const struct call *call, struct received *ret);

@@ -1,6 +1,7 @@
 /*
  * Lists are fetched page by page. An item that changes between two pages may be
- * seen twice or not at all.
+ * seen twice or not at all. The broker makes the next page while the caller
+ * looks at one.
  *
  *	struct pages pages = PAGES(client, &request, comms);
  *	const struct comms_reply *page = &pages.received.reply.comms;
@@ -24,6 +25,7 @@ struct pages {
 	size_t next_offset; /* of the next cursor in the reply */
 	bool has_page;
 	struct received received; /* the page */
+	struct call *call;        /* for the page after it; NULL: none */
 	/* The list's return value. A nonzero value ends it: an error, or the
 	 * result of the caller's function. */
 	int r;

@@ -72,6 +72,11 @@ int reader_give_up(struct connection *c, struct call *call, struct error *err)
 int reader_run(struct connection *c, struct call *call, struct error *err)
 {
 	exchange_send(c, call);
+	return reader_wait(c, call, err);
+}
+
+int reader_wait(struct connection *c, struct call *call, struct error *err)
+{
 	while (!call->is_done && !call->is_interrupted) {
 		if (c->is_reading)
 			follow(c, call);

@@ -10,6 +10,8 @@ struct error;
 
 /* Send and wait. A failure ends the call. */
 int reader_run(struct connection *c, struct call *call, struct error *err);
+/* The same for a call that was sent. */
+int reader_wait(struct connection *c, struct call *call, struct error *err);
 
 /* Read until `mine` is complete or, if `mine` is a begun call, while there are
  * frames. */

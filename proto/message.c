@@ -318,6 +318,20 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 	return 0;
 }
 
+uint64_t reply_peek(uint16_t kind, const uint8_t *body, size_t size, size_t at)
+{
+	const struct body *fields = kind_of(kind)->reply;
+	size_t begin = offsetof(struct reply, hello);
+
+	for (size_t i = 0; fields && i < fields->n_fields; i++) {
+		const struct field *f = &fields->fields[i];
+
+		if (f->type == FIELD_64 && begin + f->at == at)
+			return pb_peek(fields->descriptor, body, size, f->pb);
+	}
+	return 0;
+}
+
 void reply_deinit(struct reply *reply)
 {
 	free(reply->mem);

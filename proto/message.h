@@ -759,6 +759,10 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 void request_deinit(struct request *request);
 void reply_deinit(struct reply *reply);
 
+/* Returns one number without decoding the rest: the one that would be `at`
+ * bytes into the reply, or 0 if it is absent or the bytes are malformed. */
+uint64_t reply_peek(uint16_t kind, const uint8_t *body, size_t size, size_t at);
+
 /* A places_reply without chunks, outside a frame: the manifest of a bundle. */
 int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 		  size_t *ret_size, struct error *err);

@@ -199,14 +199,6 @@ Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
 	cr_assert(eq(u64, self.n_bytes, (uint64_t)N_NAMES * 1024));
 }
 
-/* --- digests ------------------------------------------------------------- */
-
-static int keep_digest(const struct fsdp_entry *entry, void *data)
-{
-	*(uint64_t *)data = entry->digest;
-	return 1;
-}
-
 /* Start a broker that is restarted when it dies. */
 static void start_supervised(void)
 {
@@ -218,6 +210,56 @@ static void start_supervised(void)
 	options.path = daemon_socket(&daemon_);
 	cr_assert(zero(int, fsdp_connect(&options, &client)), "%s",
 		  fsdp_error());
+}
+
+/* --- walks --------------------------------------------------------------- */
+
+struct walk {
+	int n, stop_at;
+	bool kills; /* the broker, at the first entry */
+};
+
+/* Asks the broker while it makes the next page. */
+static int step(const struct fsdp_entry *entry, void *data)
+{
+	struct walk *walk = data;
+	struct walk inner = {.stop_at = 1};
+
+	cr_expect(eq(u64, entry->info->size, 1024));
+	if (walk->n++ % N_BATCH == 0 && walk->stop_at != 1) {
+		cr_expect(zero(int, fsdp_ping(client)), "%s", fsdp_error());
+		cr_expect(eq(int, fsdp_list(client, NULL, step, &inner), 1));
+	}
+	if (walk->kills && walk->n == 1)
+		daemon_kill_broker(&daemon_);
+	return walk->n == walk->stop_at;
+}
+
+/* The next page is under way when a walk asks for something else, when it ends,
+ * and when the broker dies. */
+Test(inspect, a_walk_may_ask_and_may_end_early)
+{
+	struct walk walks[] = {{0}, {.stop_at = 300}, {.kills = true}};
+
+	start_supervised();
+	for (int i = 0; i < N_NAMES; i += N_BATCH)
+		publish_batch(i);
+	for (size_t i = 0; i < sizeof(walks) / sizeof(*walks); i++) {
+		bool ends = walks[i].stop_at;
+
+		cr_assert(
+			eq(int, fsdp_list(client, NULL, step, &walks[i]), ends),
+			"%s", fsdp_error());
+		cr_expect(eq(int, walks[i].n, ends ? 300 : N_NAMES));
+	}
+}
+
+/* --- digests ------------------------------------------------------------- */
+
+static int keep_digest(const struct fsdp_entry *entry, void *data)
+{
+	*(uint64_t *)data = entry->digest;
+	return 1;
 }
 
 static void publish(struct fsdp_tensor *tensor, const char *name)

@@ -77,6 +77,41 @@ Test(message_field, recorded_bytes_encode_to_themselves)
 	}
 }
 
+/* What a decoded reply has as the cursor of the next page. */
+static uint64_t cursor_of(uint16_t kind, size_t *ret_at)
+{
+	struct reply reply = reply_of(kind, "full");
+	uint64_t cursor;
+
+	*ret_at = kind == MESSAGE_LIST
+			  ? offsetof(struct reply, list.next_cursor)
+		  : kind == MESSAGE_WHO
+			  ? offsetof(struct reply, who.next_cursor)
+			  : offsetof(struct reply, clients.next_cursor);
+	memcpy(&cursor, (const char *)&reply + *ret_at, sizeof(cursor));
+	reply_deinit(&reply);
+	return cursor;
+}
+
+Test(message_field, a_cursor_is_seen_before_its_page_is_decoded)
+{
+	const uint16_t kinds[] = {MESSAGE_LIST, MESSAGE_WHO, MESSAGE_CLIENTS};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
+		const struct sample *it = sample_of(REPLY, kinds[i], "full");
+		size_t at;
+		uint64_t cursor = cursor_of(kinds[i], &at);
+
+		cr_expect(ne(u64, cursor, 0));
+		cr_expect(eq(u64, reply_peek(it->kind, it->bytes, it->size, at),
+			     cursor));
+		cr_expect(zero(u64, reply_peek(it->kind, it->bytes, 1, at)));
+		cr_expect(zero(u64,
+			       reply_peek(it->kind, it->bytes, it->size, 0)));
+	}
+	cr_expect(zero(u64, reply_peek(MESSAGE_MAX + 1, NULL, 0, 0)));
+}
+
 /* The fields that some sample has, one bit for each. */
 struct seen {
 	const ProtobufCMessageDescriptor *descriptor;
