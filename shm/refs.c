@@ -47,6 +47,7 @@ _Static_assert(offsetof(struct refs_entry, used) == 6, "layout");
 _Static_assert(offsetof(struct refs_entry, fence) == 8, "layout");
 _Static_assert(sizeof(struct refs_entry) == 16, "layout");
 _Static_assert(TABLE_SLOTS % (64 * 64) == 0, "every bit is a slot");
+_Static_assert(TABLE_SLOTS % REFS_PEEKED == 0, "every copy is whole");
 _Static_assert(REFS_SUMMARY_OFFSET + TABLE_SLOTS / 512 <= REFS_BITMAP_OFFSET,
 	       "the summary fits before the bitmap");
 _Static_assert(REFS_ENTRIES_OFFSET ==
@@ -218,15 +219,23 @@ int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err)
 	return 0;
 }
 
-int32_t refs_peek_delta(const struct refs *refs, uint32_t slot)
+int32_t refs_peek_delta(const struct refs *refs, uint32_t slot,
+			struct refs_peek *peek)
 {
-	int32_t delta = 0;
-	off_t at = (off_t)(HEAD_SIZE + slot * sizeof(struct refs_entry));
+	uint32_t first = slot / REFS_PEEKED * REFS_PEEKED;
+	off_t at = (off_t)(HEAD_SIZE + first * sizeof(struct refs_entry));
 
-	/* Reading a hole by pread() makes no page; a load would make one. */
-	if (pread(refs->fd, &delta, sizeof(delta), at) != sizeof(delta))
-		return 0;
-	return delta;
+	if (peek->refs != refs || peek->first != first) {
+		peek->refs = refs;
+		peek->first = first;
+		/* Reading a hole by pread() makes no page; a load would make
+		 * one. */
+		if (pread(refs->fd, peek->entries, sizeof(peek->entries), at) !=
+		    sizeof(peek->entries))
+			memset(peek->entries, 0, sizeof(peek->entries));
+	}
+	return atomic_load_explicit(&peek->entries[slot - first].delta,
+				    memory_order_relaxed);
 }
 
 void refs_close(struct refs *refs)

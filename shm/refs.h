@@ -168,9 +168,19 @@ static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
 				    memory_order_relaxed);
 }
 
-/* refs_delta() for display: it allocates no page of the file, but takes a
- * system call and is not ordered with other accesses. 0 if it fails. */
-int32_t refs_peek_delta(const struct refs *refs, uint32_t slot);
+/* A copy of neighbouring entries of one file; {0}: of none yet. */
+#define REFS_PEEKED 32
+struct refs_peek {
+	const struct refs *refs;
+	uint32_t first;
+	struct refs_entry entries[REFS_PEEKED];
+};
+
+/* refs_delta() for display: it allocates no page of the file, and is not
+ * ordered with other accesses. 0 if it fails. An entry that is not in `peek`
+ * takes a system call, which copies its neighbours, too. */
+int32_t refs_peek_delta(const struct refs *refs, uint32_t slot,
+			struct refs_peek *peek);
 
 static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
 {

@@ -207,7 +207,8 @@ int64_t grant_holds(const struct store *store, uint32_t grant)
 	return sum > 0 ? sum : 0;
 }
 
-bool grant_peek_is_held(const struct store *store, uint32_t grant)
+bool grant_peek_is_held(const struct store *store, uint32_t grant,
+			struct refs_peek *peek)
 {
 	const struct grant_record *record =
 		catalog_grant(&store->catalog, grant);
@@ -216,7 +217,7 @@ bool grant_peek_is_held(const struct store *store, uint32_t grant)
 
 	if (!holdings || !holdings->refs.entries)
 		return true;
-	delta = (uint32_t)refs_peek_delta(&holdings->refs, record->slot);
+	delta = (uint32_t)refs_peek_delta(&holdings->refs, record->slot, peek);
 	return (int32_t)((uint32_t)record->granted + delta) > 0;
 }
 

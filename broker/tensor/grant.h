@@ -23,6 +23,7 @@
 struct store;
 struct error;
 struct holdings;
+struct refs_peek;
 
 /* Find the grant of (session, slot). Returns 0 without one. */
 uint32_t grant_find(const struct store *store, uint32_t session, uint32_t slot);
@@ -41,9 +42,11 @@ int grant_check_room(const struct holdings *holdings, uint32_t n,
  * session's file is not mapped (yet). */
 int64_t grant_holds(const struct store *store, uint32_t grant);
 
-/* Is the number of holds above 0? This is for lists: it costs a system call,
- * but allocates no page of the session's file. */
-bool grant_peek_is_held(const struct store *store, uint32_t grant);
+/* Is the number of holds above 0? This is for lists: it allocates no page of
+ * the session's file, but costs a system call unless `peek`, which is of one
+ * request, has the entry already. */
+bool grant_peek_is_held(const struct store *store, uint32_t grant,
+			struct refs_peek *peek);
 
 /* Does work that the session gave to a device still use the slot? Only valid
  * once the session no longer holds it. */

@@ -185,14 +185,15 @@ static uint64_t cursor_of_place(struct place place)
 }
 
 /* Grants of an earlier generation of a slot hold nothing. */
-static bool is_held(const struct broker *broker, uint32_t grant)
+static bool is_held(const struct broker *broker, uint32_t grant,
+		    struct refs_peek *peek)
 {
 	const struct catalog *catalog = &broker->store.catalog;
 	const struct grant_record *record = catalog_grant(catalog, grant);
 
 	return record->generation ==
 		       catalog_slot(catalog, record->slot)->generation &&
-	       grant_peek_is_held(&broker->store, grant);
+	       grant_peek_is_held(&broker->store, grant, peek);
 }
 
 /*
@@ -205,6 +206,7 @@ static bool count_held(const struct broker *broker, struct place *place,
 {
 	const struct catalog *catalog = &broker->store.catalog;
 	uint32_t grant = place->grant;
+	struct refs_peek peek = {0};
 
 	if (!grant)
 		grant = catalog_session(catalog, place->session)->grants.first;
@@ -216,7 +218,7 @@ static bool count_held(const struct broker *broker, struct place *place,
 			place->grant = grant;
 			return false;
 		}
-		place->n_held += is_held(broker, grant);
+		place->n_held += is_held(broker, grant, &peek);
 		grant = catalog_grant(catalog, grant)->session_link.next;
 	}
 	return true;

@@ -17,16 +17,18 @@
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
 #include "proto/name.h"
+#include "shm/refs.h"
 #include <errno.h>
 #include <string.h>
 
+#define N_PEEKS       8
 #define MAX_EXAMINED  4096
 #define HOLDER_COST   2     /* of visiting one, in slots */
 #define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the rest */
 #define MAX_NAME_ROOM ((size_t)MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
-/* An upper bound of one item without its name, and per dimension. */
-#define ITEM_SIZE 288
-#define DIM_SIZE  22
+/* An upper bound of one item without its name and the numbers of
+ * item_size(). */
+#define ITEM_SIZE 128
 
 /* The page being filled. */
 struct page {
@@ -37,6 +39,8 @@ struct page {
 	size_t size; /* upper bound, of the encoded items */
 	uint32_t n_examined;
 	uint64_t now_ms;
+	/* A tensor has few holders mostly, and its neighbours the same. */
+	struct refs_peek peeks[N_PEEKS]; /* by session */
 };
 
 /* Charged memory is listed to the user that pays for it, readable or not. */
@@ -84,10 +88,15 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 	uint32_t grant = catalog_slot(catalog, slot)->grants.first;
 	uint32_t n = 0;
 
-	for (; grant; grant = catalog_grant(catalog, grant)->slot_link.next) {
+	while (grant) {
+		const struct grant_record *record =
+			catalog_grant(catalog, grant);
+
 		page->n_examined += HOLDER_COST;
-		if (grant_peek_is_held(&broker->store, grant))
-			n++;
+		n += grant_peek_is_held(
+			&broker->store, grant,
+			&page->peeks[record->session % N_PEEKS]);
+		grant = record->slot_link.next;
 	}
 	return n;
 }
@@ -120,6 +129,32 @@ static void fill_block(const struct verb_call *call, uint32_t slot,
 	item->is_collective = record->group || record->n_pins;
 }
 
+/* Of a number that is 0, or has a tag of one or two bytes. */
+static size_t number_size(uint64_t n)
+{
+	return n ? 3 + (size_t)(63 - __builtin_clzll(n)) / 7 : 0;
+}
+
+/* An upper bound: numbers are mostly small, and a page is to be full. */
+static size_t item_size(const struct list_item *item)
+{
+	const struct tensor_type *type = &item->place.type;
+	size_t size =
+		ITEM_SIZE + strlen(item->place.name) +
+		number_size(item->access.uid) + number_size(item->access.gid) +
+		number_size(item->age_ms) + number_size(item->ttl_left_ms) +
+		number_size(item->n_holders) + number_size(item->bundle) +
+		number_size(item->block) + number_size(item->block_bytes) +
+		number_size(item->block_slots) + number_size(item->payer_uid) +
+		number_size(item->maker_pid) + number_size(item->n_tickets) +
+		number_size(item->bundle_name_size);
+
+	for (uint32_t i = 0; i < type->n_dims; i++)
+		size += 2 + number_size((uint64_t)type->shape[i]) +
+			number_size((uint64_t)type->strides[i]);
+	return size;
+}
+
 static void fill_item(const struct verb_call *call, uint32_t slot,
 		      struct page *page)
 {
@@ -133,8 +168,6 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 
 	slot_place(&broker->store, slot, name, &item->place);
 	page->names_size += strlen(name) + 1;
-	page->size +=
-		ITEM_SIZE + strlen(name) + (size_t)record->n_dims * DIM_SIZE;
 	item->access = slot_access(&broker->store, slot);
 	chunk = catalog_chunk(catalog,
 			      catalog_block(catalog, record->block)->chunk);
@@ -152,11 +185,12 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
 	item->digest = record->digest;
 	fill_block(call, slot, item);
-	if (!record->bundle)
-		return;
-	item->bundle = catalog_bundle(catalog, record->bundle)->id;
-	item->bundle_name_size =
-		catalog_bundle(catalog, record->bundle)->name_size;
+	if (record->bundle) {
+		item->bundle = catalog_bundle(catalog, record->bundle)->id;
+		item->bundle_name_size =
+			catalog_bundle(catalog, record->bundle)->name_size;
+	}
+	page->size += item_size(item);
 }
 
 int verb_list(struct verb_call *call, struct error *err)

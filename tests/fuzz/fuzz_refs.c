@@ -40,11 +40,12 @@ static void scribble(int fd, const uint8_t *data, size_t size)
 
 static void look(const struct refs *refs, uint32_t slot)
 {
+	struct refs_peek peek = {0};
 	uint64_t value;
 
 	if (slot >= TABLE_SLOTS)
 		abort();
-	if (refs_delta(refs, slot) != refs_peek_delta(refs, slot))
+	if (refs_delta(refs, slot) != refs_peek_delta(refs, slot, &peek))
 		abort();
 	(void)refs_fence(refs, slot, &value);
 	(void)refs_used(refs, slot);

@@ -133,6 +133,24 @@ Test(refs, pending_slots_come_in_pieces_and_each_once)
 	}
 }
 
+Test(refs, a_look_at_many_counts_makes_no_page)
+{
+	const uint32_t slots[] = {1, 31, 32, 33, 4096, TABLE_SLOTS - 1};
+	struct refs_peek peek = {0};
+	struct stat before, after;
+
+	refs_hold(&client, 31);
+	refs_hold(&client, 32);
+	cr_assert(zero(int, fstat(broker.fd, &before)));
+	for (size_t i = 0; i < sizeof(slots) / sizeof(*slots); i++)
+		cr_expect(eq(i32, refs_peek_delta(&broker, slots[i], &peek),
+			     slots[i] == 31 || slots[i] == 32));
+	cr_expect(zero(i32,
+		       refs_peek_delta(&(struct refs){.fd = -1}, 31, &peek)));
+	cr_assert(zero(int, fstat(broker.fd, &after)));
+	cr_expect(eq(i64, after.st_blocks, before.st_blocks));
+}
+
 Test(refs, all_bits_of_a_hostile_client_are_slots)
 {
 	uint32_t slots[1000], n, total = 0, i;
