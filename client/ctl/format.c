@@ -16,23 +16,56 @@
 #include <strings.h>
 #include <time.h>
 
+/* Printing millions of cells, printf() would take most of the time. Returns the
+ * end of the digits. */
+static char *put_number(char *to, uint64_t n)
+{
+	char digits[20];
+	size_t i = sizeof(digits);
+
+	do {
+		digits[--i] = (char)('0' + n % 10);
+		n /= 10;
+	} while (n);
+	memcpy(to, digits + i, sizeof(digits) - i);
+	return to + sizeof(digits) - i;
+}
+
+const char *format_number(uint64_t n, char buffer[FORMAT_SIZE])
+{
+	*put_number(buffer, n) = '\0';
+	return buffer;
+}
+
+/* In tenths of 1 << `shift` bytes, as printf() rounds: halves to even. */
+static uint64_t tenths_of(uint64_t size, unsigned int shift)
+{
+	uint64_t rest = (size & ((UINT64_C(1) << shift) - 1)) * 10;
+	uint64_t half = UINT64_C(1) << (shift - 1);
+	uint64_t tenths = (size >> shift) * 10 + (rest >> shift);
+
+	rest &= (UINT64_C(1) << shift) - 1;
+	return tenths + (rest > half || (rest == half && tenths % 2));
+}
+
 const char *format_size(uint64_t size, char buffer[FORMAT_SIZE])
 {
-	static const char *const units[] = {"KiB", "MiB", "GiB",
-					    "TiB", "PiB", "EiB"};
-	double value = (double)size / 1024;
-	size_t i = 0;
+	static const char *const units[] = {" KiB", " MiB", " GiB",
+					    " TiB", " PiB", " EiB"};
+	unsigned int i = 0;
+	uint64_t tenths;
+	char *end;
 
 	if (size < 1024) {
-		snprintf(buffer, FORMAT_SIZE, "%" PRIu64 " B", size);
+		strcpy(put_number(buffer, size), " B");
 		return buffer;
 	}
-	/* 1023.95 and more would be printed as 1024.0 */
-	while (value >= 1023.95 && i + 1 < sizeof(units) / sizeof(*units)) {
-		value /= 1024;
-		i++;
-	}
-	snprintf(buffer, FORMAT_SIZE, "%.1f %s", value, units[i]);
+	tenths = tenths_of(size, 10);
+	while (tenths >= 10240 && i + 1 < sizeof(units) / sizeof(*units))
+		tenths = tenths_of(size, 10 * (++i + 1));
+	end = put_number(buffer, tenths / 10);
+	*end++ = '.';
+	strcpy(put_number(end, tenths % 10), units[i]);
 	return buffer;
 }
 
@@ -48,17 +81,16 @@ const char *format_age(uint64_t ms, char buffer[FORMAT_SIZE])
 	static const struct {
 		uint64_t below, unit;
 		const char *name;
-	} rows[] = {{1000, 1, "ms"},
-		    {120 * 1000ull, 1000, "s"},
-		    {120 * 60000ull, 60000, "min"},
-		    {48 * 3600000ull, 3600000, "h"},
-		    {UINT64_MAX, 86400000, "d"}};
+	} rows[] = {{1000, 1, " ms"},
+		    {120 * 1000ull, 1000, " s"},
+		    {120 * 60000ull, 60000, " min"},
+		    {48 * 3600000ull, 3600000, " h"},
+		    {UINT64_MAX, 86400000, " d"}};
 	size_t i = 0;
 
 	while (ms >= rows[i].below && i + 1 < sizeof(rows) / sizeof(*rows))
 		i++;
-	snprintf(buffer, FORMAT_SIZE, "%" PRIu64 " %s", ms / rows[i].unit,
-		 rows[i].name);
+	strcpy(put_number(buffer, ms / rows[i].unit), rows[i].name);
 	return buffer;
 }
 
@@ -76,13 +108,22 @@ const char *format_ns(uint64_t ns, char buffer[FORMAT_SIZE])
 const char *format_shape(const int64_t *shape, uint32_t n_dims,
 			 char buffer[FORMAT_SHAPE])
 {
-	size_t used = 1;
+	char *end = buffer;
 
-	buffer[0] = '[';
-	for (uint32_t i = 0; i < n_dims && i < TENSOR_MAX_DIMS; i++)
-		used += (size_t)snprintf(buffer + used, FORMAT_SHAPE - used,
-					 "%s%" PRId64, i ? ", " : "", shape[i]);
-	snprintf(buffer + used, FORMAT_SHAPE - used, "]");
+	_Static_assert(TENSOR_MAX_DIMS * sizeof("-9223372036854775808, ") +
+				       sizeof("[]") <=
+			       FORMAT_SHAPE,
+		       "each dimension fits");
+	*end++ = '[';
+	for (uint32_t i = 0; i < n_dims && i < TENSOR_MAX_DIMS; i++) {
+		if (i)
+			end = stpcpy(end, ", ");
+		if (shape[i] < 0)
+			*end++ = '-';
+		end = put_number(end, shape[i] < 0 ? -(uint64_t)shape[i]
+						   : (uint64_t)shape[i]);
+	}
+	strcpy(end, "]");
 	return buffer;
 }
 
@@ -103,13 +144,15 @@ const char *format_place(const struct fsdp_info *info, enum fsdp_shared shared,
 			 char buffer[FORMAT_SIZE])
 {
 	/* The rest of a UUID would fill half a line; stat shows all of it. */
-	static const int width = sizeof("GPU-01234567") - 1;
+	static const size_t width = sizeof("GPU-01234567") - 1;
 	const char *kind = format_shared(shared);
-	char text[FSDP_DEVICE_TEXT];
+	char text[FSDP_DEVICE_TEXT], *end = buffer;
 
 	fsdp_device_format(&info->device, text);
-	snprintf(buffer, FORMAT_SIZE, "%.*s%s%s%s", width, text,
-		 *kind ? " " : "", kind, info->is_tainted ? " (tainted)" : "");
+	end = mempcpy(end, text, strnlen(text, width));
+	if (*kind)
+		end = stpcpy(stpcpy(end, " "), kind);
+	strcpy(end, info->is_tainted ? " (tainted)" : "");
 	return buffer;
 }
 

@@ -13,9 +13,11 @@
 struct error;
 struct tensor_type;
 
-#define FORMAT_SIZE  32  /* buffer of the next five */
+#define FORMAT_SIZE  32  /* buffer of most of the next */
 #define FORMAT_SHAPE 192 /* buffer of format_shape() */
 
+/* "4096". */
+const char *format_number(uint64_t n, char buffer[FORMAT_SIZE]);
 /* "512 B", "1.5 KiB", "13.4 GiB". */
 const char *format_size(uint64_t size, char buffer[FORMAT_SIZE]);
 /* "1 tensor", "2 tensors"; `noun` is a singular that takes an s. */

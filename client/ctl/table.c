@@ -7,10 +7,46 @@
 #include <assert.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
+
+#define TEXT_SIZE ((size_t)256 << 10)
+#define BEHIND    7 /* bytes after a row, which are 0 */
+
+/* Memory for the text of many cells. */
+struct table_text {
+	struct table_text *next;
+	char bytes[];
+};
+
+/* Only printable ASCII, and the 0 behind each cell? Eight bytes are looked at
+ * in one number. The highest bit of x is set if x is no ASCII, that of x + 1 if
+ * x is 0x7f, that of x + 0x7f if x is not 0, and that of x + 0x60 if x is not
+ * below a space. BEHIND bytes are read, too. */
+static bool is_plain(const char *row, const char *end)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101);
+	uint64_t found = 0, word;
+
+	for (; row < end; row += 8) {
+		memcpy(&word, row, 8);
+		found |= word | (word + ones) |
+			 ((word + ones * 0x7f) & ~(word + ones * 0x60));
+	}
+	return !(found & ones * 0x80);
+}
+
+static int width_of(const char *text)
+{
+	int width = 0;
+
+	for (; *text; text++)
+		width += ((unsigned char)*text & 0xc0) != 0x80;
+	return width;
+}
 
 void table_init(struct table *table, const char *const *titles,
 		size_t n_columns)
@@ -19,13 +55,19 @@ void table_init(struct table *table, const char *const *titles,
 	*table = TABLE_NULL;
 	table->titles = titles;
 	table->n_columns = n_columns;
+	for (size_t i = 0; i < n_columns; i++)
+		table->widths[i] = width_of(titles[i] + (titles[i][0] == '>'));
 }
 
 void table_deinit(struct table *table)
 {
-	for (size_t i = 0; i < table->n_cells; i++)
-		free(table->cells[i]);
-	free(table->cells);
+	while (table->texts) {
+		struct table_text *next = table->texts->next;
+
+		free(table->texts);
+		table->texts = next;
+	}
+	free(table->rows);
 	*table = TABLE_NULL;
 }
 
@@ -41,44 +83,101 @@ void table_clean(char *text)
 	}
 }
 
-static bool reserve(struct table *table)
+/* Memory for `size` more bytes of the last row, whose cells stay together. */
+static bool reserve(struct table *table, size_t size)
+{
+	size_t used = (size_t)(table->next - table->row);
+	size_t room = TEXT_SIZE;
+	struct table_text *text;
+
+	if (size <= (size_t)(table->end - table->next))
+		return true;
+	if (room < 2 * (used + size))
+		room = 2 * (used + size);
+	text = malloc(sizeof(*text) + room);
+	if (!text)
+		return false;
+	text->next = table->texts;
+	table->texts = text;
+	if (used)
+		memcpy(text->bytes, table->row, used);
+	table->row = text->bytes;
+	table->next = text->bytes + used;
+	table->end = text->bytes + room;
+	return true;
+}
+
+/* See how wide the cells of the last row are, now that it has all. */
+static void measure_row(struct table *table)
+{
+	char *cell = table->row;
+	bool is_wide;
+
+	memset(table->next, 0, BEHIND);
+	is_wide = !is_plain(cell, table->next);
+	for (size_t i = 0; i < table->n_columns; i++) {
+		size_t size = table->sizes[i];
+		int width = (int)size;
+
+		if (is_wide) {
+			table_clean(cell);
+			width = width_of(cell);
+			table->is_wide[i] |= width != (int)size;
+		}
+		if (width > table->widths[i])
+			table->widths[i] = width;
+		cell += size + 1;
+	}
+}
+
+static bool end_row(struct table *table)
 {
 	size_t n_room = table->n_room ? table->n_room * 2 : 64;
-	char **cells;
+	const char **rows;
 
-	if (table->n_cells < table->n_room)
-		return true;
-	cells = reallocarray(table->cells, n_room, sizeof(*cells));
-	if (!cells)
-		return false;
-	table->cells = cells;
-	table->n_room = n_room;
+	measure_row(table);
+	if (table->n_rows == table->n_room) {
+		rows = reallocarray(table->rows, n_room, sizeof(*rows));
+		if (!rows)
+			return false;
+		table->rows = rows;
+		table->n_room = n_room;
+	}
+	table->rows[table->n_rows++] = table->row;
+	table->row = table->next;
+	table->column = 0;
 	return true;
+}
+
+void table_add_text(struct table *table, const char *text)
+{
+	size_t size = strlen(text);
+
+	if (table->is_incomplete || !reserve(table, size + 1 + BEHIND)) {
+		table->is_incomplete = true;
+		return;
+	}
+	table->next = mempcpy(table->next, text, size + 1);
+	table->sizes[table->column++] = size;
+	if (table->column == table->n_columns && !end_row(table))
+		table->is_incomplete = true;
 }
 
 void table_add(struct table *table, const char *format, ...)
 {
 	va_list args;
-	char *cell;
+	char *text;
+	int r;
 
 	va_start(args, format);
-	if (table->is_incomplete || !reserve(table) ||
-	    vasprintf(&cell, format, args) < 0)
-		table->is_incomplete = true;
+	r = vasprintf(&text, format, args);
 	va_end(args);
-	if (table->is_incomplete)
+	if (r < 0) {
+		table->is_incomplete = true;
 		return;
-	table_clean(cell);
-	table->cells[table->n_cells++] = cell;
-}
-
-static int width_of(const char *text)
-{
-	int width = 0;
-
-	for (; *text; text++)
-		width += ((unsigned char)*text & 0xc0) != 0x80;
-	return width;
+	}
+	table_add_text(table, text);
+	free(text);
 }
 
 /* The first byte behind `n` characters. */
@@ -91,17 +190,54 @@ static const char *skip(const char *text, int n)
 	return text;
 }
 
-/* Names tell most by their beginning and their end. */
-static void print_cell(const char *text, int width, FILE *file)
-{
-	int n = width_of(text), n_end = (width - 2) / 2;
+/* Bytes on their way to a file: many cells for each call. */
+struct printer {
+	FILE *file;
+	size_t n;
+	char bytes[32768];
+};
 
-	if (n <= width) {
-		fputs(text, file);
+static void flush(struct printer *printer)
+{
+	fwrite(printer->bytes, 1, printer->n, printer->file);
+	printer->n = 0;
+}
+
+static inline void put(struct printer *printer, const char *text, size_t size)
+{
+	if (size > sizeof(printer->bytes) - printer->n)
+		flush(printer);
+	if (size > sizeof(printer->bytes)) {
+		fwrite(text, 1, size, printer->file);
 		return;
 	}
-	fprintf(file, "%.*s..%s", (int)(skip(text, width - 2 - n_end) - text),
-		text, skip(text, n - n_end));
+	memcpy(printer->bytes + printer->n, text, size);
+	printer->n += size;
+}
+
+/* More than `n` are written at once, which is faster than exactly as many. */
+static inline void put_spaces(struct printer *printer, int n)
+{
+	const int at_once = 32;
+
+	for (; n > 0; n -= at_once) {
+		if (at_once > (int)(sizeof(printer->bytes) - printer->n))
+			flush(printer);
+		memset(printer->bytes + printer->n, ' ', at_once);
+		printer->n += (size_t)(n < at_once ? n : at_once);
+	}
+}
+
+/* Names tell most by their beginning and their end. */
+static void put_cut(struct printer *printer, const char *text, int n, int width)
+{
+	int n_end = (width - 2) / 2;
+	const char *end;
+
+	put(printer, text, (size_t)(skip(text, width - 2 - n_end) - text));
+	put(printer, "..", 2);
+	end = skip(text, n - n_end);
+	put(printer, end, strlen(end));
 }
 
 static bool is_right(const struct table *table, size_t column)
@@ -115,41 +251,50 @@ struct layout {
 	int widths[TABLE_MAX_COLUMNS];
 };
 
-static void print_row(const struct table *table, const char *const *row,
-		      const struct layout *layout, FILE *file)
+/* Returns the end of the cell's text. */
+static const char *put_column(const struct table *table, size_t i,
+			      const char *text, const struct layout *layout,
+			      struct printer *printer)
 {
-	for (size_t i = 0; i < layout->n; i++) {
-		const char *text = row[i];
-		int pad;
+	bool right = is_right(table, i);
+	size_t size = strlen(text);
+	int n = table->is_wide[i] ? width_of(text) : (int)size;
+	int width = layout->widths[i];
 
-		if (row == table->titles && is_right(table, i))
-			text++;
-		pad = layout->widths[i] - width_of(text);
-		if (pad < 0)
-			pad = 0;
-		if (is_right(table, i))
-			fprintf(file, "%*s", pad, "");
-		print_cell(text, layout->widths[i], file);
-		if (i + 1 == layout->n)
-			break;
-		fprintf(file, "%*s", is_right(table, i) ? 2 : pad + 2, "");
-	}
-	fputc('\n', file);
+	if (right)
+		put_spaces(printer, width - n);
+	if (n <= width)
+		put(printer, text, size);
+	else
+		put_cut(printer, text, n, width);
+	if (i + 1 == layout->n)
+		put(printer, "\n", 1);
+	else
+		put_spaces(printer, right || n > width ? 2 : width - n + 2);
+	return text + size;
+}
+
+static void print_titles(const struct table *table, const struct layout *layout,
+			 struct printer *printer)
+{
+	for (size_t i = 0; i < layout->n; i++)
+		(void)put_column(table, i,
+				 table->titles[i] + is_right(table, i), layout,
+				 printer);
+}
+
+static void print_row(const struct table *table, const char *cell,
+		      const struct layout *layout, struct printer *printer)
+{
+	for (size_t i = 0; i < layout->n; i++)
+		cell = put_column(table, i, cell, layout, printer) + 1;
 }
 
 static struct layout natural_layout(const struct table *table)
 {
 	struct layout layout = {.n = table->n_columns};
 
-	for (size_t i = 0; i < table->n_columns; i++)
-		layout.widths[i] =
-			width_of(table->titles[i]) - is_right(table, i);
-	for (size_t i = 0; i < table->n_cells; i++) {
-		int width = width_of(table->cells[i]);
-
-		if (width > layout.widths[i % table->n_columns])
-			layout.widths[i % table->n_columns] = width;
-	}
+	memcpy(layout.widths, table->widths, sizeof(layout.widths));
 	return layout;
 }
 
@@ -205,12 +350,15 @@ static struct layout fit(const struct table *table, int width)
 void table_print_within(const struct table *table, int width, FILE *file)
 {
 	const struct layout layout = fit(table, width);
+	struct printer printer;
 
-	assert(table->n_cells % table->n_columns == 0);
-	print_row(table, table->titles, &layout, file);
-	for (size_t i = 0; i < table->n_cells; i += table->n_columns)
-		print_row(table, (const char *const *)table->cells + i, &layout,
-			  file);
+	assert(table->column == 0);
+	printer.file = file;
+	printer.n = 0;
+	print_titles(table, &layout, &printer);
+	for (size_t i = 0; i < table->n_rows; i++)
+		print_row(table, table->rows[i], &layout, &printer);
+	flush(&printer);
 }
 
 void table_print(const struct table *table, FILE *file)

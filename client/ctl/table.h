@@ -12,12 +12,24 @@
 
 #define TABLE_MAX_COLUMNS 24
 
+struct table_text; /* table.c */
+
 struct table {
 	size_t n_columns;
 	const char *const *titles; /* borrowed; '>' in front: right-aligned */
-	char **cells;              /* n_columns to a row */
-	size_t n_cells, n_room;
-	bool is_incomplete; /* there was no memory for a cell */
+	/* The first cell of each row; its others follow, each behind the 0 of
+	 * the one before. They may be put in another order. */
+	const char **rows;
+	size_t n_rows, n_room;
+	char *row;                       /* the next one, */
+	size_t column;                   /* which has so many cells, */
+	size_t sizes[TABLE_MAX_COLUMNS]; /* each of so many bytes */
+	int widths[TABLE_MAX_COLUMNS];   /* of the widest cell or the title */
+	/* Some cell has not one byte for each column of the terminal. */
+	bool is_wide[TABLE_MAX_COLUMNS];
+	struct table_text *texts; /* the newest first */
+	char *next, *end;         /* what is left of it */
+	bool is_incomplete;       /* there was no memory for a cell */
 };
 
 #define TABLE_NULL ((struct table){0})
@@ -28,6 +40,8 @@ void table_deinit(struct table *table);
 
 /* Add the next cell, left to right, row by row; the text is copied. Without
  * memory for one, the table gets no more cells. */
+void table_add_text(struct table *table, const char *text);
+/* The same with a text that is made of several. */
 void table_add(struct table *table, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
