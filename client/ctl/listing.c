@@ -203,41 +203,23 @@ int listing_add(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-static int compare_numbers(uint64_t a, uint64_t b)
-{
-	return a > b ? -1 : a < b;
-}
-
-static int compare(const void *a, const void *b, void *data)
+static int compare(const void *a, const void *b)
 {
 	const struct listed *x = a, *y = b;
-	int r = 0;
+	int r = strcmp(x->info.name, y->info.name);
 
-	switch (*(enum args_sort *)data) {
-	case SORT_BYTES:
-		r = compare_numbers(x->info.size, y->info.size);
-		break;
-	case SORT_AGE:
-		r = compare_numbers(x->entry.age_ms, y->entry.age_ms);
-		break;
-	case SORT_HOLDERS:
-		r = compare_numbers(x->entry.n_holders, y->entry.n_holders);
-		break;
-	case SORT_NAME:
-	case SORT_N:
-		break;
-	}
 	if (r == 0)
-		r = strcmp(x->info.name, y->info.name);
-	return r ? r : compare_numbers(y->info.slot, x->info.slot);
+		r = x->info.slot < y->info.slot ? -1
+						: x->info.slot > y->info.slot;
+	return r;
 }
 
-void listing_sort(struct listing *listing, enum args_sort sort)
+void listing_sort(struct listing *listing)
 {
 	/* qsort() must not get NULL, even for nothing */
 	if (listing->n_entries)
-		qsort_r(listing->entries, listing->n_entries,
-			sizeof(*listing->entries), compare, &sort);
+		qsort(listing->entries, listing->n_entries,
+		      sizeof(*listing->entries), compare);
 }
 
 void listing_deinit(struct listing *listing)

@@ -38,8 +38,8 @@ struct listing {
 
 /* An fsdp_entry_fn: keep a copy. `data` is a struct listing. */
 int listing_add(const struct fsdp_entry *entry, void *data);
-/* What `sort` says, most first; then by name, then by slot. */
-void listing_sort(struct listing *listing, enum args_sort sort);
+/* By name, then by slot. */
+void listing_sort(struct listing *listing);
 void listing_deinit(struct listing *listing);
 
 /* The tensor of exactly this name; -ENOENT. `ret` has one entry. */

@@ -15,6 +15,7 @@
 #include "proto/error.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,5 +191,8 @@ int main(int argc, char **argv)
 	if (argc < 1)
 		return EXIT_USAGE;
 	argv[0] = (char *)"fsdpctl";
+	/* A page of a list takes more than malloc() would keep: the memory of
+	 * each would be returned, and be faulted in for the next. */
+	(void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 	return run(argc, argv, &err);
 }

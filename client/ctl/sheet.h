@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct args;
 struct error;
@@ -44,10 +45,13 @@ struct column {
 /* A list in the making; either the table or the array is filled. */
 struct sheet {
 	const struct column *columns; /* end with one that has no name */
+	const struct column *shown[TABLE_MAX_COLUMNS]; /* in the table */
 	const char *titles[TABLE_MAX_COLUMNS];
-	bool is_json, is_long;
+	bool is_json;
 	struct table table;
 	json_t *array;
+	uint64_t *keys; /* of sheet_add_by() */
+	size_t n_keys;
 };
 
 /* As --json and --long say. `columns` are borrowed. */
@@ -57,6 +61,10 @@ void sheet_deinit(struct sheet *sheet);
 
 /* One more row; -ENOMEM, without a sentence. */
 int sheet_add(struct sheet *sheet, const void *row);
+/* The same for all rows of a sheet that is printed in order: first by `key`,
+ * the largest first, then by the text of the first column, then as they were
+ * added. */
+int sheet_add_by(struct sheet *sheet, uint64_t key, const void *row);
 
 int sheet_print(struct sheet *sheet, struct error *err);
 /* The rows are there if `r`, the result of a walk, is not negative: print them,

@@ -214,7 +214,7 @@ static int run_limbo(struct fsdp_client *client, const struct args *args,
 	if (r < 0)
 		r = broker_walk_failed(err, r);
 	sheet_init(&sheet, limbo_columns, args);
-	listing_sort(&listing, SORT_NAME);
+	listing_sort(&listing);
 	for (size_t i = 0; r == 0 && i < listing.n_entries; i++)
 		r = add_limbo(client, &sheet, &listing.entries[i], err);
 	if (r == 0)

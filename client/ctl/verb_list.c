@@ -18,75 +18,100 @@
 
 /* --- ls ------------------------------------------------------------------ */
 
-static int add_bundles(struct sheet *sheet, const struct listing *listing,
-		       const struct args *args, struct error *err)
+static int print_bundles(const struct listing *listing, const struct args *args,
+			 struct error *err)
 {
 	struct bundles bundles = BUNDLES_NULL;
+	struct sheet sheet;
 	int r = bundles_collect(
 		listing, args->n_operands ? args->operands[0] : NULL, &bundles);
 
 	bundles_sort(&bundles, args->sort);
+	sheet_init(&sheet, bundles_columns, args);
 	for (size_t i = 0; r == 0 && i < bundles.n; i++)
-		r = sheet_add(sheet, &bundles.list[i]);
+		r = sheet_add(&sheet, &bundles.list[i]);
 	bundles_deinit(&bundles);
-	return r < 0 ? broker_walk_failed(err, r) : 0;
+	return sheet_finish(&sheet, r, err);
 }
 
-static int add_tensors(struct sheet *sheet, struct listing *listing,
-		       const struct args *args, struct error *err)
+static int list_bundles(struct fsdp_client *client, const char *prefix,
+			const struct args *args, struct error *err)
 {
-	int r = 0;
+	struct listing listing = LISTING_NULL;
+	int r = fsdp_list(client, prefix, listing_add, &listing);
 
-	listing_sort(listing, args->sort);
-	for (size_t i = 0; r == 0 && i < listing->n_entries; i++)
-		r = sheet_add(sheet, &listing->entries[i]);
-	return r < 0 ? broker_walk_failed(err, r) : 0;
+	if (r < 0)
+		r = broker_walk_failed(err, r);
+	else
+		r = print_bundles(&listing, args, err);
+	listing_deinit(&listing);
+	return r;
 }
 
-static void print_total(const struct listing *listing)
+/* Tensors are shown as they come, while the broker fetches the next ones. */
+struct tensors {
+	struct sheet sheet;
+	enum args_sort sort;
+	uint64_t n, size;
+};
+
+static uint64_t sort_key(const struct fsdp_entry *entry, enum args_sort sort)
+{
+	switch (sort) {
+	case SORT_BYTES:
+		return entry->info->size;
+	case SORT_AGE:
+		return entry->age_ms;
+	case SORT_HOLDERS:
+		return entry->n_holders;
+	case SORT_NAME:
+	case SORT_N:
+		break;
+	}
+	return 0;
+}
+
+static int add_tensor(const struct fsdp_entry *entry, void *data)
+{
+	struct tensors *tensors = data;
+	const struct listed listed = {.info = *entry->info, .entry = *entry};
+
+	tensors->n++;
+	tensors->size += entry->info->size;
+	return sheet_add_by(&tensors->sheet, sort_key(entry, tensors->sort),
+			    &listed);
+}
+
+static void print_total(const struct tensors *tensors)
 {
 	char size[FORMAT_SIZE], count[FORMAT_SIZE];
-	uint64_t total = 0;
 
-	for (size_t i = 0; i < listing->n_entries; i++)
-		total += listing->entries[i].info.size;
-	printf("\ntotal: %s, %s\n",
-	       format_count(listing->n_entries, "tensor", count),
-	       format_size(total, size));
+	printf("\ntotal: %s, %s\n", format_count(tensors->n, "tensor", count),
+	       format_size(tensors->size, size));
 }
 
-static int print_listing(struct listing *listing, const struct args *args,
-			 struct error *err)
+static int list_tensors(struct fsdp_client *client, const char *prefix,
+			const struct args *args, struct error *err)
 {
-	bool is_bundles = args_has(args, ARG_BUNDLES);
-	struct sheet sheet;
+	struct tensors tensors = {.sort = args->sort};
 	int r;
 
-	sheet_init(&sheet, is_bundles ? bundles_columns : listing_columns,
-		   args);
-	r = is_bundles ? add_bundles(&sheet, listing, args, err)
-		       : add_tensors(&sheet, listing, args, err);
-	if (r == 0)
-		r = sheet_print(&sheet, err);
-	if (r == 0 && !sheet.is_json && !is_bundles)
-		print_total(listing);
-	sheet_deinit(&sheet);
+	sheet_init(&tensors.sheet, listing_columns, args);
+	r = fsdp_list(client, prefix, add_tensor, &tensors);
+	r = sheet_finish(&tensors.sheet, r, err);
+	if (r == 0 && !args_has(args, ARG_JSON))
+		print_total(&tensors);
 	return r;
 }
 
 static int run_ls(struct fsdp_client *client, const struct args *args,
 		  struct error *err)
 {
-	struct listing listing = LISTING_NULL;
-	int r = fsdp_list(client, args->n_operands ? args->operands[0] : NULL,
-			  listing_add, &listing);
+	const char *prefix = args->n_operands ? args->operands[0] : NULL;
 
-	if (r < 0)
-		r = broker_walk_failed(err, r);
-	else
-		r = print_listing(&listing, args, err);
-	listing_deinit(&listing);
-	return r;
+	return args_has(args, ARG_BUNDLES)
+		       ? list_bundles(client, prefix, args, err)
+		       : list_tensors(client, prefix, args, err);
 }
 
 /* --- stat of a tensor ---------------------------------------------------- */

@@ -667,7 +667,7 @@ static int run_save(struct fsdp_client *client, const struct args *args,
 		r = out_of_memory(err);
 	else
 		r = lock_directory(save.directory, &lock_fd, err);
-	listing_sort(&listing, SORT_NAME);
+	listing_sort(&listing);
 	if (r == 0)
 		r = save_all(&save, &listing, err);
 	if (r == 0)

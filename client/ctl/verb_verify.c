@@ -227,7 +227,7 @@ static int run_verify(struct fsdp_client *client, const struct args *args,
 		r = broker_walk_failed(err, r);
 	if (r == 0 && listing.n_entries == 0 && prefix)
 		r = error_set(err, -ENOENT, "no name begins with '%s'", prefix);
-	listing_sort(&listing, SORT_NAME);
+	listing_sort(&listing);
 	if (r == 0)
 		r = verify_all(&verify, &listing, err);
 	json_decref(verify.damaged);
