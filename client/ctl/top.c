@@ -434,10 +434,11 @@ static void print_summary(const struct top *top, FILE *file)
 		rate(top, "requests"), rate(top, "published"),
 		rate(top, "freed_slots"), rate(top, "evicted"));
 	fprintf(file,
-		"collectives: %" PRIu64 " communicators; %.0f gathers/s, "
-		"%s/s, %.0f reductions/s, ",
-		get(top, "comms_running"), rate(top, "gathers"),
-		format_size((uint64_t)rate(top, "bytes_gathered"), texts[0]),
+		"collectives: %s; %.0f gathers/s, %s/s, %.0f reductions/s, ",
+		format_count(get(top, "comms_running"), "communicator",
+			     texts[0]),
+		rate(top, "gathers"),
+		format_size((uint64_t)rate(top, "bytes_gathered"), texts[1]),
 		rate(top, "reductions"));
 	fprintf(file, "%s/s\n\n",
 		format_size((uint64_t)rate(top, "bytes_reduced"), texts[0]));

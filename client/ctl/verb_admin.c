@@ -135,7 +135,8 @@ static int run_log_level(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_admin[] = {
 	{.name = "collect",
 	 .operands = "",
-	 .summary = "free what processes have released, now",
+	 .summary =
+		 "free the tensors in limbo that processes have released, now",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_collect},
 	{.name = "trim",

@@ -116,7 +116,8 @@ static int run_channels(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_channels[] = {
 	{.name = "channels",
 	 .operands = "",
-	 .summary = "list the users of channels, and who waits for whom",
+	 .summary =
+		 "list the processes that use channels, and which of them wait",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_channels},
 	{0}};

@@ -417,7 +417,7 @@ static int run_end(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_comms[] = {
 	{.name = "comms",
 	 .operands = "",
-	 .summary = "list the communicators, and how they are",
+	 .summary = "list the communicators and their states",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_comms},
 	{.name = "groups",
@@ -429,7 +429,8 @@ const struct verb verbs_comms[] = {
 	 .run = run_groups},
 	{.name = "end",
 	 .operands = "COMM...",
-	 .summary = "end the groups of communicators that nobody is in",
+	 .summary = "remove communicators that no process is in, with their "
+		    "groups",
 	 .n_min = 1,
 	 .n_max = SIZE_MAX,
 	 .check = check_groups,

@@ -47,7 +47,7 @@ const struct verb verbs_config[] = {
 	{.name = "config",
 	 .operands = "",
 	 .summary =
-		 "list the values of the configuration, and where each is from",
+		 "list the values of the configuration, each with its origin",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_config},
 	{.name = "reload",

@@ -92,7 +92,8 @@ static int run_devices(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_devices[] = {
 	{.name = "devices",
 	 .operands = "",
-	 .summary = "list the GPUs, and what the broker has on them",
+	 .summary =
+		 "list the GPUs, and the memory that the broker uses on them",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_devices},
 	{0}};

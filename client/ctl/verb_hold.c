@@ -259,7 +259,8 @@ static int run_clients(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_hold[] = {
 	{.name = "who",
 	 .operands = "NAME",
-	 .summary = "show which processes hold a tensor, or one of a bundle",
+	 .summary = "list the processes that hold a tensor, or members of a "
+		    "bundle",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .n_min = 1,
 	 .n_max = 1,
@@ -267,12 +268,13 @@ const struct verb verbs_hold[] = {
 	 .run = run_who},
 	{.name = "limbo",
 	 .operands = "",
-	 .summary = "show what nothing keeps any more, and who holds it",
+	 .summary = "list the tensors in limbo, which only holds keep, and "
+		    "their holders",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_limbo},
 	{.name = "clients",
 	 .operands = "",
-	 .summary = "list the connected processes",
+	 .summary = "list the sessions, one for each process",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_clients},
 	{0}};

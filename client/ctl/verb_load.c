@@ -208,8 +208,8 @@ out:
 const struct verb verbs_load[] = {
 	{.name = "load",
 	 .operands = "FILE...",
-	 .summary = "publish a model's tensors as one bundle: .safetensors "
-		    "files, or an index of some",
+	 .summary = "publish the tensors of .safetensors files as one "
+		    "bundle",
 	 .accepts = ARG_BIT(ARG_PREFIX) | ARG_BIT(ARG_REPLACE) |
 		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_MODE) |
 		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_QUIET) |

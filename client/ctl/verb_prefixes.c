@@ -41,7 +41,7 @@ static int run_prefixes(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_prefixes[] = {
 	{.name = "prefixes",
 	 .operands = "",
-	 .summary = "list the first components of names, and who owns them",
+	 .summary = "list the first components of names, and their owners",
 	 .accepts = ARG_BIT(ARG_JSON),
 	 .run = run_prefixes},
 	{0}};

@@ -128,7 +128,7 @@ out:
 const struct verb verbs_put[] = {
 	{.name = "put",
 	 .operands = "FILE",
-	 .summary = "publish one tensor: .npy, .raw, or a .safetensors of one",
+	 .summary = "publish the tensor of a .npy, .raw or .safetensors file",
 	 .accepts = ARG_BIT(ARG_NAME) | RAW_BITS | ARG_BIT(ARG_REPLACE) |
 		    ARG_BIT(ARG_DEVICE) | ARG_BIT(ARG_TTL) | ARG_BIT(ARG_MODE) |
 		    ARG_BIT(ARG_GROUP) | ARG_BIT(ARG_EVICTABLE) |

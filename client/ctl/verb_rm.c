@@ -155,7 +155,7 @@ static int run_rm(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_rm[] = {
 	{.name = "rm",
 	 .operands = "[NAME...]",
-	 .summary = "take names away; a bundle's ends in '/'",
+	 .summary = "remove names; the name of a bundle ends in '/'",
 	 .accepts = ARG_BIT(ARG_TREE),
 	 .n_max = SIZE_MAX,
 	 .check = check_rm,

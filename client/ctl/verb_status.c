@@ -289,7 +289,8 @@ out:
 const struct verb verbs_status[] = {
 	{.name = "status",
 	 .operands = "",
-	 .summary = "show how the broker is, with a line for each warning",
+	 .summary =
+		 "show the state of the broker, with a line for each warning",
 	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_RESET),
 	 .run = run_status},
 	{.name = "ping",

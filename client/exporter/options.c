@@ -12,8 +12,7 @@
 #define DEFAULT_PORT    "9471"
 
 static const char usage[] =
-	"Usage: fsdp-exporter [--address ADDRESS] [--port PORT] [--socket "
-	"PATH]\n"
+	"Usage: fsdp-exporter [OPTION]...\n"
 	"\n"
 	"Serves metrics (/metrics), the broker's state (/status.json) and a\n"
 	"status page (/) by HTTP.\n"
@@ -23,7 +22,9 @@ static const char usage[] =
 	"  --port-file FILE   write the port to FILE when it listens\n"
 	"  --socket PATH      socket of the broker, if not in the usual "
 	"places\n"
-	"  --no-sandbox       keep the right to all system calls and files\n";
+	"  --no-sandbox       keep the right to all system calls and files\n"
+	"  --version          print the version\n"
+	"  --help             print this\n";
 
 static int parse_port(const char *text, in_port_t *ret, struct error *err)
 {

@@ -34,13 +34,16 @@ check "tensors are there" grep -q "^shown/x " <(view tensors)
 check "limbo is there" grep -Eq "^- +16 B" <(view limbo)
 check "pools are there" grep -Eq " 0600 +[0-9.]+ MiB" <(view pools)
 check "communicators are there" grep -q "^NAME  STATE" <(view comms)
-check "two pages have rates" test "$(ctl top --batch -n 2 --delay 100ms |
+check "counts have their noun" grep -q "^collectives: 0 communicators; " \
+	<(view comms)
+check "two pages have rates" test "$(ctl top --batch --pages 2 --delay 100ms |
 	grep -c "^rates: ")" = 2
 check "of requests, too" grep -Eq "^rates: [1-9][0-9]* requests/s" \
 	<(ctl top --batch -n 2 --delay 100ms)
 refuse "an unknown column is refused" 2 "no column 'nix'" top --batch --sort nix
 refuse "an unknown view is refused" 2 "pools or comms" top --view nix
 refuse "a file is no screen" 2 "--batch" top
+refuse "a screen has no last page" 2 "--pages is for --batch" top --pages 2
 
 # --- the screen ---------------------------------------------------------------
 

@@ -88,6 +88,8 @@ await_executor()
 # It cannot end while a rank is missing.
 rank worker 2 400 0 --executor worker
 check "fsdp-worker is shown as executor" await_executor worker worker
+check "top counts one communicator" grep -q "^collectives: 1 communicator; " \
+	<("$fsdpctl" top --batch -n 1)
 rank worker 2 400 1 --executor worker
 check "the run is under way" await_step worker 20
 worker=$(counter worker_pid)
