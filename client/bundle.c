@@ -377,41 +377,63 @@ static int adopt_members(struct fsdp_client *client, struct received *received,
 	return 0;
 }
 
+int bundle_get_adopt(struct fsdp_client *client, struct received *received,
+		     const struct fsdp_get_options *options,
+		     struct fsdp_tensor ***ret, size_t *ret_n,
+		     struct error *err)
+{
+	int r = adopt_members(client, received, options, ret, ret_n, err);
+
+	received_deinit(received);
+	return r;
+}
+
+int bundle_get_request(const struct fsdp_client *client, const char *name,
+		       const struct fsdp_get_options *given,
+		       struct fsdp_get_options *ret_options,
+		       struct request *ret, struct error *err)
+{
+	int r = client_check(client, err);
+
+	if (r == 0)
+		r = sized_take(ret_options, given, SIZED(fsdp_get_options),
+			       err);
+	if (r < 0)
+		return r;
+	if (ret_options->version && ret_options->newer_than)
+		return error_set(err, -EINVAL,
+				 "options->version is one version, and "
+				 "newer_than any above one; give one of them");
+	if (ret_options->known_only)
+		return error_set(err, -EINVAL,
+				 "options->known_only is for names of tensors: "
+				 "what is in a bundle, only fsdpd knows");
+	*ret = (struct request){
+		.kind = MESSAGE_BUNDLE_GET,
+		.bundle_get = {.name = name,
+			       .timeout_ms = ret_options->timeout_ms,
+			       .is_trust_set = ret_options->is_trust_set,
+			       .trusted_uid = ret_options->trusted_uid,
+			       .newer_than = ret_options->newer_than,
+			       .version = ret_options->version},
+	};
+	return 0;
+}
+
 int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 		    const struct fsdp_get_options *options,
 		    struct fsdp_tensor ***ret, size_t *ret_n)
 {
 	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_BUNDLE_GET};
 	struct fsdp_get_options desc;
 	struct received received;
+	struct request request;
 	int r;
 
-	r = client_check(client, err);
+	r = bundle_get_request(client, name, options, &desc, &request, err);
 	if (r == 0)
-		r = sized_take(&desc, options, SIZED(fsdp_get_options), err);
-	if (r == 0 && desc.version && desc.newer_than)
-		r = error_set(err, -EINVAL,
-			      "options->version is one version, and newer_than "
-			      "any above one; give one of them");
-	if (r == 0 && desc.known_only)
-		r = error_set(err, -EINVAL,
-			      "options->known_only is for names of tensors: "
-			      "what is in a bundle, only fsdpd knows");
-	if (r < 0)
-		return r;
-	request.bundle_get = (struct bundle_get_request){
-		.name = name,
-		.timeout_ms = desc.timeout_ms,
-		.is_trust_set = desc.is_trust_set,
-		.trusted_uid = desc.trusted_uid,
-		.newer_than = desc.newer_than,
-		.version = desc.version,
-	};
-	r = client_call(client, &request, &received, err);
-	if (r < 0)
-		return r;
-	r = adopt_members(client, &received, &desc, ret, ret_n, err);
-	received_deinit(&received);
-	return r;
+		r = client_call(client, &request, &received, err);
+	return r < 0 ? r
+		     : bundle_get_adopt(client, &received, &desc, ret, ret_n,
+					err);
 }

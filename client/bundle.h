@@ -1,9 +1,31 @@
 /*
- * The part of bundles that are being staged which closing a connection needs.
+ * The parts of bundles that other files need: closing a connection, and the
+ * steps of a get, for calls that wait and for those that do not.
  */
 #pragma once
+#include <stddef.h>
 
+struct error;
 struct fsdp_client;
+struct fsdp_get_options;
+struct fsdp_tensor;
+struct received;
+struct request;
 
-/* Forget all of them; the broker aborts them when the session ends. */
+/* Forget all that are being staged; the broker aborts them when the session
+ * ends. */
 void bundle_free_all(struct fsdp_client *client);
+
+/* Check what a caller gave, take the options, which may be those of an older
+ * program, and make the request to the broker, which borrows the name. */
+int bundle_get_request(const struct fsdp_client *client, const char *name,
+		       const struct fsdp_get_options *given,
+		       struct fsdp_get_options *ret_options,
+		       struct request *ret, struct error *err);
+
+/* Make handles of the members that the broker granted; consumes the reply, also
+ * on failure. */
+int bundle_get_adopt(struct fsdp_client *client, struct received *received,
+		     const struct fsdp_get_options *options,
+		     struct fsdp_tensor ***ret, size_t *ret_n,
+		     struct error *err);

@@ -469,8 +469,9 @@ FSDP_API int fsdp_get_begin(struct fsdp_client *client,
 FSDP_API int fsdp_get_end(struct fsdp_pending *pending,
 			  struct fsdp_tensor **ret);
 
-/* Cancels the get and releases its tensors when they come. Each get must be
- * ended or cancelled before fsdp_close(). `pending` may be NULL. */
+/* Cancels the get, of names or of a bundle, and releases its tensors when they
+ * come. Each get must be ended or cancelled before fsdp_close(). `pending` may
+ * be NULL. */
 FSDP_API void fsdp_get_cancel(struct fsdp_pending *pending);
 
 /*
@@ -755,6 +756,14 @@ FSDP_API void fsdp_bundle_abort(struct fsdp_bundle *bundle);
 FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 			     const struct fsdp_get_options *options,
 			     struct fsdp_tensor ***ret, size_t *ret_n);
+
+/* The same in an event loop, as fsdp_get_begin() and fsdp_get_end() are for
+ * names: see there. fsdp_get_cancel() cancels it. */
+FSDP_API int fsdp_bundle_get_begin(struct fsdp_client *client, const char *name,
+				   const struct fsdp_get_options *options,
+				   struct fsdp_pending **ret);
+FSDP_API int fsdp_bundle_get_end(struct fsdp_pending *pending,
+				 struct fsdp_tensor ***ret, size_t *ret_n);
 
 #ifdef __cplusplus
 }

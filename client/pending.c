@@ -3,6 +3,7 @@
  * programs that wait for many events in one loop.
  */
 #include "client/begun.h"
+#include "client/bundle.h"
 #include "client/client.h"
 #include "client/clock.h"
 #include "client/get.h"
@@ -16,6 +17,7 @@ struct fsdp_pending {
 	struct call *call; /* NULL: no request was needed, `got` is complete */
 	struct fsdp_get_options options;
 	int64_t start_ms;
+	bool is_bundle; /* which has no names here, and always a request */
 	size_t n;
 	struct fsdp_tensor **got; /* owned, like the names */
 	char *names[];
@@ -114,27 +116,97 @@ static int collect(struct fsdp_pending *pending, struct error *err)
 				  err);
 }
 
+static int check_end(const struct fsdp_pending *pending, bool is_bundle,
+		     struct error *err)
+{
+	if (!pending)
+		return error_set(err, -EINVAL,
+				 "cannot end the get: the handle is NULL");
+	if (pending->is_bundle != is_bundle)
+		return error_set(err, -EINVAL, "cannot end the get: %s",
+				 is_bundle ? "it is of names; call "
+					     "fsdp_get_end()"
+					   : "it is of a bundle; call "
+					     "fsdp_bundle_get_end()");
+	return client_check(pending->client, err);
+}
+
+static int refuse_early(struct error *err)
+{
+	return error_set(err, -EAGAIN, "the get is not done; poll fsdp_fd()");
+}
+
 int fsdp_get_end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
 {
 	struct error *err = error_of_thread();
 	int r;
 
-	if (!pending)
-		return error_set(err, -EINVAL,
-				 "cannot end the get: the handle is NULL");
-	r = client_check(pending->client, err);
+	r = check_end(pending, false, err);
 	if (r < 0)
 		return r;
 	r = collect(pending, err);
 	if (r == CONNECTION_PENDING)
-		return error_set(err, -EAGAIN,
-				 "the get is not done; poll fsdp_fd()");
+		return refuse_early(err);
 	if (r == 0)
 		r = get_await(pending->got, pending->n, &pending->options,
 			      pending->start_ms, ret, err);
 	pending_free(pending);
 	return r;
 }
+
+/* --- bundles ------------------------------------------------------------- */
+
+int fsdp_bundle_get_begin(struct fsdp_client *client, const char *name,
+			  const struct fsdp_get_options *options,
+			  struct fsdp_pending **ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_get_options desc;
+	struct fsdp_pending *pending;
+	struct request request;
+	int r;
+
+	r = bundle_get_request(client, name, options, &desc, &request, err);
+	if (r < 0)
+		return r;
+	pending = pending_new(NULL, 0);
+	if (!pending)
+		return error_nomem(err, "a get");
+	pending->client = client;
+	pending->options = desc;
+	pending->is_bundle = true;
+	client_retire(client);
+	r = connection_begin(&client->connection, &request, &pending->call,
+			     err);
+	if (r < 0)
+		pending_free(pending);
+	else
+		*ret = pending;
+	return r;
+}
+
+int fsdp_bundle_get_end(struct fsdp_pending *pending, struct fsdp_tensor ***ret,
+			size_t *ret_n)
+{
+	struct error *err = error_of_thread();
+	struct received received;
+	int r;
+
+	r = check_end(pending, true, err);
+	if (r < 0)
+		return r;
+	r = connection_collect(&pending->client->connection, pending->call,
+			       &received, err);
+	if (r == CONNECTION_PENDING)
+		return refuse_early(err);
+	if (r == 0)
+		r = bundle_get_adopt(pending->client, &received,
+				     &pending->options, ret, ret_n, err);
+	pending_free(pending);
+	return r;
+}
+
+/* --- both ---------------------------------------------------------------- */
 
 void fsdp_get_cancel(struct fsdp_pending *pending)
 {

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -269,6 +270,121 @@ Test(pending, what_another_thread_received_makes_the_descriptor_readable)
 	put("t/b");
 	pthread_join(thread, NULL);
 	cr_expect(zero(int, wait.r));
+}
+
+/* --- bundles that are begun ---------------------------------------------- */
+
+static void commit(const char *bundle_name, const char *member)
+{
+	struct fsdp_bundle_options options = {.struct_size = sizeof(options),
+					      .flags = FSDP_REPLACE};
+	struct fsdp_bundle *bundle;
+	struct fsdp_tensor *tensor;
+
+	cr_assert(zero(
+		int, fsdp_bundle_begin(other, bundle_name, &options, &bundle)));
+	cr_assert(zero(
+		int, fsdp_bundle_alloc(bundle, &member, &VECTOR, 1, &tensor)));
+	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)), "%s",
+		  fsdp_error());
+	fsdp_free(tensor);
+}
+
+static struct fsdp_pending *begin_bundle(uint64_t newer_than)
+{
+	struct fsdp_get_options options = {.struct_size = sizeof(options),
+					   .timeout_ms = -1,
+					   .newer_than = newer_than};
+	struct fsdp_pending *ret;
+
+	cr_assert(
+		zero(int, fsdp_bundle_get_begin(client, "m/", &options, &ret)),
+		"%s", fsdp_error());
+	return ret;
+}
+
+/* Finish the get as an event loop does, and return the bundle's version. */
+static uint64_t end_bundle(struct fsdp_pending *pending)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	struct fsdp_tensor **tensors;
+	size_t n;
+	int r;
+
+	while ((r = fsdp_bundle_get_end(pending, &tensors, &n)) == -EAGAIN)
+		cr_assert(is_readable(-1));
+	cr_assert(zero(int, r), "%s", fsdp_error());
+	cr_assert(eq(sz, n, 1));
+	expect_name(tensors[0], "m/w");
+	cr_assert(zero(int, fsdp_tensor_info(tensors[0], &info)));
+	fsdp_free(tensors[0]);
+	free(tensors);
+	return info.version;
+}
+
+Test(pending, a_bundle_is_got_when_the_descriptor_is_readable)
+{
+	struct fsdp_pending *pending = begin_bundle(0);
+	struct fsdp_tensor **tensors;
+	size_t n;
+
+	wait_until_parked(1);
+	cr_expect(not(is_readable(0)));
+	cr_expect(eq(int, fsdp_bundle_get_end(pending, &tensors, &n), -EAGAIN));
+	commit("m/", "m/w");
+	cr_expect(eq(ulong, end_bundle(pending), 1));
+	cr_expect(not(is_readable(0)), "nothing is pending");
+	pending = begin_bundle(1);
+	wait_until_parked(1);
+	commit("m/", "m/w");
+	cr_expect(eq(ulong, end_bundle(pending), 2));
+	expect_none_held("m/");
+}
+
+Test(pending, a_bundle_that_was_cancelled_is_let_go_when_it_comes)
+{
+	struct fsdp_pending *pending = begin_bundle(0);
+
+	wait_until_parked(1);
+	fsdp_get_cancel(pending);
+	commit("m/", "m/w");
+	cr_assert(zero(int, fsdp_ping(client)));
+	expect_none_held("m/");
+	/* Its answer had already arrived. */
+	pending = begin_bundle(0);
+	wait_until_parked(1);
+	commit("m/", "m/w");
+	cr_assert(is_readable(-1));
+	cr_assert(zero(int, fsdp_ping(client)));
+	fsdp_get_cancel(pending);
+	expect_none_held("m/");
+}
+
+Test(pending, each_kind_of_get_has_its_own_end)
+{
+	struct fsdp_get_options options = {.struct_size = sizeof(options),
+					   .known_only = true};
+	struct fsdp_pending *names = begin("t/a", -1), *it = begin_bundle(0);
+	struct fsdp_tensor *tensor, **tensors;
+	size_t n;
+
+	cr_expect(eq(int, fsdp_get_end(it, &tensor), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_get_end(names, &tensors, &n), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_get_end(NULL, &tensors, &n), -EINVAL));
+	cr_expect(eq(int, fsdp_bundle_get_begin(client, "m/", &options, &it),
+		     -EINVAL));
+	fsdp_get_cancel(names);
+	fsdp_get_cancel(it);
+}
+
+Test(pending_restart, a_pending_bundle_survives_the_broker)
+{
+	struct fsdp_pending *pending = begin_bundle(0);
+
+	wait_until_parked(1);
+	daemon_kill_broker(&daemon_);
+	commit("m/", "m/w");
+	cr_expect(eq(ulong, end_bundle(pending), 1));
 }
 
 Test(pending_restart, a_pending_get_survives_the_broker)
