@@ -5,14 +5,9 @@
 #include "client/error.h"
 #include "client/fsdp.h"
 
-static _Thread_local struct error last;
-
-struct error *error_of_thread(void)
-{
-	return &last;
-}
+_Thread_local struct error error_last;
 
 const char *fsdp_error(void)
 {
-	return last.msg;
+	return error_last.msg;
 }

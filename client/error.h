@@ -7,4 +7,9 @@
 #pragma once
 #include "proto/error.h"
 
-struct error *error_of_thread(void);
+extern _Thread_local struct error error_last;
+
+static inline struct error *error_of_thread(void)
+{
+	return &error_last;
+}

@@ -85,8 +85,8 @@ int sized_take_item(void *ret, const void *array, size_t i, const char *name,
 	return r < 0 ? error_wrap(err, r, "%s[%zu]", name, i) : 0;
 }
 
-int sized_give(void *ret, const void *from, struct sized type,
-	       struct error *err)
+int sized_give_part(void *ret, const void *from, struct sized type,
+		    struct error *err)
 {
 	size_t size = size_of(ret, type);
 	int r = check_size(size, type, err);

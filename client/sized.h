@@ -71,10 +71,24 @@ size_t sized_stride(const void *array, struct sized type);
 int sized_take_item(void *ret, const void *array, size_t i, const char *name,
 		    struct sized type, struct error *err);
 
+/* sized_give() for a struct whose size differs from ours. */
+int sized_give_part(void *ret, const void *from, struct sized type,
+		    struct error *err);
+
 /*
  * Copy `from`, a whole struct of ours, to the caller's `ret` as far as it fits,
  * and store the number of bytes in its struct_size. -EINVAL as for
  * sized_take(), with nothing written.
  */
-int sized_give(void *ret, const void *from, struct sized type,
-	       struct error *err);
+static inline int sized_give(void *ret, const void *from, struct sized type,
+			     struct error *err)
+{
+	size_t size;
+
+	memcpy(&size, ret, sizeof(size));
+	if (size != type.desc)
+		return sized_give_part(ret, from, type, err);
+	memcpy(ret, from, type.desc);
+	memcpy(ret, &type.desc, sizeof(type.desc));
+	return 0;
+}

@@ -13,7 +13,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-int comm_check(const struct fsdp_comm *comm, struct error *err)
+int comm_refuse(const struct fsdp_comm *comm, struct error *err)
 {
 	int r;
 
@@ -72,19 +72,12 @@ int comm_command(struct fsdp_comm *comm, const struct request *request,
 	return r;
 }
 
-/* Ask the broker why a run is over. */
-static int ask_why(struct fsdp_comm *comm, struct error *err)
+int comm_ask_why(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_COMM_BOARD,
 				  .comm_board = {.comm = comm->id}};
 
 	return comm_command(comm, &request, err);
-}
-
-int comm_check_run(struct fsdp_comm *comm, struct error *err)
-{
-	return __builtin_expect(comm_is_alive(comm), 1) ? 0
-							: ask_why(comm, err);
 }
 
 void comm_give_up(struct fsdp_comm *comm, const struct error *why)

@@ -123,9 +123,17 @@ struct fsdp_comm {
 	struct fsdp_comm *next;
 };
 
+/* Say why comm_check() refuses a communicator that is NULL or has failed. */
+int comm_refuse(const struct fsdp_comm *comm, struct error *err);
+
 /* Checks that this process may use the communicator, and that it has not
  * failed. */
-int comm_check(const struct fsdp_comm *comm, struct error *err);
+static inline int comm_check(const struct fsdp_comm *comm, struct error *err)
+{
+	if (__builtin_expect(!comm || comm->failure.code < 0, 0))
+		return comm_refuse(comm, err);
+	return client_check(comm->client, err);
+}
 
 /* Asks only the verdict, not the broker. The communicator must have a
  * verdict. */
@@ -134,9 +142,16 @@ static inline bool comm_is_alive(const struct fsdp_comm *comm)
 	return table_is_alive(&comm->client->table, comm->verdict, comm->id);
 }
 
-/* Checks the verdict, and asks the broker why the run is over if it is:
- * -ECONNABORTED. */
-int comm_check_run(struct fsdp_comm *comm, struct error *err);
+/* Ask the broker why the run is over: -ECONNABORTED. */
+int comm_ask_why(struct fsdp_comm *comm, struct error *err);
+
+/* Checks the verdict, and asks the broker if the run is over. */
+static inline int comm_check_run(struct fsdp_comm *comm, struct error *err)
+{
+	if (__builtin_expect(!comm_is_alive(comm), 0))
+		return comm_ask_why(comm, err);
+	return 0;
+}
 
 /* Tell the broker, and so the other ranks, why this rank cannot go on. */
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);

@@ -165,7 +165,8 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 		return error_set(err, -EINVAL,
 				 "the group is not whole here; fsdp_unshard() "
 				 "it and fsdp_wait() for that");
-	r = group_map(group, &group->full_mapping, &group->full, err);
+	if (group->full_mapping.is_held)
+		r = group_map(group, &group->full_mapping, &group->full, err);
 	if (r < 0)
 		return r;
 	memory = whole_memory(group);
@@ -196,14 +197,23 @@ int unshard_check_commit(const struct fsdp_comm *comm, struct error *err)
 			 comm->rank, group->name);
 }
 
+static int check_mesh(const struct fsdp_group *group, uint32_t n_mesh,
+		      struct error *err)
+{
+	const struct plan plan = {.n_shards = group->comm->n_shards};
+	int r = plan_check_mesh(&plan, n_mesh, err);
+
+	return r < 0 ? error_wrap(err, r, "cannot reshard '%s'", group->name)
+		     : 0;
+}
+
 static int reshard_by_ranks(struct fsdp_group *group, uint32_t n_mesh,
 			    struct error *err)
 {
-	const struct plan plan = {.n_shards = group->comm->n_shards};
-	int r = n_mesh ? plan_check_mesh(&plan, n_mesh, err) : 0;
+	int r = n_mesh ? check_mesh(group, n_mesh, err) : 0;
 
 	if (r < 0)
-		return error_wrap(err, r, "cannot reshard '%s'", group->name);
+		return r;
 	if (!is_in_place(group))
 		return host_gather_reshard(group, n_mesh, err);
 	/* All shards are mapped here, so a smaller mesh needs no copy. */
@@ -235,16 +245,42 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 
 /* The broker refuses a mesh that does not match, and then the group must not
  * change. */
-static int reshard_to_mesh(struct fsdp_group *group,
-			   const struct request *request, void *stream,
-			   struct error *err)
+static int reshard_to_mesh(struct fsdp_group *group, uint32_t n_mesh,
+			   void *stream, struct error *err)
 {
-	int r = comm_command(group->comm, request, err);
+	const struct request request = {
+		.kind = MESSAGE_RESHARD,
+		.reshard = {.group = group->id, .n_mesh = n_mesh},
+	};
+	int r = comm_command(group->comm, &request, err);
 
 	if (r < 0)
 		return r;
 	group->open = 0;
-	return end_full(group, request->reshard.n_mesh, stream, err);
+	return end_full(group, n_mesh, stream, err);
+}
+
+/* The whole parameters can be released without waiting for the reply. */
+static int reshard_fully(struct fsdp_group *group, void *stream,
+			 struct error *err)
+{
+	const struct request request = {.kind = MESSAGE_RESHARD,
+					.reshard = {.group = group->id}};
+	/* If the request is refused, fsdp_wait() has returned the cause, or
+	 * will. */
+	const struct one_way one_way = {0};
+	int r;
+
+	/* This comes first, so that the broker handles both at once. The memory
+	 * is kept by the broker until it has received the reshard. */
+	r = end_full(group, 0, stream, err);
+	if (r == 0)
+		r = client_send_one_way(group->comm->client, &request, &one_way,
+					err);
+	if (r < 0)
+		return r;
+	group->open = 0;
+	return 0;
 }
 
 int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
@@ -252,46 +288,26 @@ int fsdp_reshard(struct fsdp_group *group, uint32_t n_mesh)
 	return fsdp_reshard_on(group, n_mesh, NULL);
 }
 
-/* The whole parameters can be released without waiting for the reply. */
 int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 {
 	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_RESHARD};
-	/* If the request is refused, fsdp_wait() has returned the cause, or
-	 * will. */
-	const struct one_way one_way = {0};
-	int r;
+	int r = comm_check(group_comm(group), err);
 
-	r = comm_check(group_comm(group), err);
 	if (r < 0)
 		return r;
 	if (!group->open)
 		return error_set(err, -EINVAL,
 				 "the group is not unsharded here");
-	request.reshard =
-		(struct reshard_request){.group = group->id, .n_mesh = n_mesh};
-	if (stream) {
+	if (stream)
 		r = comm_check_stream(group->comm, stream, err);
-		if (r < 0)
-			return r;
-	}
+	if (r < 0)
+		return r;
 	if (unshard_is_by_ranks(group))
 		return reshard_by_ranks(group, n_mesh, err);
-	if (group->engine) {
+	if (group->engine)
 		r = engine_begin(group, err);
-		if (r < 0)
-			return r;
-	}
-	if (n_mesh > 0)
-		return reshard_to_mesh(group, &request, stream, err);
-	/* This comes first, so that the broker handles both at once. The memory
-	 * is kept by the broker until it has received the reshard. */
-	r = end_full(group, 0, stream, err);
 	if (r < 0)
 		return r;
-	r = client_send_one_way(group->comm->client, &request, &one_way, err);
-	if (r < 0)
-		return r;
-	group->open = 0;
-	return 0;
+	return n_mesh > 0 ? reshard_to_mesh(group, n_mesh, stream, err)
+			  : reshard_fully(group, stream, err);
 }

@@ -116,11 +116,31 @@ int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
 	return fsdp_wait_on(work, NULL, timeout_ms);
 }
 
+/* Wait by asking the broker. */
+static int wait_elsewhere(const struct fsdp_work *work, int32_t timeout_ms,
+			  struct error *err)
+{
+	struct request request = {
+		.kind = MESSAGE_WAIT,
+		.wait = {.comm = work->comm->id,
+			 .group = work->group ? work->group->id : 0,
+			 .kind = work->kind,
+			 .sequence = work->sequence,
+			 .timeout_ms = timeout_ms},
+	};
+	struct received received;
+	int r = ask_for(work, &request, &received, err);
+
+	if (r < 0)
+		return r;
+	r = end_work(work, &received, err);
+	received_deinit(&received);
+	return r;
+}
+
 int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_WAIT};
-	struct received received;
 	int r;
 
 	r = check_work(work, err);
@@ -145,19 +165,5 @@ int fsdp_wait_on(const struct fsdp_work *work, void *stream, int32_t timeout_ms)
 	else if (work->kind == WORK_COMMIT &&
 		 work->sequence == work->comm->committing)
 		r = commit_send(work->comm, timeout_ms, err);
-	if (r < 0)
-		return r;
-	request.wait = (struct wait_request){
-		.comm = work->comm->id,
-		.group = work->group ? work->group->id : 0,
-		.kind = work->kind,
-		.sequence = work->sequence,
-		.timeout_ms = timeout_ms,
-	};
-	r = ask_for(work, &request, &received, err);
-	if (r < 0)
-		return r;
-	r = end_work(work, &received, err);
-	received_deinit(&received);
-	return r;
+	return r < 0 ? r : wait_elsewhere(work, timeout_ms, err);
 }
