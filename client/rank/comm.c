@@ -39,6 +39,17 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
 	return r;
 }
 
+/* This rank stops here: its caller may free memory that transfers would still
+ * use. */
+static int end(struct fsdp_comm *comm, struct error *err)
+{
+	comm->failure = *err;
+	if (comm->engine)
+		engine_abort(comm->engine);
+	*err = comm->failure;
+	return err->code;
+}
+
 int comm_call(struct fsdp_comm *comm, const struct request *request,
 	      struct received *ret, struct error *err)
 {
@@ -52,13 +63,7 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 		r = error_wrap(err, -ECONNABORTED,
 			       "fsdpd has exited, and the communicators that "
 			       "ran there have ended");
-	if (r != -ECONNABORTED)
-		return r;
-	comm->failure = *err;
-	if (comm->engine)
-		engine_abort(comm->engine);
-	*err = comm->failure;
-	return r;
+	return r == -ECONNABORTED ? end(comm, err) : r;
 }
 
 int comm_command(struct fsdp_comm *comm, const struct request *request,
@@ -99,7 +104,8 @@ int comm_fail_run(struct fsdp_comm *comm, struct error *err)
 
 	comm_give_up(comm, err);
 	r = comm_check_run(comm, err);
-	return r < 0 ? r : err->code;
+	/* 0: the broker does not know it yet. */
+	return r < 0 ? r : end(comm, err);
 }
 
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,

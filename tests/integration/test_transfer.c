@@ -9,6 +9,7 @@
 #include "tests/lib/leaks.h"
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -276,6 +277,77 @@ static int look_for_one(void)
 	int r = pending ? 0 : begin_receive(&pending);
 
 	return rank_note(r ? r : fsdp_transfer_wait(pending, 0, NULL));
+}
+
+/* --- a broker that is not told ------------------------------------------- */
+
+static struct fsdp_client *impatient;
+static struct fsdp_comm *doomed;
+static bool is_tired;
+
+static int ask_whether_tired(void *unused)
+{
+	(void)unused;
+	return is_tired;
+}
+
+static int join_other(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_.socket, .interrupted = ask_whether_tired};
+
+	must(fsdp_connect(&options, &impatient) == 0);
+	must(fsdp_comm_join(impatient, "other", 2, rank_self(), NULL,
+			    &doomed) == 0);
+	return rank_note(fsdp_barrier(doomed, -1));
+}
+
+static int send_long(void)
+{
+	static char bytes[16];
+	struct fsdp_transfer *sent;
+
+	return rank_note(
+		fsdp_send(doomed, FSDP_U8, bytes, sizeof(bytes), 0, 1, &sent));
+}
+
+static int receive_short(void)
+{
+	static char bytes[8];
+	struct fsdp_transfer *received;
+
+	is_tired = true;
+	return rank_note(fsdp_receive(doomed, FSDP_U8, bytes, sizeof(bytes), 1,
+				      1, &received));
+}
+
+static int receive_another(void)
+{
+	static char bytes[8];
+	struct fsdp_transfer *received;
+
+	is_tired = false;
+	return rank_note(fsdp_receive(doomed, FSDP_U8, bytes, sizeof(bytes), 1,
+				      2, &received));
+}
+
+static int close_impatient(void)
+{
+	return rank_note(fsdp_close(impatient));
+}
+
+/* The first receive failed, so its memory may have been freed. */
+Test(transfer, nothing_is_received_after_a_failure_of_which_no_broker_knows)
+{
+	crew_start(2, &DEFAULTS);
+	cr_assert(zero(int, ranks_run(&ranks, join_other)));
+	cr_assert(zero(int, rank_run(&ranks, 1, send_long)));
+	cr_assert(zero(int, kill(daemon_.pid, SIGSTOP)));
+	cr_expect(eq(int, rank_run(&ranks, 0, receive_short), -ECONNABORTED));
+	cr_expect(eq(int, rank_run(&ranks, 0, receive_another), -ECONNABORTED));
+	assert_says(0, "sends rank 0 16 bytes");
+	cr_assert(zero(int, kill(daemon_.pid, SIGCONT)));
+	cr_assert(zero(int, ranks_run(&ranks, close_impatient)));
 }
 
 Test(transfer, one_that_is_not_complete_can_be_waited_for_again)
