@@ -7,6 +7,7 @@
 #include "broker/comm/comm_run.h"
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/gather_buffers.h"
+#include "broker/comm/run_board.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/collect.h"
@@ -271,7 +272,8 @@ static void log_stop(const struct broker *broker, int number)
 	log_line(LOG_LEVEL_WARNING,
 		 "stopping: %s; %" PRIu64 " tensor%s (%" PRIu64 " bytes) %s",
 		 strsignal(number), n, n == 1 ? "" : "s",
-		 accounts_total(accounts, ACCOUNT_BYTES) +
+		 accounts_total(accounts, ACCOUNT_BYTES) -
+			 run_boards_memory(&broker->comms, NULL) +
 			 accounts_total(accounts, ACCOUNT_DEVICE_BYTES),
 		 broker->base.fdstore.is_kept
 			 ? "will be dropped unless fsdpd is "

@@ -32,7 +32,8 @@
  * and the others wait for this rank's right call); -ECONNABORTED: the
  * communicator has failed, by a call that differs, or since a rank has died,
  * has left or is late, as fsdp_comm.h says; -EINTR; -EOPNOTSUPP: the ranks are
- * on several nodes, or too many communicators are running; -ENOMEM.
+ * on several nodes, or too many communicators are running; -ENOMEM; -EDQUOT: in
+ * the first call of a run, as fsdp_comm.h says.
  */
 #pragma once
 #ifndef FSDP_API

@@ -43,6 +43,11 @@
  * The handles of a communicator and of its groups may be used by one thread at
  * a time; two threads may use two communicators of one connection. Their memory
  * is not mapped in a forked child.
+ *
+ * The first call by which ranks work together without the broker makes the
+ * memory by which they do. It takes 1 MiB, and 2.1 MiB more for each rank, and
+ * is charged to the user who made the communicator. -EDQUOT: the quota of that
+ * user does not suffice; nothing has happened, and the call can be made again.
  */
 #pragma once
 #include "fsdp.h"

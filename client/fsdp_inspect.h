@@ -166,8 +166,9 @@ FSDP_API int fsdp_list(struct fsdp_client *client, const char *prefix,
  * Lists all tensors whose memory is charged to the caller's user; for
  * administrators, all tensors of all users. This includes tensors that are
  * being written, staged in a bundle, in limbo, without a name, or kept by a
- * ticket. The sum of the blocks is what fsdp_status() calls own_bytes and
- * own_device_bytes or, for an administrator, bytes_live and device_bytes_live.
+ * ticket. The sum of the blocks is what fsdp_status() calls own_bytes, without
+ * board_bytes, and own_device_bytes; for an administrator, it is bytes_live and
+ * device_bytes_live.
  * Memory of legacy IPC is listed, but is not charged to any user.
  */
 FSDP_API int fsdp_list_all(struct fsdp_client *client, fsdp_entry_fn *fn,

@@ -129,6 +129,10 @@ int board_adopt(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 		struct error *err);
 void board_close(struct board *board);
 
+/* The memory that its file can take, whatever its ranks write: its size, in
+ * whole huge pages. */
+uint64_t board_memory(uint32_t n_ranks);
+
 /* --- a rank's own words -------------------------------------------------- */
 
 /* It has come to barrier `number`. Rings if all others have, too. */

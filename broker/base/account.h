@@ -15,7 +15,7 @@ struct error;
 struct peer;
 
 enum account_kind {
-	ACCOUNT_BYTES,        /* of live blocks of host memory */
+	ACCOUNT_BYTES,        /* of live blocks of host memory, and of boards */
 	ACCOUNT_DEVICE_BYTES, /* the same on all devices */
 	ACCOUNT_SLOTS,
 	ACCOUNT_SESSIONS,

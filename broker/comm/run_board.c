@@ -3,9 +3,11 @@
 #include "broker/comm/group.h"
 #include "broker/comm/run_record.h"
 #include "broker/engine/engine.h"
+#include "broker/tensor/room.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -41,10 +43,69 @@ static void keep(struct comm *comm)
 		    true);
 }
 
+/* --- charges ------------------------------------------------------------- */
+
+/* Ranks write in the file without asking, so all that it can take is charged
+ * when it is made. */
+static struct room room_of(const struct comm *comm)
+{
+	struct store *store = comm->comms->store;
+	struct room room = {
+		.store = store,
+		.account = accounts_get(&store->base->accounts, comm->uid),
+		.charge = board_memory(comm->n_ranks),
+	};
+
+	assert(room.account); /* the run was charged, so it exists */
+	return room;
+}
+
+static int charge(const struct comm *comm, struct error *err)
+{
+	struct room room = room_of(comm);
+	struct error cause = ERROR_NULL;
+	int r = room_take(&room, NULL, &cause);
+
+	if (r == POOL_OK)
+		return 0;
+	if (r == POOL_WAIT)
+		return RUN_BOARD_WAIT;
+	return error_set(err, cause.code,
+			 "cannot make the memory by which the ranks of "
+			 "communicator '%s' work together: %s",
+			 comm->name, cause.msg);
+}
+
+static void refund(const struct comm *comm)
+{
+	struct room room = room_of(comm);
+
+	room_refund(&room);
+	wake_room(&room.store->base->wake);
+}
+
+uint64_t run_boards_memory(const struct comms *comms, const uint32_t *uid)
+{
+	uint64_t size = 0;
+
+	for (const struct comm *comm = comms->first; comm; comm = comm->next) {
+		if (comm->board.page && (!uid || comm->uid == *uid))
+			size += board_memory(comm->n_ranks);
+	}
+	return size;
+}
+
+/* --- the file ------------------------------------------------------------ */
+
 static int make(struct comm *comm, struct error *err)
 {
-	int r = board_create(&comm->board, comm->n_ranks, comm->id, err);
+	int r = charge(comm, err);
 
+	if (r != 0)
+		return r;
+	r = board_create(&comm->board, comm->n_ranks, comm->id, err);
+	if (r < 0)
+		refund(comm);
 	for (uint32_t i = 0; r == 0 && i < comm->n_ranks; i++)
 		board_set_name(&comm->board, i, comm->ranks[i].pid,
 			       comm->ranks[i].command);
@@ -67,7 +128,7 @@ int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 				 TABLE_RUNS - 1, comm->name);
 	if (!comm->board.page)
 		r = make(comm, err);
-	if (r < 0)
+	if (r != 0)
 		return r;
 	keep(comm);
 	*ret_fd = comm->board.fd;
@@ -89,6 +150,8 @@ int run_board_adopt(struct comm *comm, struct error *err)
 	r = board_adopt(&comm->board, fd, comm->n_ranks, comm->id, err);
 	if (r < 0)
 		return r;
+	account_charge_adopted(room_of(comm).account, ACCOUNT_BYTES,
+			       board_memory(comm->n_ranks));
 	for (struct group *group = comm->first_group; group;
 	     group = group->next)
 		group->n_reductions = board_reduced(&comm->board, group->index);
@@ -152,6 +215,8 @@ void run_board_close(struct comm *comm)
 	if (comm->is_board_kept)
 		fdstore_remove(fdstore_of(comm), name);
 	comm->is_board_kept = false;
-	if (comm->board.page)
-		board_close(&comm->board);
+	if (!comm->board.page)
+		return;
+	board_close(&comm->board);
+	refund(comm);
 }

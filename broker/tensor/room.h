@@ -1,8 +1,9 @@
 /*
  * Room: the memory and the charges that new tensors need, taken together or not
- * at all. This is the one policy of trying: a request that can never fit is
- * refused; then tensors are collected whose last use has ended, then evictable
- * ones are dropped, and after that the caller may wait.
+ * at all; or only charges, for memory that is made elsewhere (boards). This is
+ * the one policy of trying: a request that can never fit is refused; then
+ * tensors are collected whose last use has ended, then evictable ones are
+ * dropped, and after that the caller may wait.
  */
 #pragma once
 #include "broker/memory/pool.h"
@@ -20,7 +21,7 @@ struct room {
 	/* What blocks.sizes come to (pool_block_size()), and how many slots. */
 	uint64_t charge;
 	uint32_t n_slots;
-	struct pool_request blocks; /* n is 0: only views are to be made */
+	struct pool_request blocks; /* n is 0: none are to be made */
 };
 
 /*

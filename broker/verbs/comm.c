@@ -68,6 +68,10 @@ int verb_comm_board(struct verb_call *call, struct error *err)
 		      call->request->comm_board.comm, &comm, &rank, err);
 	if (r == 0)
 		r = run_board_fd(comm, &fd, err);
+	if (r == RUN_BOARD_WAIT) {
+		call->wait_ms = -1; /* it does not take long */
+		return VERB_PARK_ROOM;
+	}
 	if (r < 0)
 		return r;
 	call->fds[call->n_fds++] = fd;

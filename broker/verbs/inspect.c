@@ -311,7 +311,8 @@ static void add_memory(const struct broker *broker, struct status_reply *reply)
 	add(reply, "chunks", broker->store.pools.n_chunks);
 	add(reply, "chunk_bytes", broker->store.pools.host.total_size);
 	add(reply, "bytes_live",
-	    accounts_total(&broker->base.accounts, ACCOUNT_BYTES));
+	    accounts_total(&broker->base.accounts, ACCOUNT_BYTES) -
+		    run_boards_memory(&broker->comms, NULL));
 	add(reply, "bytes_free", free_bytes);
 	add(reply, "free_warm", warm);
 	add(reply, "memory_max", broker->base.config.memory_max);
@@ -512,6 +513,10 @@ int verb_status(struct verb_call *call, struct error *err)
 	if (call->request->status.resets)
 		meter_reset(&broker->base.loop.meter);
 	add_collectives(broker, reply);
+	add(reply, "board_bytes",
+	    run_boards_memory(&broker->comms, session_is_admin(call->session)
+						      ? NULL
+						      : &account->uid));
 	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
 	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);
 	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);

@@ -1,5 +1,5 @@
 /*
- * du: who and what has how much memory.
+ * du: how much memory each user, process, bundle or prefix has.
  *
  * Memory is allocated in blocks, and a block lives as long as one tensor in
  * it. So blocks are counted, each once and in one place: under the name that
@@ -35,7 +35,8 @@ struct usage {
 struct usages {
 	struct usage *list;
 	size_t n;
-	struct usage total; /* its key is NULL */
+	struct usage total;  /* its key is NULL */
+	uint64_t board_size; /* beside the blocks: of communicators */
 };
 
 /* --- blocks -------------------------------------------------------------- */
@@ -205,6 +206,15 @@ static int note_command(const struct fsdp_peer *peer, void *data)
 	return 0;
 }
 
+static int note_boards(const char *name, uint64_t value, void *data)
+{
+	struct usages *usages = data;
+
+	if (strcmp(name, "board_bytes") == 0)
+		usages->board_size = value;
+	return 0;
+}
+
 /* --- showing ------------------------------------------------------------- */
 
 static const char *text_uid(const void *field, char buffer[COLUMN_BUFFER])
@@ -276,14 +286,20 @@ static int print(struct sheet *sheet, const struct usages *usages,
 		return broker_walk_failed(err, r);
 	if (sheet->is_json)
 		return document_print(
-			json_pack("{s:O, s:o, s:o}", "rows", sheet->array,
+			json_pack("{s:O, s:o, s:o, s:o}", "rows", sheet->array,
 				  "bytes", document_number(usages->total.size),
 				  "device_bytes",
-				  document_number(usages->total.device_size)),
+				  document_number(usages->total.device_size),
+				  "board_bytes",
+				  document_number(usages->board_size)),
 			err);
 	r = sheet_print(sheet, err);
 	printf("\ntotal: %s in %s\n", format_size(usages->total.size, size),
 	       format_count(usages->total.n_blocks, "block", blocks));
+	if (usages->board_size)
+		printf("%s more are charged for boards, by which ranks "
+		       "work together\n",
+		       format_size(usages->board_size, size));
 	return r;
 }
 
@@ -298,6 +314,8 @@ static int run_du(struct fsdp_client *client, const struct args *args,
 	r = collect(client, args->by, &usages);
 	if (r == 0 && args->by == BY_PROCESS)
 		r = fsdp_clients(client, note_command, &usages);
+	if (r == 0)
+		r = fsdp_status(client, note_boards, &usages, NULL);
 	r = r < 0 ? broker_walk_failed(err, r) : print(&sheet, &usages, err);
 	sheet_deinit(&sheet);
 	for (size_t i = 0; i < usages.n; i++)

@@ -60,7 +60,7 @@ check "du by bundle has staged ones" ctl_json \
 check "du by prefix is a table, too" grep -Eq "^staged/ +1.0 MiB " \
 	<(ctl du --by prefix)
 check "du agrees with status" test \
-	"$(ctl du --json | "$python" -c 'import json, sys; print(json.load(sys.stdin)["bytes"])')" = \
+	"$(ctl du --json | "$python" -c 'import json, sys; d = json.load(sys.stdin); print(d["bytes"] + d["board_bytes"])')" = \
 	"$(ctl status --json | "$python" -c 'import json, sys; c = json.load(sys.stdin)["counters"]; print(c["bytes_live"] + c["device_bytes_live"])')"
 check "du says the total" grep -q "^total: 106.0 MiB in 4 blocks$" <(ctl du)
 refuse "du by anything else is refused" 2 "not uid, process, bundle or prefix" \
@@ -84,6 +84,22 @@ check "clients counts what is held and what is allocated" ctl_json \
 exec 9>&-
 wait "$hoarder"
 eventually "all is free when the process ends" ctl_json "d['bytes'] == 0" du
+
+check "du says nothing of boards where there are none" \
+	test -z "$(ctl du | grep boards)"
+"$hoard" board <go &
+hoarder=$!
+exec 9>go
+eventually "du has the board of a communicator" ctl_json \
+	"(d['bytes'], d['board_bytes']) == (0, 4 << 20)" du
+check "and says it" grep -q "^4.0 MiB more are charged for boards, " <(ctl du)
+check "so does status" ctl_json \
+	"[d['counters'][k] for k in ('board_bytes', 'own_bytes', 'bytes_live')] == [4 << 20, 4 << 20, 0]" \
+	status
+exec 9>&-
+wait "$hoarder"
+eventually "it is free when the rank has left" ctl_json \
+	"d['board_bytes'] == 0" du
 
 # --- one tensor ---------------------------------------------------------------
 

@@ -5,6 +5,7 @@
  *                     ticket keeps, 2 MiB that were never published, 1 MiB in
  *                     the staged bundle "staged/"; prints the ticket, and ends
  *                     with its standard input
+ *   hoard board       the board of a communicator of one rank; ends likewise
  *   hoard names P N   N tensors of 4 bytes, published as P.0, P.1, ...
  */
 #include "client/fsdp.h"
@@ -86,10 +87,24 @@ static void publish(const char *prefix, int n)
 	}
 }
 
-int main(int argc, char **argv)
+static void make_board(void)
+{
+	struct fsdp_comm *comm;
+
+	must(fsdp_comm_join(client, "team/job", 1, 0, NULL, &comm));
+	must(fsdp_barrier(comm, -1));
+}
+
+static void wait_for_end(void)
 {
 	char byte;
 
+	while (read(STDIN_FILENO, &byte, 1) > 0)
+		;
+}
+
+int main(int argc, char **argv)
+{
 	must(fsdp_connect(NULL, &client));
 	if (argc == 4 && strcmp(argv[1], "names") == 0) {
 		publish(argv[2], atoi(argv[3]));
@@ -98,8 +113,10 @@ int main(int argc, char **argv)
 		(void)make(2 * MIB);
 		stage();
 		make_ticket();
-		while (read(STDIN_FILENO, &byte, 1) > 0)
-			;
+		wait_for_end();
+	} else if (argc == 2 && strcmp(argv[1], "board") == 0) {
+		make_board();
+		wait_for_end();
 	} else {
 		return EXIT_FAILURE;
 	}

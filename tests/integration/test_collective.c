@@ -416,3 +416,28 @@ Test(collective, a_rank_that_makes_too_many_rounds_is_named)
 	assert_says(1, "rank 0 (pid ");
 	assert_says(1, "has not ended an all-reduce of 1125899906842624 bytes");
 }
+
+/* --- memory -------------------------------------------------------------- */
+
+static int come_to_barrier(void)
+{
+	return rank_note(fsdp_barrier(comm(), -1));
+}
+
+Test(collective, a_call_that_quota_refuses_can_be_made_again)
+{
+	const struct fsdp_spec spec = {FSDP_U8, 1, {15 << 20}};
+	struct fsdp_tensor *hog;
+
+	crew_use_little_memory(1); /* which is not enough for 2 */
+	must(fsdp_alloc(client, &spec, 1, NULL, -1, &hog) == 0);
+	crew_start(2, &DEFAULTS);
+	cr_assert(eq(int, rank_run(&ranks, 0, reduce_64), -EDQUOT));
+	cr_expect(strstr(sentence(0), "'test' work together: uid ") &&
+			  strstr(sentence(0), "release some, or have "),
+		  "%s", sentence(0));
+	cr_assert(eq(int, rank_run(&ranks, 1, come_to_barrier), -EDQUOT));
+	fsdp_free(hog);
+	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
+	cr_assert(zero(int, ranks_run(&ranks, come_to_barrier)));
+}

@@ -587,7 +587,7 @@ Test(gather, one_that_finds_no_room_waits_for_it)
 	struct crew crew = {.layers = HUGE_LAYER, .n_layers = 1};
 
 	host_memory_only("a limit of host memory");
-	crew_use_little_memory();
+	crew_use_little_memory(1);
 	/* Shards take 4 MiB, gradients 2, and the whole group 1. */
 	start(1, &crew);
 	take_memory(9 << 20);
@@ -612,7 +612,7 @@ Test(gather, idle_memory_makes_room_for_what_finds_none)
 	struct crew crew = {.layers = SIZES, .n_layers = 2};
 
 	host_memory_only("a limit of host memory");
-	crew_use_little_memory();
+	crew_use_little_memory(1);
 	/* Shards take 5 MiB, gradients 2.5, and the whole groups 1 and 0.25. */
 	start(1, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));

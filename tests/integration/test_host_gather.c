@@ -304,7 +304,7 @@ static const struct layer LARGE_LAYERS[] = {
 /* Start two ranks that have gathered, and keep the buffer. */
 static void start_with_little_memory(void)
 {
-	crew_use_little_memory();
+	crew_use_little_memory(2);
 	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, ranks_run(&ranks, use0)));

@@ -7,6 +7,7 @@
 #include "tests/lib/users.h"
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 TestSuite(quota, .fini = users_stop, .timeout = 300);
@@ -68,6 +69,113 @@ Test(quota, of_tensors)
 		wire_must(alice, wire_release(alice, &places[i].ref, 1));
 	cr_assert(zero(u64, wire_status(alice, "own_slots")));
 	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
+	wire_close(bob);
+	wire_close(alice);
+}
+
+static struct request join_alone(const char *name)
+{
+	return (struct request){
+		.kind = MESSAGE_COMM_JOIN,
+		.comm_join = {.name = name,
+			      .access = {.gid = GID_DEFAULT},
+			      .n_ranks = 1,
+			      .n_shards = 1,
+			      .timeout_ms = 60000,
+			      .ttl_ms = 60000,
+			      .n_inputs = 1},
+	};
+}
+
+/* The code of asking for the board of this communicator. */
+static int ask_for_board(struct wire *wire, const char *name, uint64_t *ret_id)
+{
+	struct request request = join_alone(name);
+
+	wire_must(wire, wire_call(wire, &request));
+	*ret_id = wire->reply.comm.comm;
+	request = (struct request){.kind = MESSAGE_COMM_BOARD,
+				   .comm_board = {.comm = *ret_id}};
+	return wire_call(wire, &request);
+}
+
+static void leave(struct wire *wire, uint64_t id)
+{
+	const struct request request = {.kind = MESSAGE_COMM_LEAVE,
+					.comm_leave = {.comm = id}};
+
+	wire_must(wire, wire_call(wire, &request));
+}
+
+/* The bytes that a file has when all of it was written that can be. */
+static uint64_t fill_file(int fd)
+{
+	static const uint8_t bytes[65536] = {1};
+	struct stat status;
+	off_t at = 0;
+
+	while (pwrite(fd, bytes, sizeof(bytes), at) == (ssize_t)sizeof(bytes))
+		at += (off_t)sizeof(bytes);
+	cr_assert(zero(int, fstat(fd, &status)));
+	cr_assert(eq(u64, at, status.st_size), "it was filled");
+	return (uint64_t)status.st_blocks * 512;
+}
+
+static void skip_on_devices(void)
+{
+	if (are_on_devices())
+		cr_skip_test("boards are in host memory");
+}
+
+Test(quota, of_bytes_counts_what_ranks_may_write_on_boards)
+{
+	struct wire *alice, *bob;
+	uint64_t first, second, size;
+
+	skip_on_devices();
+	users_start("[quota]\nquota_bytes = 6M\n");
+	alice = open_as(ALICE);
+	bob = open_bob();
+	if (!bob)
+		cr_skip_test("root has memory_max, and we are one user");
+	wire_must(alice, ask_for_board(alice, "a/one", &first));
+	size = fill_file(alice->frame.fds[0]);
+	cr_assert(ge(u64, wire_status(alice, "own_bytes"), size));
+	cr_assert(eq(u64, wire_status(alice, "own_bytes"), 4 * MIB));
+	cr_assert(eq(u64, wire_status(alice, "board_bytes"), 4 * MIB));
+	cr_assert(zero(u64, wire_status(bob, "board_bytes")));
+	cr_assert(eq(int, wire_alloc(alice, 3 * MIB, NULL, 0, NULL), -EDQUOT));
+	wire_says(alice, "quota_bytes");
+	cr_assert(eq(int, ask_for_board(alice, "a/two", &second), -EDQUOT));
+	wire_says(alice, "'a/two' work together: uid 61001 has 4194304 bytes");
+	wire_says(alice, "quota_bytes");
+	check_bob(bob);
+	leave(alice, first);
+	cr_assert(zero(u64, wire_status(alice, "own_bytes")));
+	leave(alice, second);
+	wire_must(alice, ask_for_board(alice, "a/two", &second));
+	wire_close(bob);
+	wire_close(alice);
+}
+
+Test(quota, of_bytes_evicts_tensors_for_a_board)
+{
+	struct wire *alice, *bob;
+	struct tensor_place place;
+	uint64_t id;
+
+	skip_on_devices();
+	users_start("[quota]\nquota_bytes = 6M\n");
+	alice = open_as(ALICE);
+	bob = open_bob();
+	if (!bob)
+		cr_skip_test("root has memory_max, and we are one user");
+	wire_must(alice, wire_alloc(alice, 5 * MIB, NULL, 0, &place));
+	wire_must(alice, wire_publish(alice, &place.ref, "a/cached",
+				      PUBLISH_EVICTABLE));
+	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, ask_for_board(alice, "a/one", &id));
+	cr_assert(eq(u64, wire_status(alice, "own_bytes"), 4 * MIB));
 	wire_close(bob);
 	wire_close(alice);
 }

@@ -1,13 +1,16 @@
 #include "tests/lib/crew.h"
+#include "shm/board.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/patience.h"
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 
 #define CONFIG "[memory]\nchunk_min = 4M\nchunk_max = 4M\n"
-#define LITTLE "[memory]\nmemory_max = 16M\nchunk_min = 16M\nchunk_max = 16M\n"
+#define LITTLE                                                                 \
+	"[memory]\nchunk_min = 16M\nchunk_max = 16M\nmemory_max = %" PRIu64
 
 struct ranks ranks;
 static uint64_t live_before; /* bytes, before any rank joined */
@@ -57,10 +60,15 @@ void crew_teardown(void)
 	client_teardown();
 }
 
-void crew_use_little_memory(void)
+void crew_use_little_memory(uint32_t n_ranks)
 {
+	uint64_t board = runs_go_on() ? board_memory(n_ranks) : 0;
+	char config[128];
+
+	(void)snprintf(config, sizeof(config), LITTLE,
+		       (UINT64_C(16) << 20) + board);
 	crew_teardown();
-	start_broker(&(struct daemon_options){.config = LITTLE});
+	start_broker(&(struct daemon_options){.config = config});
 }
 
 /* --- starting ranks ------------------------------------------------------ */

@@ -20,8 +20,9 @@ void crew_setup(void);
 /* Do the same with a broker that its supervisor restarts when it dies. */
 void crew_setup_supervised(void);
 void crew_teardown(void);
-/* Continue with another broker, whose memory is one chunk of 16 MiB. */
-void crew_use_little_memory(void);
+/* Continue with another broker, whose memory is one chunk of 16 MiB and, if
+ * ranks work alone, the board of a run of so many. */
+void crew_use_little_memory(uint32_t n_ranks);
 
 /* Start ranks that have joined "test" with the options and layers of `crew`. */
 void crew_start(uint32_t n, const struct crew *crew);

@@ -6,6 +6,7 @@
 #include "broker/comm/run_board.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
+#include "tests/unit/broker/broker_fixture.h"
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,13 +17,20 @@ static atomic_bool is_over;
 
 static void setup(void)
 {
-	comm = (struct comm){
-		.id = 7, .n_world = 2, .n_ranks = 2, .verdict = 1, .name = "a"};
+	broker_set_up();
+	comm = (struct comm){.comms = &broker->comms,
+			     .id = 7,
+			     .n_world = 2,
+			     .n_ranks = 2,
+			     .verdict = 1,
+			     .uid = 1000,
+			     .name = "a"};
 }
 
 static void teardown(void)
 {
 	run_board_close(&comm);
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }
 
 TestSuite(run_board, .init = setup, .fini = teardown, .timeout = 300);
@@ -44,6 +52,7 @@ Test(run_board, is_one_for_all_its_ranks)
 	cr_assert(zero(int, get(&first, "")));
 	cr_assert(zero(int, get(&second, "")));
 	cr_expect(eq(int, first, second));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), board_memory(2)));
 	cr_expect(eq(u64, comm.board.page->run, 7));
 }
 
@@ -58,6 +67,17 @@ Test(run_board, is_refused_where_it_would_be_of_no_use)
 	cr_expect(eq(int, get(&fd, "several nodes"), -EOPNOTSUPP));
 	cr_expect(zero(ptr, comm.board.page));
 }
+
+#ifdef FSDP_TEST_POINTS
+Test(run_board, is_charged_to_nobody_if_it_cannot_be_made)
+{
+	int fd;
+
+	setenv("FSDP_FAIL_AT", "memfd.create:1:24", 1); /* EMFILE */
+	cr_expect(eq(int, get(&fd, "cannot create memfd"), -EMFILE));
+	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
+}
+#endif
 
 static bool look_over(const void *data)
 {
