@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define BOARD_MAGIC   UINT64_C(0x3144524250445346) /* "FSDPBRD1" */
-#define BOARD_VERSION 5
+#define BOARD_VERSION 6
 #define NO_CPU        (-1)
 
 _Static_assert(offsetof(struct board_page, version) == 8, "layout");
@@ -32,6 +32,7 @@ _Static_assert(sizeof(struct pieces) == 64, "a line for each reduction");
 _Static_assert(offsetof(struct board_page, names) == 12288, "layout");
 _Static_assert(sizeof(struct board_name) == 32, "layout");
 _Static_assert(offsetof(struct board_page, n_reduced) == 16384, "layout");
+_Static_assert(offsetof(struct board_page, n_gathered) == 20480, "layout");
 _Static_assert(offsetof(struct board_page, cells) == 65536, "layout");
 _Static_assert(offsetof(struct board_cell, flags) == 4, "layout");
 _Static_assert(offsetof(struct board_cell, group) == 8, "layout");
@@ -311,6 +312,21 @@ uint32_t board_reduced(const struct board *board, uint32_t index)
 {
 	return atomic_load_explicit(
 		&board->page->n_reduced[index % BOARD_GROUPS],
+		memory_order_relaxed);
+}
+
+/* The ranks that end two gathers of a group can be two that count at once. */
+void board_count_gathered(const struct board *board, uint32_t index)
+{
+	atomic_fetch_add_explicit(
+		&board->page->n_gathered[index % BOARD_GROUPS], 1,
+		memory_order_relaxed);
+}
+
+uint32_t board_gathered(const struct board *board, uint32_t index)
+{
+	return atomic_load_explicit(
+		&board->page->n_gathered[index % BOARD_GROUPS],
 		memory_order_relaxed);
 }
 

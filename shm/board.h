@@ -7,8 +7,9 @@
  * board is never used again: a rank that goes on writing after the end of its
  * run writes in a file that nobody else uses.
  *
- * Every word has one writer, but those of a bell, which only count up, those
- * of pieces.h, and those that are written with a lock (gathers.h). So a rank
+ * Every word has one writer, but those of a bell and the counts of gathers,
+ * which only count up, those of pieces.h, and those that are written with a
+ * lock (gathers.h). So a rank
  * that dies at any instruction leaves nothing that would have to be repaired.
  * Numbers count from 1, wrap, and are compared by their distance.
  *
@@ -34,6 +35,7 @@
  *    12288   64*32   names: process and command of each      broker, once
  *                    rank
  *    16384  1024*4   reductions done, by the group's index   rank 0
+ *    20480  1024*4   gathers done, by the group's index      all
  *    65536  64*4096  by rank, and there by n % 64, a cache   that rank
  *                    line each: its cell of reduction n
  *   327680  684032   gathers (gathers.h)                     each its own, or
@@ -104,6 +106,7 @@ struct board_page {
 	_Alignas(4096) struct pieces pieces[BOARD_REDUCTIONS];
 	struct board_name names[BOARD_RANKS];
 	_Alignas(4096) _Atomic uint32_t n_reduced[BOARD_GROUPS];
+	_Atomic uint32_t n_gathered[BOARD_GROUPS];
 	_Alignas(65536) struct board_cell cells[BOARD_RANKS][BOARD_REDUCTIONS];
 	struct gathers_page gathers;
 };
@@ -160,6 +163,9 @@ void board_work_on(struct board *board, uint32_t rank, uint32_t number);
 /* One more reduction of the group of that index is done, as rank 0 says; it is
  * counted for inspection only. */
 void board_count_reduced(struct board *board, uint32_t index);
+/* One more gather of that group is done, as the rank says that has copied the
+ * last piece of it. */
+void board_count_gathered(const struct board *board, uint32_t index);
 
 /* --- of the broker ------------------------------------------------------- */
 
@@ -170,8 +176,9 @@ void board_set_name(struct board *board, uint32_t rank, uint32_t pid,
 /* Memory is short: ranks shall give back what they only keep. */
 void board_recall(struct board *board);
 
-/* How many there were, modulo 2^32; whatever rank 0 wrote. */
+/* How many there were, modulo 2^32; whatever the ranks wrote. */
 uint32_t board_reduced(const struct board *board, uint32_t index);
+uint32_t board_gathered(const struct board *board, uint32_t index);
 
 /* --- of all -------------------------------------------------------------- */
 

@@ -48,7 +48,10 @@ struct group {
 	uint64_t n_gathers, n_reductions; /* sequence numbers used */
 	uint32_t index;     /* among those of the run that are ready */
 	uint64_t n_reduced; /* reductions done */
-	bool has_grads;     /* a reduction into `grads` was submitted */
+	/* gathers that the ranks did by themselves, as far as they are
+	 * counted */
+	uint64_t n_gathered;
+	bool has_grads; /* a reduction into `grads` was submitted */
 	/* The slot that a rank fills, pinned, or 0; reductions_free()
 	 * unpins it. */
 	uint32_t inputs[PLAN_MAX_RANKS];

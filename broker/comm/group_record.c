@@ -184,7 +184,8 @@ void groups_keep_counts(struct comm *comm)
 			continue;
 		record = catalog_group(catalog, group->record);
 		catalog_set(catalog, record->n_gathers,
-			    record->n_gathers + group->n_gathers);
+			    record->n_gathers + group->n_gathers +
+				    group->n_gathered);
 		catalog_set(catalog, record->n_reductions,
 			    record->n_reductions + group->n_reductions);
 	}

@@ -163,30 +163,37 @@ void run_boards_drop_strays(struct store *store)
 	fdstore_drop_rest(&store->base->fdstore, "board");
 }
 
-/* How many of the group are done that are not counted yet. */
-static uint32_t count_new(const struct group *group)
+static void count_reductions(struct group *group)
 {
-	if (!group->is_ready || !group->comm->board.page)
-		return 0;
-	return board_reduced(&group->comm->board, group->index) -
-	       (uint32_t)group->n_reductions;
+	const struct comm *comm = group->comm;
+	struct engine *engine = comm->comms->engine;
+	uint32_t n = board_reduced(&comm->board, group->index) -
+		     (uint32_t)group->n_reductions;
+
+	group->n_reductions += n;
+	engine->n_reductions += n;
+	engine->bytes_reduced += n * group->plan.input_size * comm->n_ranks;
 }
 
-/* It is called again and again, so that what wraps is counted. */
+/* What runs gathered in all is counted by rank (gather_look.h). */
+static void count_gathers(struct group *group)
+{
+	group->n_gathered += board_gathered(&group->comm->board, group->index) -
+			     (uint32_t)group->n_gathered;
+}
+
+/* It is called again and again, so that what wraps is counted. If the broker
+ * takes part in the reductions, it counts them itself. */
 void run_board_count(struct comm *comm)
 {
-	struct engine *engine = comm->comms->engine;
-	struct group *group = comm->first_group;
+	struct group *group = comm->board.page ? comm->first_group : NULL;
 
-	if (!(comm->direct & COMM_DIRECT_REDUCE))
-		return;
 	for (; group; group = group->next) {
-		uint64_t n = count_new(group);
-
-		group->n_reductions += n;
-		engine->n_reductions += n;
-		engine->bytes_reduced +=
-			n * group->plan.input_size * comm->n_ranks;
+		if (!group->is_ready)
+			continue;
+		count_gathers(group);
+		if (comm->direct & COMM_DIRECT_REDUCE)
+			count_reductions(group);
 	}
 }
 

@@ -32,7 +32,7 @@ int run_board_adopt(struct comm *comm, struct error *err);
  */
 void run_boards_drop_strays(struct store *store);
 
-/* Count what its ranks have reduced since the last time. */
+/* Count what its ranks have gathered and reduced since the last time. */
 void run_board_count(struct comm *comm);
 
 /* The same of all runs. */

@@ -236,7 +236,7 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 		return;
 	ret->is_unsharded =
 		group_is_unsharded(group) || gather_is_on_board(group);
-	ret->n_gathers += group->n_gathers;
+	ret->n_gathers += group->n_gathers + group->n_gathered;
 	ret->n_reductions += group->n_reductions;
 }
 

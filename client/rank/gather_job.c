@@ -347,6 +347,7 @@ static void end_piece(struct job *job, const struct gather *gather)
 		return;
 	failpoint("host_gather.done");
 	bell_ring(&job->board->page->gathering);
+	board_count_gathered(job->board, job->group->index);
 	job_count(&own->n_gathers, 1);
 	job_count(&own->n_bytes, gather_count_bytes(gather));
 }

@@ -215,6 +215,48 @@ Test(host_gather, the_memory_of_gathers_outlives_the_broker)
 	cr_assert(status_await(client, "bytes_live", 0));
 }
 
+/* --- counting ------------------------------------------------------------ */
+
+static int add_count(const struct fsdp_group_entry *entry, void *data)
+{
+	uint64_t *counts = data;
+
+	for (size_t i = 0; i < N_LAYERS; i++) {
+		if (!strcmp(entry->name, LAYERS[i].name))
+			counts[i] = entry->n_gathers;
+	}
+	return 0;
+}
+
+static void expect_counts(uint64_t n0, uint64_t n1, uint64_t n2)
+{
+	uint64_t counts[N_LAYERS] = {UINT64_MAX, UINT64_MAX, UINT64_MAX};
+
+	cr_assert(zero(int, fsdp_groups(client, "test", add_count, counts)));
+	cr_expect(eq(u64, counts[0], n0));
+	cr_expect(eq(u64, counts[1], n1));
+	cr_expect(eq(u64, counts[2], n2));
+}
+
+Test(host_gather, the_gathers_of_each_group_are_counted_in_all_runs)
+{
+	start(NULL);
+	expect_counts(0, 0, 0);
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+	cr_assert(zero(int, ranks_run(&ranks, use1)));
+	expect_counts(2, 1, 0);
+	daemon_kill_broker(&daemon_);
+	expect_counts(2, 1, 0);
+	cr_assert(zero(int, ranks_run(&ranks, use1)));
+	expect_counts(2, 2, 0);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_leave)));
+	expect_counts(2, 2, 0);
+	cr_assert(zero(int, ranks_run(&ranks, trainer_join)));
+	cr_assert(zero(int, ranks_run(&ranks, use2)));
+	expect_counts(2, 2, 1);
+}
+
 /* --- without waiting ----------------------------------------------------- */
 
 Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)

@@ -43,9 +43,12 @@ kept()
 }
 check "mlp says which step comms shows" \
 	grep -q "committed as step $(kept comms | awk '{ print $7 }') " rank0
-# All unshards here are in place, so the broker is not told of them.
 check "groups counts the reductions of runs that are over" \
 	test -z "$(kept groups | awk '$(NF - 1) == 0')"
+# The broker is not told of unshards in place.
+check "and the gathers of groups that are copied" \
+	test -z "$(kept groups | awk '!/ in place / && $(NF - 2) == 0')"
+check "of which there is one" test -n "$(kept groups | grep -v " in place ")"
 
 # Check the tables, too, and not only --json.
 for verb in comms groups; do

@@ -250,3 +250,15 @@ Test(board, reductions_are_counted_by_group)
 	cr_expect(zero(u32, board_reduced(&board, 2)));
 	board_close(&board);
 }
+
+Test(board, gathers_are_counted_by_group)
+{
+	struct board board = make(2);
+
+	board_count_gathered(&board, 3);
+	board_count_gathered(&board, 3);
+	cr_expect(eq(u32, board_gathered(&board, 3), 2));
+	cr_expect(zero(u32, board_gathered(&board, 2)));
+	cr_expect(zero(u32, board_reduced(&board, 3)));
+	board_close(&board);
+}
