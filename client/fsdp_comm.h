@@ -294,10 +294,11 @@ FSDP_API int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms);
  * Is the work complete? Returns 0 if it is, and then fsdp_wait() need not be
  * called; -EAGAIN if it is not (the message says what it waits for), or what
  * fsdp_wait() would return. It waits for no other rank. On host memory, where
- * the ranks gather (fsdp_comm_options.executor), it copies one piece of at most
- * 256 KiB on the way, if there is one: a rank that calls it between its own
- * work has a gather whole before it must wait. It asks the broker where only
- * the broker knows.
+ * the ranks gather and reduce (fsdp_comm_options.executor), it does one piece
+ * on the way, if there is one: of a gather it copies at most 256 KiB, of a
+ * reduction it reads and writes some 512 KiB at most. So a rank that calls it
+ * between its own work has the work done before it must wait. It asks the
+ * broker where only the broker knows.
  */
 FSDP_API int fsdp_test(const struct fsdp_work *work);
 /* Does the same as fsdp_wait() on devices for `stream`: the stream waits for

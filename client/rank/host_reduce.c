@@ -13,6 +13,17 @@
 /* This flag of a cell is used together with enum reduce_flags. */
 #define HAS_FACTOR (UINT32_C(1) << 31)
 
+/* What a call may still do: wait until then, and reduce so many pieces. */
+struct allowance {
+	int64_t until_ns;
+	uint64_t n_pieces;
+};
+
+static struct allowance allow_until(int64_t until_ns)
+{
+	return (struct allowance){until_ns, UINT64_MAX};
+}
+
 int host_reduce_init(struct fsdp_comm *comm, uint32_t direct, uint32_t n_inputs,
 		     struct error *err)
 {
@@ -190,6 +201,12 @@ static int await_inputs(struct fsdp_comm *comm, const struct handed_in *mine,
 	}
 }
 
+static int refuse_wait(const struct handed_in *mine, struct error *err)
+{
+	return error_set(err, -ETIMEDOUT, "'%s' is still being reduced",
+			 mine->group->name);
+}
+
 /* Wait until the pieces that other ranks have taken are done. */
 static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, int64_t until_ns, struct error *err)
@@ -198,7 +215,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 		.goal = BOARD_REDUCED,
 		.number = number,
 		.n_pieces = mine->input.n_pieces,
-		.since_ns = mine->complete_ns,
+		.since_ns = mine->waits_ns,
 		.until_ns = until_ns,
 	};
 	uint64_t ranks;
@@ -206,8 +223,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 
 	switch (r) {
 	case AWAIT_PENDING:
-		return error_set(err, -ETIMEDOUT, "'%s' is still being reduced",
-				 mine->group->name);
+		return refuse_wait(mine, err);
 	/* A rank of this library does not leave while it works on a piece. */
 	case AWAIT_LEFT:
 	case AWAIT_LATE:
@@ -241,16 +257,19 @@ static int find_inputs(struct fsdp_comm *comm, struct handed_in *mine,
 	return r;
 }
 
+/* Take no more pieces than there are: if a rank makes the words say that the
+ * same piece is to be done again, others do not work for ever. */
 static void take_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
-			uint32_t number)
+			uint32_t number, struct allowance *allowance)
 {
 	struct pieces *pieces = board_pieces(&comm->board, number);
 	uint64_t n_tasks = reduce_count_tasks(&mine->reduce);
-	uint32_t n = mine->input.n_pieces, i;
+	uint32_t n = mine->input.n_pieces, n_left = n, i;
 
 	board_work_on(&comm->board, comm->rank, number);
-	while (comm_is_alive(comm) &&
+	while (n_left-- > 0 && allowance->n_pieces > 0 && comm_is_alive(comm) &&
 	       (i = pieces_take(pieces, number, n)) != PIECES_NONE) {
+		allowance->n_pieces--;
 		failpoint("host_reduce.taken");
 		if (i < n_tasks)
 			reduce_run(&mine->reduce, i);
@@ -269,10 +288,11 @@ static bool is_done(const struct fsdp_comm *comm, const struct handed_in *mine,
 			       mine->input.n_pieces);
 }
 
-/* Do the rest of the reduction. Others may finish it meanwhile, and then need
- * not keep their inputs. */
+/* Do what is allowed of the reduction's rest. Others may finish it meanwhile,
+ * and then need not keep their inputs. */
 static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
-		   uint32_t number, struct error *err)
+		   uint32_t number, struct allowance *allowance,
+		   struct error *err)
 {
 	struct error why = ERROR_NULL;
 	int r;
@@ -281,7 +301,7 @@ static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 		return 0;
 	r = find_inputs(comm, mine, number, &why);
 	if (r == 0)
-		take_pieces(comm, mine, number);
+		take_pieces(comm, mine, number, allowance);
 	if (r == 0 || is_done(comm, mine, number))
 		return 0;
 	*err = why;
@@ -304,19 +324,23 @@ static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)
 }
 
 /* Do the first reduction that is not done. */
-static int do_next(struct fsdp_comm *comm, int64_t until_ns, struct error *err)
+static int do_next(struct fsdp_comm *comm, struct allowance *allowance,
+		   struct error *err)
 {
 	uint32_t number = comm->reducer->done + 1;
 	struct handed_in *mine = find_number(comm->reducer, number);
-	int r = await_inputs(comm, mine, number, until_ns, err);
+	int r = await_inputs(comm, mine, number, allowance->until_ns, err);
 
+	if (r == 0)
+		r = work_on(comm, mine, number, allowance, err);
+	/* Pieces may be left that no rank has begun. */
+	if (r == 0 && !allowance->n_pieces && !is_done(comm, mine, number))
+		r = refuse_wait(mine, err);
 	/* A rank that hands in late gets the full time-out for its pieces. */
-	if (r == 0 && !mine->complete_ns)
-		mine->complete_ns = bell_now_ns();
+	if (r == 0 && !mine->waits_ns)
+		mine->waits_ns = bell_now_ns();
 	if (r == 0)
-		r = work_on(comm, mine, number, err);
-	if (r == 0)
-		r = await_pieces(comm, mine, number, until_ns, err);
+		r = await_pieces(comm, mine, number, allowance->until_ns, err);
 	if (r == 0)
 		end_one(comm, mine);
 	return r;
@@ -328,6 +352,7 @@ static int take_input(struct fsdp_group *group, int64_t until_ns,
 		      struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
+	struct allowance allowance = allow_until(until_ns);
 	struct inputs *inputs = &comm->reducer->inputs;
 	int r;
 
@@ -335,7 +360,7 @@ static int take_input(struct fsdp_group *group, int64_t until_ns,
 		r = inputs_take(comm, group, until_ns, &group->input, err);
 		if (r != -EBUSY || comm->reducer->done == comm->reducer->number)
 			return r;
-		r = do_next(comm, until_ns, err);
+		r = do_next(comm, &allowance, err);
 		if (r == -ETIMEDOUT)
 			return error_set(err, r,
 					 "the inputs that rank %u may have "
@@ -446,7 +471,7 @@ static void hand_in(struct fsdp_group *group, struct handed_in *mine)
 	host->has_grads |= !host->has_partial;
 	mine->sequence = ++host->n_reductions;
 	mine->since_ns = bell_now_ns();
-	mine->complete_ns = 0;
+	mine->waits_ns = 0;
 	group->input = NULL;
 	board_hand_in(&comm->board, comm->rank, ++reducer->number,
 		      &mine->input);
@@ -493,11 +518,11 @@ static bool is_pending(struct reducer *reducer, const struct fsdp_group *group,
 	return false;
 }
 
-int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
-		     int32_t timeout_ms, struct error *err)
+/* Do what is allowed until the reduction is done. */
+static int do_until(struct fsdp_group *group, uint64_t sequence,
+		    struct allowance *allowance, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
-	int64_t until_ns = await_until(timeout_ms);
 	int r = comm_check_run(comm, err);
 
 	if (r == 0)
@@ -508,8 +533,27 @@ int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
 			      " of '%s'",
 			      comm->rank, sequence, group->name);
 	while (r == 0 && is_pending(comm->reducer, group, sequence))
-		r = do_next(comm, until_ns, err);
+		r = do_next(comm, allowance, err);
 	return r;
+}
+
+int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
+		     int32_t timeout_ms, struct error *err)
+{
+	struct allowance allowance = allow_until(await_until(timeout_ms));
+
+	return do_until(group, sequence, &allowance, err);
+}
+
+int host_reduce_test(struct fsdp_group *group, uint64_t sequence,
+		     struct error *err)
+{
+	struct allowance allowance = {bell_now_ns(), 1};
+	int r = do_until(group, sequence, &allowance, err);
+
+	if (r == -ETIMEDOUT)
+		err->code = -EAGAIN;
+	return r == -ETIMEDOUT ? -EAGAIN : r;
 }
 
 /* Is the next step of other ranks a reduction? */
@@ -533,6 +577,7 @@ static int check_others(const struct fsdp_comm *comm, struct error *err)
 int host_reduce_check_commit(struct fsdp_comm *comm, struct error *err)
 {
 	struct reducer *reducer = comm->reducer;
+	struct allowance allowance = allow_until(bell_now_ns());
 	int r = 0;
 
 	if (!reducer)
@@ -541,7 +586,7 @@ int host_reduce_check_commit(struct fsdp_comm *comm, struct error *err)
 	if (r == 0)
 		r = inputs_heed(comm, err);
 	while (r == 0 && reducer->done != reducer->number)
-		r = do_next(comm, bell_now_ns(), err);
+		r = do_next(comm, &allowance, err);
 	if (r == -ETIMEDOUT)
 		return error_set(
 			err, -EBUSY,

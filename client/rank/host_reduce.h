@@ -37,9 +37,9 @@ struct handed_in {
 	struct fsdp_tensor *memory;
 	struct reduce reduce; /* without the others' inputs */
 	int64_t since_ns;
-	/* since when this rank knows that all have handed in; 0: it does not
-	 * know */
-	int64_t complete_ns;
+	/* since when this rank has waited for pieces of others; 0: it has not
+	 */
+	int64_t waits_ns;
 };
 
 /* the reductions of one communicator */
@@ -69,6 +69,9 @@ int host_reduce_begin(struct fsdp_group *group,
 		      struct fsdp_work *ret, struct error *err);
 int host_reduce_wait(struct fsdp_group *group, uint64_t sequence,
 		     int32_t timeout_ms, struct error *err);
+/* -EAGAIN: the reduction is not done yet; one piece was, if there was one. */
+int host_reduce_test(struct fsdp_group *group, uint64_t sequence,
+		     struct error *err);
 
 /* May this rank commit? This does the rest of the work. -EBUSY: other ranks
  * have not handed in. -EINVAL: other ranks reduce next. */

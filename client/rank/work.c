@@ -108,6 +108,8 @@ int fsdp_test(const struct fsdp_work *work)
 		return r;
 	if (work->kind == WORK_UNSHARD && host_gather_is_group(work->group))
 		return host_gather_test(work->group, work->sequence, err);
+	if (work->kind == WORK_REDUCE && work->comm->reducer)
+		return host_reduce_test(work->group, work->sequence, err);
 	return test_elsewhere(work);
 }
 

@@ -1,6 +1,7 @@
 /*
  * Tests reductions that ranks on host memory do themselves: how long a rank
- * waits for work that another has begun.
+ * waits for work that another has begun, that a rank that dies anywhere leaves
+ * no rank waiting, and how much work fsdp_test() does.
  */
 #include "shm/board.h"
 #include "tests/lib/chaos.h"
@@ -16,8 +17,16 @@ static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 };
 
+/* Two ranks divide it into several pieces. */
+static const struct fsdp_param_spec LARGE[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {256, 256}}},
+};
+
 static const struct layer LAYERS[] = {
 	LAYER("plain", PLAIN),
+};
+static const struct layer LARGE_LAYERS[] = {
+	LAYER("large", LARGE),
 };
 
 static const struct crew CREW = {
@@ -45,7 +54,12 @@ static int wait_for_it(void)
 	return rank_note(fsdp_wait(&trainer()->works[0], -1));
 }
 
-/* Take the first piece of the first reduction, and do not do it. */
+static int test0(void)
+{
+	return rank_note(fsdp_test(&trainer()->works[0]));
+}
+
+/* Take the next piece of the first reduction, and do not do it. */
 static int keep_piece(void)
 {
 	size_t size;
@@ -53,8 +67,106 @@ static int keep_piece(void)
 		.fd = -1, .n_ranks = 2, .page = crew_board(&size)};
 
 	board_work_on(&board, rank_self(), 1);
-	return pieces_take(board_pieces(&board, 1), 1, 1) == 0 ? 0 : -EIO;
+	(void)pieces_take(board_pieces(&board, 1), 1, UINT32_MAX);
+	return 0;
 }
+
+/* --- deaths -------------------------------------------------------------- */
+
+static int reduce_until_told(void)
+{
+	struct trainer *self = trainer();
+	int r;
+
+	do {
+		r = fsdp_input(self->groups[0], -1);
+		if (r == 0)
+			r = fsdp_reduce(self->groups[0], NULL, &self->works[0]);
+		if (r == 0)
+			r = fsdp_wait(&self->works[0], -1);
+	} while (r == 0);
+	return rank_note(r);
+}
+
+/* The rank is about to hand in, or has; has a piece, before and after the sums
+ * are written; has counted it; is counted as a sleeper; wakes the others. */
+static void kill_at_each_point(const char *held_at)
+{
+	static const struct crew crew = {.layers = LARGE_LAYERS, .n_layers = 1};
+	static const char *const points[] = {
+		"board.filled",        "board.handed_in",
+		"pieces.opened",       "host_reduce.taken",
+		"host_reduce.written", "host_reduce.counted",
+		"bell.counted",        "bell.bumped"};
+	uint32_t n_held = 0;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	for (size_t i = 0; i < sizeof(points) / sizeof(*points); i++) {
+		crew_start_mortal(3, &crew);
+		n_held += expect_death_is_told(
+			&(struct death){points[i], held_at ? 1 : 3, held_at},
+			reduce_until_told);
+	}
+	cr_assert(!held_at || n_held > 0);
+}
+
+Test(host_reduce, who_sleeps_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(NULL);
+}
+
+Test(host_reduce, who_spins_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point(SPINNING);
+}
+
+Test(host_reduce, who_sums_is_told_of_a_death_at_any_point)
+{
+	kill_at_each_point("host_reduce.taken");
+}
+
+/* --- without waiting ----------------------------------------------------- */
+
+/* Returns how many pieces of the first reduction were taken. */
+static uint32_t n_taken(void)
+{
+	size_t size;
+	struct board board = {
+		.fd = -1, .n_ranks = 2, .page = crew_board(&size)};
+
+	return (uint32_t)atomic_load(&board_pieces(&board, 1)->next);
+}
+
+/* Each call takes one piece. The last one finds that all are done. */
+static int test_piece_by_piece(void)
+{
+	uint32_t n = 0;
+	int r;
+
+	do {
+		r = test0();
+		if (n_taken() != ++n)
+			return -EIO;
+	} while (r == -EAGAIN);
+	return r == 0 && n < 2 ? -EIO : r;
+}
+
+Test(host_reduce, a_test_does_one_piece)
+{
+	struct crew crew = CREW;
+
+	crew.layers = LARGE_LAYERS;
+	crew_start(2, &crew);
+	cr_assert(zero(int, rank_run(&ranks, 0, hand_in)));
+	cr_assert(eq(int, rank_run(&ranks, 0, test0), -EAGAIN));
+	assert_says(0, "rank 1 (pid ");
+	cr_assert(zero(int, rank_run(&ranks, 1, hand_in)));
+	cr_assert(zero(int, rank_run(&ranks, 0, test_piece_by_piece)));
+	cr_assert(zero(int, rank_run(&ranks, 1, test0)));
+}
+
+/* --- time-outs ----------------------------------------------------------- */
 
 /* Rank 1 hands in later than the time-out permits, but no rank waited for
  * it. */
@@ -72,4 +184,33 @@ Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
 	assert_says(0, "has not done its part of the reduction of 'plain' "
 		       "within 5000 ms");
 	expect_memory_back();
+}
+
+/* Returns what the first call returns that finds no piece. */
+static int test_until_all_are_taken(void)
+{
+	uint32_t n;
+	int r;
+
+	do {
+		n = n_taken();
+		r = test0();
+	} while (r == -EAGAIN && n_taken() > n);
+	return r;
+}
+
+/* Rank 0 does pieces for longer than the time-out permits to wait. */
+Test(host_reduce, a_rank_that_tests_for_long_gives_others_all_of_the_time)
+{
+	struct crew crew = CREW;
+
+	crew.layers = LARGE_LAYERS;
+	crew_start(2, &crew);
+	cr_assert(zero(int, ranks_run(&ranks, hand_in)));
+	cr_assert(eq(int, rank_run(&ranks, 0, test0), -EAGAIN));
+	nap_ms(TIMEOUT_MS);
+	cr_assert(zero(int, rank_run(&ranks, 1, keep_piece)));
+	cr_assert(eq(int, rank_run(&ranks, 0, test_until_all_are_taken),
+		     -EAGAIN));
+	assert_says(0, "'large' is still being reduced");
 }
