@@ -110,7 +110,27 @@ static void drop_buffer(struct own_buffer *buffer)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Unmap the buffers that ranks have given up. */
+static int refuse_board(const struct fsdp_comm *comm, struct error *err)
+{
+	return error_set(err, -EPROTO,
+			 "the board of communicator '%s' is damaged: a rank "
+			 "has overwritten it; leave and join again",
+			 comm->name);
+}
+
+/* Has the caller pointers into the buffer? */
+static bool is_in_use(const struct fsdp_comm *comm,
+		      const struct own_buffer *buffer)
+{
+	const struct fsdp_group *group = comm->groups;
+
+	while (group && group->gathered != buffer->tensor)
+		group = group->next;
+	return buffer->tensor && group;
+}
+
+/* Unmap the buffers that ranks have given up. No rank gives up one that another
+ * uses, but any may write so. */
 static void drop_stale(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
@@ -118,7 +138,7 @@ static void drop_stale(struct fsdp_comm *comm)
 	for (uint32_t i = 0; i < gatherer->n_buffers; i++) {
 		struct own_buffer *buffer = &gatherer->buffers[i];
 
-		if (buffer->tensor &&
+		if (buffer->tensor && !is_in_use(comm, buffer) &&
 		    gathers_version(&comm->board, i) != buffer->version)
 			drop_buffer(buffer);
 	}
@@ -230,9 +250,17 @@ static int ask_patiently(const struct job *job, int32_t timeout_ms,
 	return job_fail_late(job, err->msg, err);
 }
 
+static uint64_t size_of(const struct fsdp_tensor *tensor)
+{
+	return desc_rest(tensor_desc(tensor))->size;
+}
+
+/* The board can say anything of a buffer that this process has already: that it
+ * is for another group, or that its memory was replaced. */
 static int find_memory(const struct job *job, int32_t timeout_ms,
 		       struct error *err)
 {
+	struct fsdp_comm *comm = job->group->comm;
 	struct gatherer *gatherer = job->gatherer;
 	struct own_buffer *buffer;
 	uint32_t recalls = board_recalls(job->board);
@@ -242,8 +270,12 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 		return r;
 	buffer = &gatherer->buffers[job->fill.buffer];
 	if (buffer->tensor && buffer->version == job->fill.version)
-		return 0;
-	drop_stale(job->group->comm);
+		return size_of(buffer->tensor) >= job_size(job->group)
+			       ? 0
+			       : refuse_board(comm, err);
+	drop_stale(comm);
+	if (is_in_use(comm, buffer))
+		return refuse_board(comm, err);
 	drop_buffer(buffer);
 	r = ask_patiently(job, timeout_ms, &buffer->tensor, err);
 	if (r < 0)
@@ -256,14 +288,6 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 struct fsdp_tensor *job_memory(const struct job *job)
 {
 	return job->gatherer->buffers[job->fill.buffer].tensor;
-}
-
-static int refuse_board(const struct fsdp_comm *comm, struct error *err)
-{
-	return error_set(err, -EPROTO,
-			 "the board of communicator '%s' is damaged: a rank "
-			 "has overwritten it; leave and join again",
-			 comm->name);
 }
 
 /* Returns JOB_PENDING with an obstacle, or 0 when `fill` belongs to this
@@ -352,7 +376,9 @@ static void end_piece(struct job *job, const struct gather *gather)
 	job_count(&own->n_bytes, gather_count_bytes(gather));
 }
 
-/* Copy at most `max` pieces. Can return -ECONNABORTED. */
+/* Copy at most `max` pieces, and no more than there are: if a rank makes the
+ * words say that the same piece is to be copied again, others do not copy for
+ * ever. Can return -ECONNABORTED. */
 static int copy_pieces(struct job *job, uint32_t max, struct error *err)
 {
 	struct pieces *pieces = gathers_pieces(job->board, job->fill.buffer);
@@ -360,6 +386,8 @@ static int copy_pieces(struct job *job, uint32_t max, struct error *err)
 	uint32_t i = 0;
 
 	job->n_pieces = (uint32_t)gather_count_tasks(&gather);
+	if (max > job->n_pieces)
+		max = job->n_pieces;
 	while (max-- > 0 && (i = pieces_take(pieces, job->fill.lap,
 					     job->n_pieces)) != PIECES_NONE) {
 		int r = comm_check_run(job->group->comm, err);
