@@ -20,6 +20,11 @@ struct storage_request {
 	struct device_uuid device;  /* where; all 0: host memory */
 };
 
-/* Make one, pinned once. Returns as room_take(); commits. */
+/* Make `n` of them or none, each pinned once. Returns as room_take(); commits.
+ */
+int storage_make_all(struct store *store, const struct storage_request *request,
+		     uint32_t n, uint32_t *ret_slots, struct error *err);
+
+/* The same for one. */
 int storage_make(struct store *store, const struct storage_request *request,
 		 uint32_t *ret_slot, struct error *err);

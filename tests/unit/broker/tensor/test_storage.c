@@ -16,7 +16,7 @@ static void set_up(void)
 
 TestSuite(storage, .init = set_up, .timeout = 300);
 
-static int make(uint64_t size, uint32_t *ret_slot)
+static int make_all(uint64_t size, uint32_t n, uint32_t *ret_slots)
 {
 	struct storage_request request = {
 		.access = {.uid = 1000, .gid = 1000, .mode = 0600},
@@ -25,10 +25,15 @@ static int make(uint64_t size, uint32_t *ret_slot)
 	};
 	int r;
 
-	while ((r = storage_make(&broker->store, &request, ret_slot, &err)) ==
-	       POOL_WAIT)
-		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+	while ((r = storage_make_all(&broker->store, &request, n, ret_slots,
+				     &err)) == POOL_WAIT)
+		loop_step(&broker->base.loop.uv);
 	return r;
+}
+
+static int make(uint64_t size, uint32_t *ret_slot)
+{
+	return make_all(size, 1, ret_slot);
 }
 
 Test(storage, is_bytes_that_only_a_pin_keeps)
@@ -55,6 +60,26 @@ Test(storage, of_no_size_is_one_byte)
 
 	cr_assert(eq(int, make(0, &slot), POOL_OK));
 	cr_expect(eq(u64, catalog_slot(&broker->store.catalog, slot)->size, 1));
+}
+
+/* The catalog has space for the shapes of two slots only: the first one's, and
+ * another. */
+Test(storage, of_several_is_made_as_a_whole_or_not_at_all)
+{
+	struct catalog *catalog = &broker->store.catalog;
+	uint64_t *top = &catalog->header->blob_top, before = *top;
+	uint64_t end = before - catalog_blob_bytes(catalog) + (64 << 10) * MIB;
+	uint32_t slots[3];
+
+	cr_assert(eq(int, make(1000, &slots[0]), POOL_OK));
+	*top = end - (*top - before);
+	cr_assert(slot_unpin(&broker->store, slots[0]));
+	catalog_commit(catalog);
+	cr_expect(eq(int, make_all(1000, 3, slots), -ENOSPC));
+	assert_empty(broker, 1000);
+	cr_assert(eq(int, make_all(1000, 2, slots), POOL_OK));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_BYTES), 2 * 1024));
+	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
 }
 
 Test(storage, what_can_never_fit_is_refused)
