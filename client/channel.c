@@ -177,6 +177,7 @@ static int make_request(const char *name,
 					  options->changes_items,
 				.timeout_ms = options->timeout_ms,
 				.lag_ms = options->lag_ms,
+				.knows_limit = true,
 			},
 	};
 	return 0;

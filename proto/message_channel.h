@@ -29,6 +29,7 @@ struct channel_open_request {
 	bool writes;        /* the buffers; producers do */
 	int32_t timeout_ms; /* for memory, and until it exists */
 	uint32_t lag_ms;    /* of a broadcast, or 0: no consumer is cut */
+	bool knows_limit;   /* of slots: a library that can be resized */
 };
 
 /* The file of its words: the reply is empty, and the file comes along. */

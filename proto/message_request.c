@@ -368,7 +368,8 @@ BODY(channel_open_request, check_channel_open,
       IN(CHANNEL_PRODUCER, CHANNEL_CONSUMER, "role")},
      {I32(channel_open_request, timeout_ms), TIMEOUT},
      {BOOL(channel_open_request, writes)},
-     {U32(channel_open_request, lag_ms)});
+     {U32(channel_open_request, lag_ms)},
+     {BOOL(channel_open_request, knows_limit)});
 
 BODY(channel_slots_request, NULL, CHANNEL_PLACE(channel_slots_request));
 

@@ -13,6 +13,7 @@
 #define SLOTS_SIZE    (2 * LAYOUT_PAGE_SIZE)
 #define NO_CPU        (-1)
 
+_Static_assert(offsetof(struct slots_page, limit) == 20, "layout");
 _Static_assert(offsetof(struct slots_page, capacity) == 24, "layout");
 _Static_assert(offsetof(struct slots_page, channel) == 32, "layout");
 _Static_assert(offsetof(struct slots_page, items) == 64, "layout");
@@ -189,6 +190,26 @@ static uint32_t n_slots(const struct slots *slots)
 	return n < SLOTS_MAX ? n : SLOTS_MAX;
 }
 
+uint32_t slots_limit(const struct slots *slots)
+{
+	return atomic_load_explicit(&slots->page->limit, memory_order_seq_cst);
+}
+
+bool slots_is_surplus(const struct slots *slots, uint32_t at)
+{
+	uint32_t limit = slots_limit(slots);
+
+	return limit && at >= limit;
+}
+
+/* Slots at and after this one are not claimed. */
+static uint32_t n_claimed(const struct slots *slots)
+{
+	uint32_t n = n_slots(slots), limit = slots_limit(slots);
+
+	return limit && limit < n ? limit : n;
+}
+
 /* --- producers ----------------------------------------------------------- */
 
 /* Would an item reach a consumer? Without consumers it would be lost at
@@ -204,7 +225,7 @@ static bool must_yield(const struct slots *slots, uint32_t place)
 {
 	uint64_t hungry = atomic_load_explicit(&slots->page->hungry,
 					       memory_order_seq_cst);
-	uint32_t n = n_slots(slots), n_mine = 0, n_all;
+	uint32_t n = n_claimed(slots), n_mine = 0, n_all;
 
 	if (!(hungry & ~slots_bit(place)))
 		return false;
@@ -222,7 +243,7 @@ static bool must_yield(const struct slots *slots, uint32_t place)
 
 bool slots_has_credit(const struct slots *slots, uint32_t place)
 {
-	uint32_t n = has_audience(slots) ? n_slots(slots) : 0;
+	uint32_t n = has_audience(slots) ? n_claimed(slots) : 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (slots_state(slots_load(slots, i)) == SLOTS_FREE)
@@ -242,7 +263,7 @@ static void count(struct slots *slots, uint32_t place)
 
 bool slots_claim(struct slots *slots, uint32_t place, struct slots_hold *ret)
 {
-	uint32_t n = n_slots(slots);
+	uint32_t n = n_claimed(slots);
 
 	if (!has_audience(slots) || must_yield(slots, place))
 		return false;
@@ -533,19 +554,20 @@ void slots_call_roll(struct slots *slots, const struct slots_roll *roll)
 }
 
 void slots_enrol(struct slots *slots, const struct slots_roll *roll,
-		 uint32_t place, uint32_t pid, const char *name)
+		 const struct slots_newcomer *who)
 {
 	struct slots_people *people = &slots->page->people;
-	struct slots_user *user = &slots->page->users[place];
+	struct slots_user *user = &slots->page->users[who->place];
 
 	memset(user, 0, sizeof(*user));
 	atomic_init(&user->cpu, NO_CPU);
-	user->pid = pid;
-	(void)strncpy(user->name, name, SLOTS_NAME - 1);
-	if (roll->producers & slots_bit(place))
+	user->pid = who->pid;
+	(void)strncpy(user->name, who->name, SLOTS_NAME - 1);
+	user->knows_limit = who->knows_limit;
+	if (roll->producers & slots_bit(who->place))
 		atomic_fetch_add_explicit(&people->n_producers, 1,
 					  memory_order_seq_cst);
-	if (roll->consumers & slots_bit(place))
+	if (roll->consumers & slots_bit(who->place))
 		atomic_fetch_add_explicit(&people->n_consumers, 1,
 					  memory_order_seq_cst);
 	store_roll(slots, roll);
@@ -622,7 +644,8 @@ uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns)
 	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
 		uint64_t word = slots_load(slots, i);
 
-		if (slots_state(word) == SLOTS_FREE)
+		if (slots_state(word) == SLOTS_FREE &&
+		    !slots_is_surplus(slots, i))
 			return 0;
 		if (slots_state(word) != SLOTS_QUEUED || word >= oldest.word)
 			continue;
@@ -656,6 +679,24 @@ bool slots_take_away(struct slots *slots, uint32_t at)
 	return slots->has_lag && slots_state(word) == SLOTS_QUEUED &&
 	       !load_mask(slots, at) &&
 	       (load_hands(slots, at) & ~slots_consumers(slots)) &&
+	       swap(slots, at, word,
+		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
+}
+
+/* With a larger limit, slots that have not been retired yet can be claimed
+ * again, so that those who wait for one have to look. */
+void slots_set_limit(struct slots *slots, uint32_t limit)
+{
+	atomic_store_explicit(&slots->page->limit, limit, memory_order_seq_cst);
+	failpoint("slots.limited");
+	bell_ring_always(&slots->page->credits);
+}
+
+bool slots_retire(struct slots *slots, uint32_t at)
+{
+	uint64_t word = slots_load(slots, at);
+
+	return slots_state(word) == SLOTS_FREE &&
 	       swap(slots, at, word,
 		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
 }

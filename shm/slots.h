@@ -37,11 +37,19 @@
  * An item that is only read by consumers that were cut leaves the channel with
  * its buffer, which their holds keep.
  *
+ * The broker may change the number of slots while they are used. New ones get
+ * their buffers, and are FREE. Those beyond a smaller number are not claimed
+ * any more; what they contain is received as ever, and when one of them is
+ * FREE, the broker makes it RETIRED, by CAS. It first writes the number and
+ * then looks at the words, and a user that has freed a slot then looks at the
+ * number, and tells the broker: so one of the two sees it.
+ *
  * LAYOUT
  *
  *   offset   size     meaning                                 writer
  *        0      40    magic "FSDPCHN1", version, number of    broker
- *                     slots, mode, capacity, channel
+ *                     slots, mode, slots that can be claimed,
+ *                     capacity, channel
  *       64       8    bell of the items                       all
  *      128       8    bell of the credits                     all
  *      192       8    number of the newest item               producers
@@ -128,8 +136,9 @@ struct slots_user {
 	_Atomic uint64_t n_items;         /* sent, or received */
 	_Atomic uint64_t n_waits;
 	_Atomic uint64_t since_ns; /* of bell_now_ns(): wants it since */
-	uint32_t pid;              /* this and the name: the broker */
+	uint32_t pid;              /* this and the rest: the broker */
 	char name[SLOTS_NAME];
+	uint32_t knows_limit;
 };
 
 /* A line that only the broker writes. Masks of places. */
@@ -148,7 +157,8 @@ struct slots_page {
 	uint32_t version;
 	_Atomic uint32_t n_slots; /* that are looked at */
 	uint32_t mode;
-	uint32_t reserved;
+	_Atomic uint32_t limit; /* slots that are claimed; 0: all of them,
+				   since it was never resized */
 	uint64_t capacity;
 	uint64_t channel;
 	struct bell items, credits;
@@ -276,6 +286,9 @@ void slots_put_back(struct slots *slots, uint32_t place,
 void slots_release(struct slots *slots, uint32_t place,
 		   const struct slots_hold *hold);
 
+/* A slot that was freed: is it to leave? Then the broker has to be told. */
+bool slots_is_surplus(const struct slots *slots, uint32_t at);
+
 /* Is one there? What slots_claim() and slots_take() may then find taken. */
 bool slots_has_credit(const struct slots *slots, uint32_t place);
 bool slots_has_item(const struct slots *slots, uint32_t place,
@@ -308,8 +321,13 @@ void slots_ring(struct slots *slots);
 struct slots_roll {
 	uint64_t producers, consumers;
 };
+struct slots_newcomer {
+	uint32_t place, pid;
+	const char *name;
+	bool knows_limit;
+};
 void slots_enrol(struct slots *slots, const struct slots_roll *roll,
-		 uint32_t place, uint32_t pid, const char *name);
+		 const struct slots_newcomer *who);
 
 /* After a restart: who is there now. */
 void slots_call_roll(struct slots *slots, const struct slots_roll *roll);
@@ -330,6 +348,13 @@ void slots_cut(struct slots *slots, const struct slots_roll *roll,
 /* The slot loses its buffer, if only consumers that were cut have its item in
  * their hands. */
 bool slots_take_away(struct slots *slots, uint32_t at);
+
+/* From now on only so many slots are claimed. slots_retire() comes after it. */
+void slots_set_limit(struct slots *slots, uint32_t limit);
+/* 0: none was ever set. */
+uint32_t slots_limit(const struct slots *slots);
+/* The slot loses its buffer, if it is FREE. */
+bool slots_retire(struct slots *slots, uint32_t at);
 
 /* Give a slot a buffer: it is FREE. */
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,

@@ -520,14 +520,16 @@ static int take_place(struct holdings *holdings, uint32_t channel,
 	return 0;
 }
 
-static void enrol(struct holdings *holdings, struct channel_place place)
+static void enrol(struct holdings *holdings, struct channel_place place,
+		  bool knows_limit)
 {
 	struct store *store = holdings->store;
 	const struct session_record *session = holdings_record(holdings);
 	struct slots_roll roll = channel_roll(record_of(store, place.record));
+	const struct slots_newcomer who = {place.place, session->pid,
+					   session->command, knows_limit};
 
-	slots_enrol(&store->channels.slots[place.record], &roll, place.place,
-		    session->pid, session->command);
+	slots_enrol(&store->channels.slots[place.record], &roll, &who);
 }
 
 /* The slots become usable when the catalog says whose they are. */
@@ -564,7 +566,7 @@ int channel_open(struct holdings *holdings,
 	ret->record = channel;
 	if (is_new)
 		admit_all(store, channel);
-	enrol(holdings, *ret);
+	enrol(holdings, *ret, request->knows_limit);
 	failpoint("channel.opened");
 	channel_key(request->name, key);
 	wake_name(&store->base->wake, key);

@@ -7,6 +7,11 @@
  * -DWATCH: another consumer polls. A thread of it sleeps by the bell, tells its
  * process, and hands the wake-up on; its process never takes an item.
  *
+ * -DRESIZE: the broker makes the channel one slot smaller while it is used, and
+ * may make it as large again; it may itself die once at any step of that, and
+ * the next one begins with what the record says. A user that has freed a slot
+ * beyond the limit tells it.
+ *
  * Assertions:
  *   C1 nobody has two owners' hands in one slot
  *   C2 every published item is taken at most once; not lost unless its taker
@@ -14,6 +19,7 @@
  *   C3 items of one producer are taken in its order (by one consumer)
  *   C4 at the end every slot is free again: credits return
  *   C5 nobody sleeps for ever (invalid end states)
+ *   C6 at the end every slot beyond the limit has left the channel
  *
  * Mutations, each of which must be found: SLEEP_LATE (looks before being
  * counted as a sleeper), ONE_SCAN (takes the oldest of one look), TWO_SCANS (of
@@ -22,7 +28,12 @@
  * ringing), WAKE_ONE (rings for one after a death, who may not be the one that
  * can go on), OWNER_LATE (taken first, owner written afterwards), KEEP_OPEN (the
  * broker leaves a dead producer's end of stream open); of a watch: KEEP_WAKE
- * (hands no wake-up on), and NO_WAKE, as its death
+ * (hands no wake-up on), and NO_WAKE, as its death; of a resize: LIMIT_LATE (the
+ * broker looks at the words before it writes the limit), TELL_EARLY (a user
+ * looks at the limit before it frees the slot), FORGET_RETIRE (what the dead had
+ * in their hands is freed, but does not leave), FORCE_OUT (a slot that was FREE
+ * is retired without CAS), TAKE_LIMITED (consumers look only at slots that may
+ * be claimed), FORGET_LIMIT (a new broker does not write the record's limit)
  */
 #ifndef K
 #define K 2
@@ -45,6 +56,14 @@
 #define WRITING 1
 #define QUEUED 2
 #define HELD 3
+#define RETIRED 4
+#ifdef RESIZE
+#define LIMIT limit
+#define WANTED record
+#else
+#define LIMIT K
+#define WANTED K
+#endif
 
 typedef word { byte seq; byte owner; byte state };
 word w[K];
@@ -53,6 +72,8 @@ byte items_bell, items_asleep, credits_bell, credits_asleep;
 bit q_items[NPROC], q_credits[NPROC]; /* in the kernel's queue */
 bit is_deserted;		/* no consumer is left */
 bit open[NP];		/* the producer has not closed */
+byte limit = K, record = K; /* slots that may be claimed; as the broker has it */
+bit told;		/* doorbell: a slot beyond the limit was freed */
 
 /* ghosts */
 bit dead[NPROC], doomed[NPROC], gone[NPROC], ended[NPROC], reclaimed;
@@ -63,6 +84,7 @@ byte taken[NP];			/* items of the producer that were taken */
 byte last[NP];			/* newest taken, with one consumer */
 byte published[NP];
 byte lost;			/* taken by one who died */
+bit is_over;			/* the broker has nothing to do any more */
 
 inline die_maybe()
 {
@@ -103,9 +125,9 @@ inline die_maybe()
 
 inline claim()		/* got: slot, or K */
 {
-	at = 0; got = K;
+	at = 0; got = K; lim = LIMIT;
 	do
-	:: at < K && got == K ->
+	:: at < lim && got == K ->
 		atomic {
 			if
 			:: w[at].state == FREE ->
@@ -117,11 +139,17 @@ inline claim()		/* got: slot, or K */
 	od
 }
 
+#ifdef TAKE_LIMITED
+#define TAKEN LIMIT
+#else
+#define TAKEN K
+#endif
+
 inline scan()
 {
 	at = 0;
 	do
-	:: at < K ->
+	:: at < TAKEN ->
 		atomic {
 			if
 			:: w[at].state == QUEUED && (best == 255 || w[at].seq < best) ->
@@ -253,7 +281,7 @@ inline touch(slot_)	/* hands in the memory for a while: C1 */
 
 proctype producer(byte me)
 {
-	byte n = 1, at, got, seen, x, seq;
+	byte n = 1, at, got, seen, x, seq, lim;
 
 	do
 	:: n <= ITEMS ->
@@ -297,7 +325,7 @@ end:
 proctype consumer(byte me)
 {
 	byte at, got, seen, x, best, slot, before;
-	bit was_closed;
+	bit was_closed, is_surplus;
 
 	do
 	:: true ->
@@ -343,9 +371,22 @@ proctype consumer(byte me)
 		fi;
 		die_maybe();
 		touch(got);
+#ifdef TELL_EARLY
+		is_surplus = got >= LIMIT;
+		die_maybe();
+#endif
 		atomic { w[got].owner = 0; w[got].state = FREE };
 		die_maybe();
-		ring(credits_bell, credits_asleep, wake_every, q_credits)
+		ring(credits_bell, credits_asleep, wake_every, q_credits);
+#ifdef RESIZE
+#ifndef TELL_EARLY
+		is_surplus = got >= LIMIT;
+#endif
+		if
+		:: is_surplus -> die_maybe(); told = 1
+		:: else
+		fi
+#endif
 	od;
 	ended[me] = 1;
 	goto end;
@@ -423,11 +464,96 @@ end:
 #define n_ended (ended[0] + ended[1] + ended[2])
 #endif
 
+#define die_once							\
+	if								\
+	:: atomic { !has_restarted -> has_restarted = 1; goto adopt }	\
+	:: skip								\
+	fi
+
+/* What is FREE beyond the limit leaves. */
+inline retire()
+{
+	i = limit;
+	do
+	:: i < K ->
+#ifdef FORCE_OUT
+		v = w[i].state;
+		die_once;
+		if
+		:: v == FREE -> w[i].state = RETIRED
+		:: else
+		fi;
+#else
+		atomic {
+			if
+			:: w[i].state == FREE -> w[i].state = RETIRED
+			:: else
+			fi
+		};
+		die_once;
+#endif
+		i++
+	:: else -> break
+	od;
+	v = 0
+}
+
+/* What is missing below the limit gets a buffer. */
+inline refill()
+{
+	i = 0;
+	do
+	:: i < limit ->
+		atomic {
+			if
+			:: w[i].state == RETIRED -> w[i].state = FREE
+			:: else
+			fi
+		};
+		i++
+	:: else -> break
+	od;
+	credits_bell++;
+	wake_every(q_credits)
+}
+
 proctype broker()
 {
 	byte i, v, x;
+	bit has_shrunk, has_grown, has_restarted;
 
+	goto begin;
+adopt:
+#ifndef FORGET_LIMIT
+	limit = record;
+#endif
+	retire();
+	refill();
+begin:
 	do
+#ifdef RESIZE
+	:: !has_shrunk ->
+		atomic { has_shrunk = 1; record = K - 1 };
+		die_once;
+#ifdef LIMIT_LATE
+		atomic { limit = record; retire(); limit = K };
+		limit = record;
+#else
+		limit = record;
+		die_once;
+		retire();
+#endif
+	:: told ->
+		told = 0;
+		die_once;
+		retire();
+	:: has_shrunk && !has_grown ->
+		atomic { has_grown = 1; record = K };
+		die_once;
+		limit = record;
+		die_once;
+		refill();
+#endif
 #ifdef EOF_IS_DEATH
 	:: n_dead && !reclaimed ->
 		/* its hands may still be in the memory */
@@ -496,9 +622,15 @@ proctype broker()
 		wake_every(q_credits);
 #endif
 #endif
+#ifdef RESIZE
+#ifndef FORGET_RETIRE
+		retire();
+#endif
+#endif
 		reclaimed = 1
-	:: (!n_dead || reclaimed) && n_ended == NPROC - n_dead -> break
-	od
+	:: (!n_dead || reclaimed) && n_ended == NPROC - n_dead && !told -> break
+	od;
+	is_over = 1
 }
 
 /* With all gone, what is left? */
@@ -508,7 +640,7 @@ proctype judge()
 	byte living_c;
 
 	atomic {
-		(!n_dead || reclaimed) && n_ended == NPROC - n_dead ->
+		is_over ->
 		/* with a consumer left everything was consumed */
 		i = NP; living_c = 0;
 		do
@@ -518,7 +650,7 @@ proctype judge()
 		i = 0;
 		do
 		:: i < K ->
-			assert(w[i].state == FREE || (living_c == 0 && w[i].state == QUEUED)); /* C4 */
+			assert(w[i].state == (i < WANTED -> FREE : RETIRED) || (living_c == 0 && w[i].state == QUEUED)); /* C4, C6 */
 			i++
 		:: else -> break
 		od;

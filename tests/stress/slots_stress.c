@@ -1,7 +1,8 @@
 /*
  * Threads act as the users of a channel: producers and consumers, in both
  * modes. Some of them stop anywhere with buffers in their hands, and the caller
- * then cleans up after them as the broker would. The buffers are plain memory,
+ * then cleans up after them as the broker would. In some runs the number of
+ * slots changes all the time. The buffers are plain memory,
  * so that a word that orders nothing is a race for ThreadSanitizer, and a wrong
  * number on a CPU with weak ordering. A wake that is lost leaves the run
  * hanging; an item that is lost, comes twice or comes in the wrong order ends
@@ -26,6 +27,7 @@ static struct {
 } buffers[N_SLOTS]; /* plain on purpose */
 static uint64_t n_items;
 static atomic_ulong n_taken[N_PRODUCERS];
+static bool is_resized;
 static uint32_t victim; /* this user stops; SLOTS_USERS if all run on */
 
 static void *produce(void *data)
@@ -98,11 +100,13 @@ static void *consume(void *data)
 
 static void enrol(uint32_t place)
 {
+	const struct slots_newcomer who = {place, place, "thread", true};
+
 	if (place < N_PRODUCERS)
 		roll.producers |= UINT64_C(1) << place;
 	else
 		roll.consumers |= UINT64_C(1) << place;
-	slots_enrol(&slots, &roll, place, place, "thread");
+	slots_enrol(&slots, &roll, &who);
 }
 
 static void bury(uint32_t place)
@@ -110,6 +114,29 @@ static void bury(uint32_t place)
 	roll.producers &= ~(UINT64_C(1) << place);
 	roll.consumers &= ~(UINT64_C(1) << place);
 	slots_bury(&slots, &roll, place, true);
+}
+
+/* As the broker does, except that nobody has to tell it. */
+static void set_size(uint32_t n)
+{
+	slots_set_limit(&slots, n);
+	for (uint32_t i = 0; i < N_SLOTS; i++) {
+		if (i >= n)
+			(void)slots_retire(&slots, i);
+		else if (slots_state(slots_load(&slots, i)) == SLOTS_RETIRED)
+			slots_admit(&slots, i, i + 1, 1);
+	}
+}
+
+static void *resize(void *unused)
+{
+	for (uint32_t i = 0; !look_over(unused); i++) {
+		set_size(1 + i % N_SLOTS);
+		if (i % 64 == 0)
+			come_late();
+	}
+	set_size(N_SLOTS);
+	return NULL;
 }
 
 static void make(enum slots_mode mode)
@@ -128,7 +155,7 @@ static void make(enum slots_mode mode)
 	atomic_store(&is_over, false);
 }
 
-static void end(const pthread_t *threads)
+static void end(const pthread_t *threads, const pthread_t *resizer)
 {
 	uint32_t n_queued, n_free, n_held;
 
@@ -142,6 +169,8 @@ static void end(const pthread_t *threads)
 		if (i != victim)
 			(void)pthread_join(threads[i], NULL);
 	}
+	if (resizer)
+		(void)pthread_join(*resizer, NULL);
 	slots_count(&slots, &n_queued, &n_free, &n_held);
 	check(n_free == N_SLOTS, "a slot was lost");
 	slots_close(&slots);
@@ -149,9 +178,12 @@ static void end(const pthread_t *threads)
 
 static void run(enum slots_mode mode)
 {
-	pthread_t threads[N_PRODUCERS + N_CONSUMERS];
+	pthread_t threads[N_PRODUCERS + N_CONSUMERS], resizer;
 
 	make(mode);
+	if (is_resized)
+		check(pthread_create(&resizer, NULL, resize, NULL) == 0,
+		      "no thread");
 	for (uintptr_t i = 0; i < N_PRODUCERS + N_CONSUMERS; i++)
 		check(pthread_create(&threads[i], NULL,
 				     i < N_PRODUCERS ? produce : consume,
@@ -161,29 +193,31 @@ static void run(enum slots_mode mode)
 		(void)pthread_join(threads[victim], NULL);
 		bury(victim);
 	}
-	end(threads);
+	end(threads, is_resized ? &resizer : NULL);
 }
 
 int main(void)
 {
 	const enum slots_mode modes[] = {SLOTS_SHARE, SLOTS_BROADCAST};
 
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 4; i++) {
+		is_resized = i >= 2;
 		n_items = N_ITEMS;
 		victim = SLOTS_USERS;
-		run(modes[i]);
+		run(modes[i % 2]);
 		for (int j = 0; j < N_PRODUCERS; j++)
-			check(n_taken[j] == (i ? N_CONSUMERS : 1u) * N_ITEMS,
+			check(n_taken[j] ==
+				      (i % 2 ? N_CONSUMERS : 1u) * N_ITEMS,
 			      "items were lost, or came twice");
 		n_items = SHORT;
 		for (uint32_t j = 0; j < N_RUNS; j++) {
 			/* In a share it is not determined which consumer gets
 			 * which item. */
-			victim = i ? j % (N_PRODUCERS + N_CONSUMERS)
-				   : j % N_PRODUCERS;
-			run(modes[i]);
+			victim = i % 2 ? j % (N_PRODUCERS + N_CONSUMERS)
+				       : j % N_PRODUCERS;
+			run(modes[i % 2]);
 		}
 	}
-	printf("%d items each way, %d deaths\n", N_ITEMS, 2 * N_RUNS);
+	printf("%d items each way, %d deaths\n", N_ITEMS, 4 * N_RUNS);
 	return 0;
 }

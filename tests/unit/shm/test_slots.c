@@ -39,9 +39,12 @@ static void make(enum slots_mode mode)
 
 static void come(uint32_t place, bool is_producer)
 {
+	const struct slots_newcomer who = {place, 1000 + place, "somebody",
+					   true};
+
 	*(is_producer ? &roll.producers : &roll.consumers) |= UINT64_C(1)
 							      << place;
-	slots_enrol(&slots, &roll, place, 1000 + place, "somebody");
+	slots_enrol(&slots, &roll, &who);
 }
 
 static void go(uint32_t place, bool died)
@@ -489,4 +492,52 @@ Test(slots, a_buffer_is_taken_out_only_by_who_holds_its_item)
 	cr_expect(eq(u32, slots.page->buffers[0].slot, 9));
 	slots_force_out(&slots, 1);
 	cr_expect(eq(u32, count_free(), N - 1));
+}
+
+/* --- another number of slots --------------------------------------------- */
+
+Test(slots, those_beyond_the_limit_are_received_but_not_claimed)
+{
+	struct slots_hold hold, held[N];
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	for (uint32_t i = 0; i < N; i++)
+		cr_assert(eq(u32, send_item(0, i), i));
+	cr_expect(zero(u32, slots_limit(&slots)));
+	slots_set_limit(&slots, 1);
+	cr_expect(not(slots_retire(&slots, 1)));
+	for (uint32_t i = 0; i < N; i++)
+		held[i] = receive(1, NULL, i);
+	for (uint32_t i = 1; i < N; i++) {
+		slots_release(&slots, 1, &held[i]);
+		cr_expect(slots_is_surplus(&slots, i));
+	}
+	cr_expect(not(slots_has_credit(&slots, 0)));
+	cr_expect(not(slots_claim(&slots, 0, &hold)));
+	slots_release(&slots, 1, &held[0]);
+	cr_expect(not(slots_is_surplus(&slots, 0)));
+	cr_expect(slots_retire(&slots, 3));
+	cr_expect(eq(u32, count_free(), N - 1));
+	cr_expect(zero(u32, send_item(0, 9)));
+	cr_expect(not(slots_claim(&slots, 0, &hold)));
+	/* One has not left yet, and the other is there again. */
+	slots_set_limit(&slots, N);
+	slots_admit(&slots, 3, 9, 1);
+	for (uint32_t i = 1; i < N; i++)
+		cr_expect(eq(u32, send_item(0, i), i));
+}
+
+Test(slots, one_beyond_the_limit_that_is_free_does_not_end_a_wait)
+{
+	struct slots_seen seen[2] = {0};
+	struct slots_hold second;
+
+	(void)make_late(seen);
+	second = receive(2, &seen[1], 2);
+	slots_release(&slots, 2, &second);
+	cr_expect(zero(u64, slots_find_late(&slots, bell_now_ns())));
+	slots_set_limit(&slots, 1);
+	cr_expect(eq(u64, slots_find_late(&slots, bell_now_ns()), 4));
 }
