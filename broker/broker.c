@@ -10,6 +10,7 @@
 #include "broker/comm/run_board.h"
 #include "broker/session/descriptors.h"
 #include "broker/tensor/bundle.h"
+#include "broker/tensor/channel_buffer.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/evictable.h"
 #include "broker/verbs/verbs.h"

@@ -3,12 +3,11 @@
  */
 #include "broker/tensor/channel.h"
 #include "broker/tensor/access.h"
+#include "broker/tensor/channel_buffer.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/prefix.h"
 #include "broker/tensor/slot.h"
-#include "broker/tensor/slot_state.h"
-#include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -21,7 +20,6 @@
 
 _Static_assert(SLOTS_MAX == CATALOG_CHANNEL_SLOTS, "slots");
 _Static_assert(SLOTS_USERS == CATALOG_CHANNEL_SLOTS, "users");
-_Static_assert((int)POOL_OK == (int)CHANNEL_OK, "outcomes");
 _Static_assert(CHANNEL_KEY_SIZE > NAME_MAX_SIZE + 12, "keys");
 
 /* --- lookup -------------------------------------------------------------- */
@@ -162,144 +160,14 @@ void channels_drop_strays(struct store *store)
 	fdstore_drop_rest(&store->base->fdstore, "channel");
 }
 
-/* --- buffers ------------------------------------------------------------- */
-
-static int make_buffer(struct store *store, uint32_t uid,
-		       const struct access_class *access, uint64_t capacity,
-		       uint32_t *ret, struct error *err)
-{
-	const struct storage_request request = {
-		.access = *access,
-		.uid = uid,
-		.size = capacity,
-	};
-
-	return storage_make(store, &request, ret, err);
-}
-
-static void admit(struct store *store, uint32_t channel, uint32_t at)
-{
-	uint32_t slot = record_of(store, channel)->slots[at];
-
-	slots_admit(&store->channels.slots[channel], at, slot,
-		    catalog_slot(&store->catalog, slot)->generation);
-}
-
-/* Its pin ends, since the channel keeps it now. */
-static void set_buffer(struct store *store, uint32_t channel, uint32_t at,
-		       uint32_t slot)
-{
-	struct channel_record *record = record_of(store, channel);
-
-	catalog_set(&store->catalog, record->slots[at], slot);
-	slot_set_channel(store, slot, channel);
-	(void)slot_unpin(store, slot);
-}
-
-void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at)
-{
-	struct channel_record *record = record_of(store, channel);
-	uint32_t slot = record->slots[at];
-
-	if (!slot)
-		return;
-	catalog_set(&store->catalog, record->slots[at], 0);
-	slot_set_channel(store, slot, 0);
-	(void)slot_update_state(store, slot);
-}
-
-/* The first slot without a buffer; SLOTS_MAX: every slot has one. */
-static uint32_t find_missing(const struct store *store, uint32_t channel)
-{
-	const struct channel_record *record = record_of(store, channel);
-	uint32_t at = 0;
-
-	if (!record->id)
-		return SLOTS_MAX;
-	while (at < record->n_slots && record->slots[at])
-		at++;
-	return at < record->n_slots ? at : SLOTS_MAX;
-}
-
-/* False: there is no memory now. */
-static bool refill_one(struct store *store, uint32_t channel, uint32_t at)
-{
-	const struct channel_record *record = record_of(store, channel);
-	uint32_t slot;
-
-	if (make_buffer(store, record->uid, &record->access, record->capacity,
-			&slot, NULL) != POOL_OK)
-		return false;
-	set_buffer(store, channel, at, slot);
-	failpoint("channel.refilled");
-	catalog_commit(&store->catalog);
-	admit(store, channel, at);
-	return true;
-}
-
-static bool refill(void *data, uint32_t index)
-{
-	struct store *store = data;
-
-	(void)index;
-	for (uint32_t i = 1; i <= n_touched(store); i++) {
-		uint32_t at = find_missing(store, i);
-
-		if (at < SLOTS_MAX)
-			return refill_one(store, i, at);
-	}
-	return false;
-}
-
-void channels_on_room(struct store *store)
-{
-	bool is_missing = false;
-
-	for (uint32_t i = 1; i <= n_touched(store) && !is_missing; i++)
-		is_missing = find_missing(store, i) < SLOTS_MAX;
-	if (is_missing)
-		chore_begin(store, &store->channels.refill);
-}
-
 /* --- making -------------------------------------------------------------- */
 
 struct making {
 	struct store *store;
 	const struct channel_open_request *request;
 	struct account *account;
-	uint32_t uid;
-	struct access_class access;
-	uint32_t slots[SLOTS_MAX]; /* pinned */
-	uint32_t n_made;
+	struct channel_batch batch;
 };
-
-static void unmake(struct making *making)
-{
-	while (making->n_made > 0)
-		(void)slot_unpin(making->store,
-				 making->slots[--making->n_made]);
-	catalog_commit(&making->store->catalog);
-}
-
-/* All of them or none, so that two that wait for memory do not wait for each
- * other's. */
-static int make_buffers(struct making *making, struct error *err)
-{
-	const struct channel_open_request *request = making->request;
-	int r = POOL_OK;
-
-	while (r == POOL_OK && making->n_made < request->n_slots) {
-		r = make_buffer(making->store, making->uid, &making->access,
-				request->capacity,
-				&making->slots[making->n_made], err);
-		making->n_made += r == POOL_OK;
-	}
-	if (r != POOL_OK)
-		unmake(making);
-	if (r < 0 || r == POOL_OK)
-		return r;
-	return r == POOL_WAIT ? CHANNEL_WAIT_MADE : CHANNEL_WAIT_ROOM;
-}
 
 /* The owner of a first component decides about memory under it. */
 static int check_owner(const struct making *making, struct error *err)
@@ -308,12 +176,13 @@ static int check_owner(const struct making *making, struct error *err)
 	uint32_t owner;
 
 	if (!prefix_owner(making->store, name, &owner) ||
-	    owner == making->uid || making->uid == 0)
+	    owner == making->batch.uid || making->batch.uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
 			 "names that begin with \"%.*s\" belong to uid %u, not "
 			 "to uid %u; use another first component",
-			 (int)name_prefix_size(name), name, owner, making->uid);
+			 (int)name_prefix_size(name), name, owner,
+			 making->batch.uid);
 }
 
 static void fill_record(struct making *making, uint32_t channel, uint64_t blob)
@@ -328,8 +197,8 @@ static void fill_record(struct making *making, uint32_t channel, uint64_t blob)
 	record->name_size = (uint32_t)strlen(request->name);
 	memcpy(catalog_blob(catalog, blob), request->name, record->name_size);
 	record->capacity = request->capacity;
-	record->uid = making->uid;
-	record->access = making->access;
+	record->uid = making->batch.uid;
+	record->access = making->batch.access;
 	record->way = request->way;
 	record->n_slots = request->n_slots;
 	record->lag_ms = request->lag_ms;
@@ -369,6 +238,7 @@ static void free_record(struct store *store, uint32_t channel)
 
 static int make_charged(struct making *making, uint32_t *ret, struct error *err)
 {
+	const struct channel_open_request *request = making->request;
 	struct store *store = making->store;
 	const struct channel_record *record;
 	struct slots_form form;
@@ -387,9 +257,8 @@ static int make_charged(struct making *making, uint32_t *ret, struct error *err)
 		return r < 0 ? r : CHANNEL_WAIT_MADE;
 	}
 	store->pools.n_channels++;
-	for (uint32_t i = 0; i < making->n_made; i++)
-		set_buffer(store, channel, i, making->slots[i]);
-	making->n_made = 0;
+	for (uint32_t i = 0; i < request->n_slots; i++)
+		channel_batch_use(&making->batch, channel, i);
 	*ret = channel;
 	return CHANNEL_OK;
 }
@@ -402,11 +271,11 @@ static int make_whole(struct making *making, uint32_t *ret, struct error *err)
 
 	if (r < 0)
 		return r;
-	r = make_buffers(making, err);
+	r = channel_batch_make(&making->batch, making->request->n_slots, err);
 	if (r == CHANNEL_OK) {
 		r = make_charged(making, ret, err);
 		if (r != CHANNEL_OK)
-			unmake(making);
+			channel_batch_drop(&making->batch);
 	}
 	if (r != CHANNEL_OK)
 		account_refund(making->account, ACCOUNT_GROUPS, 1);
@@ -421,7 +290,9 @@ static int make(struct holdings *holdings,
 		.store = holdings->store,
 		.request = request,
 		.account = holdings->account,
-		.uid = holdings->credentials.uid,
+		.batch = {.store = holdings->store,
+			  .uid = holdings->credentials.uid,
+			  .capacity = request->capacity},
 	};
 	int r;
 
@@ -430,12 +301,13 @@ static int make(struct holdings *holdings,
 	r = check_owner(&making, err);
 	if (r == 0)
 		r = access_resolve(&holdings->credentials, &request->access,
-				   &making.access, err);
+				   &making.batch.access, err);
 	if (r == 0)
 		r = make_whole(&making, ret, err);
-	return r < 0 ? error_wrap(err, r, "cannot make channel '%s'",
-				  request->name)
-		     : r;
+	if (r != CHANNEL_OK && err->code)
+		(void)error_wrap(err, err->code, "cannot make channel '%s'",
+				 request->name);
+	return r;
 }
 
 /* --- opening ------------------------------------------------------------- */
@@ -537,7 +409,7 @@ static void admit_all(struct store *store, uint32_t channel)
 {
 	catalog_commit(&store->catalog);
 	for (uint32_t i = 0; i < record_of(store, channel)->n_slots; i++)
-		admit(store, channel, i);
+		channel_admit(store, channel, i);
 }
 
 int channel_open(struct holdings *holdings,
@@ -675,7 +547,7 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
 				 at);
 	failpoint("channel.taken_out");
 	channel_drop_buffer(store, place.record, at);
-	chore_begin(store, &store->channels.refill);
+	channel_refill(store, place.record);
 	return 0;
 }
 
@@ -685,7 +557,6 @@ void channels_init(struct store *store)
 {
 	for (uint32_t i = 0; i < CATALOG_CHANNELS; i++)
 		store->channels.slots[i] = SLOTS_NULL;
-	store->channels.refill = (struct chore){.step = refill, .data = store};
 }
 
 void channels_deinit(struct store *store)
@@ -771,6 +642,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	}
 	store->pools.n_channels++;
 	adopt_buffers(store, channel);
+	channel_refill(store, channel);
 	roll = channel_roll(record);
 	slots_call_roll(slots, &roll);
 	return 0;
@@ -784,7 +656,8 @@ int channels_adopt(struct store *store, struct error *err)
 		if (record_of(store, i)->id)
 			r = adopt(store, i, err);
 	}
+	if (r < 0)
+		return r;
 	channels_drop_strays(store);
-	channels_on_room(store);
-	return r;
+	return 0;
 }

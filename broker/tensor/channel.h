@@ -13,6 +13,7 @@
  * new one takes its place as soon as there is memory.
  */
 #pragma once
+#include "broker/base/log.h"
 #include "broker/catalog/catalog.h"
 #include "broker/tensor/chore.h"
 #include "shm/slots.h"
@@ -25,7 +26,16 @@ struct store;
 
 struct channels {
 	struct slots slots[CATALOG_CHANNELS]; /* by record */
-	struct chore refill;                  /* of buffers that have left */
+	/* Of buffers that have left; by record. */
+	struct channel_refill {
+		struct chore chore;
+		bool waits_room;   /* there was no memory */
+		bool is_made;      /* it was being made */
+		uint32_t position; /* of the next attempt's deadline */
+	} refills[CATALOG_CHANNELS];
+	bool has_waiting;      /* one of them waits for room */
+	bool has_surplus;      /* there may be buffers that are to leave */
+	struct log_limit cuts; /* of consumers */
 };
 
 void channels_init(struct store *store);
@@ -76,8 +86,6 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
 
 /* Those that are there, from the record; one that was cut is not. */
 struct slots_roll channel_roll(const struct channel_record *record);
-/* The buffer, if there is one, leaves the channel, whose word says so. */
-void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at);
 
 /* The session has ended. `died`: its process did not say goodbye. */
 void channels_end_session(struct store *store, uint32_t session, bool died);
@@ -86,9 +94,6 @@ void channels_end_session(struct store *store, uint32_t session, bool died);
  * After the last user it returns false, and a cursor of 0. */
 bool channel_next_user(const struct store *store, uint64_t *cursor,
 		       struct channel_place *ret);
-
-/* For wake.on_room: buffers that are missing may fit now. */
-void channels_on_room(struct store *store);
 
 /* After a restart, before slot_adopt_all(). */
 int channels_adopt(struct store *store, struct error *err);

@@ -1,4 +1,5 @@
 #include "broker/tensor/channel_lag.h"
+#include "broker/tensor/channel_buffer.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -48,17 +49,14 @@ static void cut(struct store *store, uint32_t channel, uint64_t late)
 static void replace_buffers(struct store *store, uint32_t channel)
 {
 	struct slots *slots = &store->channels.slots[channel];
-	bool is_missing = false;
 
 	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
 		if (!slots_take_away(slots, i))
 			continue;
 		failpoint("channel_lag.taken_away");
 		channel_drop_buffer(store, channel, i);
-		is_missing = true;
+		channel_refill(store, channel);
 	}
-	if (is_missing)
-		chore_begin(store, &store->channels.refill);
 }
 
 int channel_cut_late(struct store *store, struct channel_place place,

@@ -18,6 +18,7 @@
 #define BOB    61002
 #define GROUP  61100
 #define NUMBER UINT64_C(0x1234)
+#define QUOTA  (8 << 20)
 
 /* The test tells the actors this. */
 struct talk {
@@ -26,6 +27,7 @@ struct talk {
 	struct fsdp_access access;
 	enum fsdp_channel_role role;
 	bool changes_items;
+	uint64_t capacity;
 };
 
 static struct daemon daemon_;
@@ -46,6 +48,7 @@ static void setup(void)
 {
 	const struct daemon_options options = {
 		.config = "[memory]\nmemory_max = 256M\nchunk_min = 4M\n"
+			  "[quota]\nquota_bytes = 8M\n"
 			  "[prefixes]\ngiven = 61001\n"};
 	const struct identity first = {ALICE, ALICE, GROUP};
 	const struct identity second = {BOB, BOB, GROUP};
@@ -58,6 +61,7 @@ static void setup(void)
 	(void)snprintf(talk->path, sizeof(talk->path), "%s",
 		       daemon_socket(&daemon_));
 	talk->name = "given/batches";
+	talk->capacity = 4096;
 	actor_start(&alice, &first);
 	actor_start(&bob, &second);
 	cr_assert(zero(int, actor_run(&alice, do_connect)));
@@ -78,8 +82,9 @@ CHECKED_SUITE(access_channel, setup, teardown, .timeout = 300);
 
 static int do_make(void)
 {
-	const struct fsdp_channel_options options = {
-		.access = talk->access, .capacity = 4096, .n_slots = 2};
+	const struct fsdp_channel_options options = {.access = talk->access,
+						     .capacity = talk->capacity,
+						     .n_slots = 2};
 
 	return fsdp_channel_open(mine, talk->name, &options, FSDP_PRODUCER,
 				 &channel);
@@ -193,4 +198,45 @@ Test(access_channel, nobody_makes_one_under_the_prefix_of_another)
 {
 	talk->access = (struct fsdp_access){GROUP, 0640};
 	cr_expect(eq(int, actor_run(&bob, do_make), -EPERM));
+}
+
+/* --- memory --------------------------------------------------------------- */
+
+/* One of the two buffers leaves the channel. */
+static int do_keep(void)
+{
+	const struct fsdp_channel_options options = {.capacity = 0};
+	struct fsdp_channel *inbox;
+	struct fsdp_tensor *kept;
+	struct fsdp_item *item;
+	int r = fsdp_channel_open(mine, talk->name, &options, FSDP_CONSUMER,
+				  &inbox);
+
+	if (r == 0)
+		r = do_send();
+	if (r == 0)
+		r = fsdp_item_receive(inbox, 10000, &item);
+	if (r == 0)
+		r = fsdp_item_keep(item, 0, &kept);
+	return r < 0 ? r : fsdp_item_release(item);
+}
+
+static int do_fill(void)
+{
+	struct fsdp_item *items[2];
+	int r = fsdp_item_begin(channel, 10000, &items[0]);
+
+	return r < 0 ? r : fsdp_item_begin(channel, 10000, &items[1]);
+}
+
+Test(access_channel, who_has_used_up_the_quota_delays_nobody_elses_buffers)
+{
+	talk->capacity = QUOTA / 2;
+	make_with(0600);
+	cr_assert(zero(int, actor_run(&alice, do_keep)));
+	talk->capacity = 4096;
+	talk->name = "bobs/batches";
+	cr_assert(zero(int, actor_run(&bob, do_make)));
+	cr_assert(zero(int, actor_run(&bob, do_keep)));
+	cr_expect(zero(int, actor_run(&bob, do_fill)));
 }
