@@ -8,24 +8,29 @@
 
 #define MS_NS INT64_C(1000000)
 
-static void tell(const struct store *store, struct channel_place place)
+static void tell(struct store *store, struct channel_place place)
 {
 	const struct catalog *catalog = &store->catalog;
 	const struct channel_record *record =
 		catalog_channel(catalog, place.record);
 	const struct session_record *session =
 		catalog_session(catalog, record->users[place.place].session);
+	uint32_t n;
 
+	if (!log_limit_allows(&store->channels.cuts, &n))
+		return;
 	log_line(LOG_LEVEL_WARNING,
 		 "process %u (%s), a consumer of channel '%.*s', was cut: it "
-		 "kept an item for more than %u ms while a producer waited",
+		 "kept an item for more than %u ms while a producer waited (%u "
+		 "more consumers were cut since the last line)",
 		 session->pid, session->command, (int)record->name_size,
 		 (const char *)catalog_blob(catalog, record->name_blob),
-		 record->lag_ms);
+		 record->lag_ms, n);
 }
 
-/* In the record first: a broker that dies before it has changed all words
- * leaves them to channel_adopt_cuts(). */
+/* A user of the channel may write any place to the file, so a place that is no
+ * consumer's is ignored. The record changes first: a broker that dies before it
+ * has changed all words leaves them to channels_adopt_cuts(). */
 static void cut(struct store *store, uint32_t channel, uint64_t late)
 {
 	struct channel_record *record =
@@ -35,7 +40,9 @@ static void cut(struct store *store, uint32_t channel, uint64_t late)
 	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
 		struct channel_user *user = &record->users[i];
 
-		if (!(late & slots_bit(i)) || !user->session || user->is_ended)
+		if (!user->session || user->role != CHANNEL_CONSUMER)
+			late &= ~slots_bit(i);
+		if (!(late & slots_bit(i)) || user->is_ended)
 			continue;
 		catalog_set(&store->catalog, user->is_ended, 1);
 		tell(store, (struct channel_place){channel, i});

@@ -3,6 +3,7 @@
  * producer waits is cut, and what it has in its hands stays as it is; the
  * producer and the other consumers go on.
  */
+#include "shm/slots.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
@@ -16,7 +17,7 @@
 #define NAME    "data/weights"
 #define N_SLOTS 4
 
-CHECKED_SUITE(channel_lag, client_setup, client_teardown, .timeout = 60);
+CHECKED_SUITE(channel_lag, client_setup, client_teardown, .timeout = 300);
 
 /* Whoever keeps an item while the producer waits is late at once. */
 static const struct fsdp_channel_options OPTIONS = {
@@ -176,6 +177,34 @@ Test(channel_lag, the_list_of_channels_shows_who_was_cut)
 	cr_expect(eq(int, n, 1));
 }
 
+static int count_lines(const char *word)
+{
+	char path[128], line[1024];
+	FILE *file;
+	int n = 0;
+
+	(void)snprintf(path, sizeof(path), "%s/log", daemon_.dir);
+	file = fopen(path, "re");
+	while (file && fgets(line, sizeof(line), file))
+		n += strstr(line, word) != NULL;
+	must(file && fclose(file) == 0);
+	return n;
+}
+
+Test(channel_lag, cutting_many_writes_one_line_to_the_log)
+{
+	int n = 0;
+
+	open_two();
+	for (int i = 0; i < 8; i++)
+		(void)open_as(client, FSDP_CONSUMER);
+	fill();
+	send_number(9);
+	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
+	cr_expect(eq(int, n, 8));
+	cr_expect(eq(int, count_lines("was cut"), 1));
+}
+
 Test(channel_lag, who_waits_by_a_descriptor_is_not_kept_waiting)
 {
 	struct pollfd polled = {.events = POLLIN};
@@ -240,6 +269,46 @@ static void hold_for_ever(void *unused)
 	atomic_store(has_item, 2);
 	for (;;)
 		pause();
+}
+
+/* Write to the channel's file that every place is a consumer's, and that each
+ * still has to read every item. */
+static void claim_all_late(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	struct slots_page *page = NULL;
+	unsigned long begin;
+	char line[512];
+
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "fsdp-channel") && strstr(line, " rw-s ") &&
+		    sscanf(line, "%lx-", &begin) == 1)
+			page = (struct slots_page *)begin;
+	}
+	must(maps && fclose(maps) == 0 && page);
+	atomic_store(&page->people.consumers, UINT64_MAX);
+	for (int i = 0; i < N_SLOTS; i++)
+		atomic_store(&page->masks[i], UINT64_MAX);
+}
+
+Test(channel_lag, a_producer_is_never_cut_whatever_the_file_says)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+	struct fsdp_channel *other, *slow;
+	struct fsdp_item *item;
+
+	open_two();
+	other = open_as(client, FSDP_PRODUCER);
+	slow = open_as(client, FSDP_CONSUMER);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		send_number(i);
+	claim_all_late();
+	/* Both consumers are cut, and none is left. */
+	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EPIPE));
+	cr_expect(zero(int, fsdp_channel_info(from, &info)));
+	cr_expect(eq(u32, info.n_producers, 2));
+	cr_expect(zero(int, fsdp_channel_close(slow)));
+	cr_expect(zero(int, fsdp_channel_close(other)));
 }
 
 Test(channel_lag, a_process_that_was_cut_and_is_killed_leaves_nothing)
