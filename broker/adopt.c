@@ -11,6 +11,7 @@
 #include "broker/comm/verdict.h"
 #include "broker/tensor/bundle_commit.h"
 #include "broker/tensor/channel_lag.h"
+#include "broker/tensor/channel_resize.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
 #include "broker/tensor/prefix.h"
@@ -201,6 +202,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 		if (is_gone[i])
 			session_end_dead(session_at(&broker->sessions, i));
 	}
+	channels_retire(&broker->store);
 	catalog_adopted(&broker->store.catalog);
 	failpoint("adopt.end");
 	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",

@@ -27,7 +27,7 @@ struct error;
 
 /* Major: different means no talk. Minor: additions only. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 4
+#define PROTOCOL_MINOR 5
 
 /* "get", "publish", ...; "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
@@ -359,6 +359,7 @@ struct request {
 		struct channel_close_request channel_close;
 		struct channel_keep_request channel_keep;
 		struct channel_lag_request channel_lag;
+		struct channel_resize_request channel_resize;
 		struct channels_request channels;
 		struct comm_join_request comm_join;
 		struct comm_board_request comm_board;

@@ -68,6 +68,14 @@ struct channel_lag_request {
 	uint32_t place;
 };
 
+/* The channel should have so many buffers. */
+struct channel_resize_request {
+	uint64_t channel;
+	uint32_t place;
+	uint32_t n_slots;
+	int32_t timeout_ms; /* for memory */
+};
+
 /* Page by page: struct channels_reply. */
 struct channels_request {
 	uint64_t cursor;

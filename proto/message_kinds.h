@@ -116,7 +116,9 @@
 	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
 	X(COMM_LOOK, 60, comm_look, comm_look, empty, 0, NO_TIMEOUT, SMALL)    \
 	X(CHANNEL_LAG, 61, channel_lag, channel_lag, empty, RECORDED,          \
-	  NO_TIMEOUT, SMALL)
+	  NO_TIMEOUT, SMALL)                                                   \
+	X(CHANNEL_RESIZE, 62, channel_resize, channel_resize, empty, RECORDED, \
+	  TIMEOUT(channel_resize), SMALL)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

@@ -383,6 +383,12 @@ BODY(channel_close_request, NULL,
 
 BODY(channel_lag_request, NULL, CHANNEL_PLACE(channel_lag_request));
 
+BODY(channel_resize_request, NULL,
+     CHANNEL_PLACE(channel_resize_request),
+     {U32(channel_resize_request, n_slots),
+      IN(1, CHANNEL_MAX_SLOTS, "number of slots")},
+     {I32(channel_resize_request, timeout_ms), TIMEOUT});
+
 BODY(channel_keep_request, NULL,
      CHANNEL_PLACE(channel_keep_request),
      CHANNEL_AT(channel_keep_request),

@@ -11,6 +11,7 @@
 #include "broker/session/peer.h"
 #include "broker/session/recorded_reply.h"
 #include "broker/session/sessions.h"
+#include "broker/tensor/channel_resize.h"
 #include "broker/tensor/collect.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/ready_fence.h"
@@ -155,6 +156,7 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 	    (ssize_t)sizeof(count))
 		return;
 	failpoint("session.rung");
+	channels_retire(session->sessions->store);
 	session_collect(session);
 	(void)meter_end(meter, METER_CLOSES);
 }

@@ -4,6 +4,7 @@
 #include "broker/tensor/channel.h"
 #include "broker/tensor/access.h"
 #include "broker/tensor/channel_buffer.h"
+#include "broker/tensor/channel_resize.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/holdings.h"
 #include "broker/tensor/prefix.h"
@@ -312,16 +313,25 @@ static int make(struct holdings *holdings,
 
 /* --- opening ------------------------------------------------------------- */
 
-static int check_form(const struct channel_record *record,
+/* Who opens a channel that was resized need not know its present number of
+ * slots. */
+static int check_form(const struct channel_record *record, bool is_resized,
 		      const struct channel_open_request *request,
 		      struct error *err)
 {
 	uint32_t mode = request->access.mode ? request->access.mode : 0600;
 
+	if (is_resized && !request->knows_limit)
+		return error_set(err, -EOPNOTSUPP,
+				 "channel '%s' was resized, and this process "
+				 "uses a library of before channels could be; "
+				 "let it use one of this version",
+				 request->name);
 	if (!request->capacity)
 		return 0;
 	if (request->capacity != record->capacity ||
-	    request->n_slots != record->n_slots || request->way != record->way)
+	    (request->n_slots != record->n_slots && !is_resized) ||
+	    request->way != record->way)
 		return error_set(err, -EINVAL,
 				 "channel '%s' has %u slots of %" PRIu64
 				 " bytes in mode %u, not %u of %" PRIu64
@@ -425,7 +435,9 @@ int channel_open(struct holdings *holdings,
 	if (is_new)
 		r = make(holdings, request, &channel, err);
 	else
-		r = check_form(record_of(store, channel), request, err);
+		r = check_form(record_of(store, channel),
+			       slots_limit(&store->channels.slots[channel]),
+			       request, err);
 	if (r != CHANNEL_OK)
 		return r;
 	r = check_user(holdings, record_of(store, channel), request, err);
@@ -473,6 +485,7 @@ static void bury(struct store *store, struct channel_place place, bool died)
 
 	slots_bury(&store->channels.slots[place.record], &roll, place.place,
 		   died);
+	channel_retire(store, place.record);
 }
 
 static void leave(struct store *store, struct channel_place place, bool died)
@@ -641,6 +654,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 		return 0;
 	}
 	store->pools.n_channels++;
+	channel_adopt_size(store, channel);
 	adopt_buffers(store, channel);
 	channel_refill(store, channel);
 	roll = channel_roll(record);

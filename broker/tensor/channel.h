@@ -10,7 +10,8 @@
  * file go on meanwhile, and the new broker ends what died in between.
  *
  * A buffer leaves the channel when a consumer keeps it (channel_keep()), and a
- * new one takes its place as soon as there is memory.
+ * new one takes its place as soon as there is memory. channel_resize.h says how
+ * a channel gets another number of buffers.
  */
 #pragma once
 #include "broker/base/log.h"

@@ -1,5 +1,6 @@
 #include "broker/tensor/channel_lag.h"
 #include "broker/tensor/channel_buffer.h"
+#include "broker/tensor/channel_resize.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -84,6 +85,7 @@ int channel_cut_late(struct store *store, struct channel_place place,
 	if (late)
 		cut(store, place.record, late);
 	replace_buffers(store, place.record);
+	channel_retire(store, place.record);
 	return 0;
 }
 

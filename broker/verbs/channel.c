@@ -7,6 +7,7 @@
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/channel_lag.h"
+#include "broker/tensor/channel_resize.h"
 #include "broker/tensor/grant.h"
 #include "broker/verbs/places.h"
 #include "broker/verbs/scratch.h"
@@ -18,20 +19,23 @@
 #include <string.h>
 
 /* Wait, if there is time; for memory that is being made, in any case. */
-static int park(struct verb_call *call, int outcome, const struct error *cause,
-		struct error *err)
+static int park_room(struct verb_call *call, int outcome, int32_t timeout_ms,
+		     const struct error *cause, struct error *err)
+{
+	call->wait_ms = timeout_ms;
+	if (outcome == CHANNEL_WAIT_MADE || (timeout_ms && !call->is_timed_out))
+		return VERB_PARK_ROOM;
+	return error_set(err, cause->code, "%s", cause->msg);
+}
+
+static int park_name(struct verb_call *call, struct error *err)
 {
 	const struct channel_open_request *request =
 		&call->request->channel_open;
-	bool is_late = !request->timeout_ms || call->is_timed_out;
 	char *key;
 
 	call->wait_ms = request->timeout_ms;
-	if (outcome == CHANNEL_WAIT_ROOM && is_late)
-		return error_set(err, cause->code, "%s", cause->msg);
-	if (outcome == CHANNEL_WAIT_ROOM || outcome == CHANNEL_WAIT_MADE)
-		return VERB_PARK_ROOM;
-	if (is_late)
+	if (!request->timeout_ms || call->is_timed_out)
 		return error_set(err,
 				 request->timeout_ms ? -ETIMEDOUT : -ENOENT,
 				 "there is no channel '%s' yet; open it with a "
@@ -57,8 +61,10 @@ int verb_channel_open(struct verb_call *call, struct error *err)
 
 	if (r < 0)
 		return error_set(err, r, "%s", cause.msg);
+	if (r == CHANNEL_WAIT_OTHER)
+		return park_name(call, err);
 	if (r != CHANNEL_OK)
-		return park(call, r, &cause, err);
+		return park_room(call, r, request->timeout_ms, &cause, err);
 	record = catalog_channel(&call->broker->store.catalog, place.record);
 	*reply = (struct channel_reply){
 		.channel = record->id,
@@ -149,6 +155,25 @@ int verb_channel_lag(struct verb_call *call, struct error *err)
 	int r = find(call, request->channel, request->place, &place, err);
 
 	return r < 0 ? r : channel_cut_late(&call->broker->store, place, err);
+}
+
+int verb_channel_resize(struct verb_call *call, struct error *err)
+{
+	const struct channel_resize_request *request =
+		&call->request->channel_resize;
+	struct error cause = ERROR_NULL;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	r = channel_resize(&call->session->holdings, place, request->n_slots,
+			   &cause);
+	if (r < 0)
+		return error_set(err, r, "%s", cause.msg);
+	return r == CHANNEL_OK
+		       ? VERB_DONE
+		       : park_room(call, r, request->timeout_ms, &cause, err);
 }
 
 /* --- channels ------------------------------------------------------------- */
