@@ -21,35 +21,46 @@ _Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
 
 /* --- opening ------------------------------------------------------------- */
 
-/* An open that waits is not cut by an interruption, since its place would be
- * lost; it is asked in slices instead. */
-static int call_open(struct fsdp_client *client, struct request *request,
-		     struct channel_reply *ret, struct error *err)
+/* client_call() that changes something, and waits up to `*timeout_ms`, which is
+ * a field of the request. An interruption does not cut it, since nobody would
+ * know of what was done then; it is asked in slices instead. */
+static int call_in_slices(struct fsdp_client *client, struct request *request,
+			  int32_t *timeout_ms, struct received *ret,
+			  struct error *err)
 {
 	const struct interrupt *interrupt = &client->connection.self.interrupt;
-	int32_t timeout_ms = request->channel_open.timeout_ms;
-	int64_t end_ns = bell_now_ns() + timeout_ms * MS_NS, left_ms;
-	struct received received;
+	bool is_endless = *timeout_ms < 0;
+	int64_t end_ns = bell_now_ns() + *timeout_ms * MS_NS, left_ms;
 	int r;
 
 	for (;;) {
-		left_ms =
-			timeout_ms < 0
-				? -1
-				: (end_ns - bell_now_ns() + MS_NS - 1) / MS_NS;
-		if (timeout_ms >= 0 && left_ms < 0)
+		left_ms = is_endless ? -1
+				     : (end_ns - bell_now_ns() + MS_NS - 1) /
+					       MS_NS;
+		if (!is_endless && left_ms < 0)
 			left_ms = 0;
-		request->channel_open.timeout_ms =
-			interrupt_slice(interrupt, left_ms);
-		r = client_call(client, request, &received, err);
+		*timeout_ms = interrupt_slice(interrupt, left_ms);
+		r = client_call(client, request, ret, err);
 		if (r == 0)
-			break;
+			return 0;
 		if ((r != -ETIMEDOUT && r != -ENOMEM && r != -EDQUOT) ||
-		    request->channel_open.timeout_ms == left_ms)
+		    *timeout_ms == left_ms)
 			return r;
 		if (interrupt_is_asked(interrupt))
 			return interrupt_refuse(err);
 	}
+}
+
+static int call_open(struct fsdp_client *client, struct request *request,
+		     struct channel_reply *ret, struct error *err)
+{
+	struct received received;
+	int r = call_in_slices(client, request,
+			       &request->channel_open.timeout_ms, &received,
+			       err);
+
+	if (r < 0)
+		return r;
 	*ret = received.reply.channel;
 	received_deinit(&received);
 	return 0;
@@ -302,6 +313,31 @@ int fsdp_channel_info(const struct fsdp_channel *channel,
 	slots_count(&channel->slots, &info.n_queued, &n_free, &n_held);
 	info.n_slots = info.n_queued + n_free + n_held;
 	return sized_give(ret, &info, SIZED(fsdp_channel_info), err);
+}
+
+/* --- resizing ------------------------------------------------------------ */
+
+int fsdp_channel_resize(struct fsdp_channel *channel, uint32_t n_slots,
+			int32_t timeout_ms)
+{
+	struct error *err = error_of_thread();
+	struct request request = {.kind = MESSAGE_CHANNEL_RESIZE};
+	struct received received;
+	int r = channel_check(channel, err);
+
+	if (r < 0)
+		return r;
+	if (n_slots < 1 || n_slots > SLOTS_MAX)
+		return error_set(err, -EINVAL,
+				 "a channel has 1 to %d slots, not %u",
+				 SLOTS_MAX, n_slots);
+	request.channel_resize = (struct channel_resize_request){
+		channel->id, channel->place, n_slots, timeout_ms};
+	r = call_in_slices(channel->client, &request,
+			   &request.channel_resize.timeout_ms, &received, err);
+	if (r == 0)
+		received_deinit(&received);
+	return r;
 }
 
 /* --- the list --------------------------------------------------------------

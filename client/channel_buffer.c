@@ -63,9 +63,23 @@ static int ask_buffer(struct fsdp_channel *channel, uint32_t at,
 		fsdp_free(tensor);
 		return error_set(err, -EPROTO, "fsdpd sent a small buffer");
 	}
-	fsdp_free(buffer->tensor);
-	*buffer = (struct buffer){place.ref, tensor, tensor->data};
+	pthread_mutex_lock(&channel->lock);
+	buffer->ref = place.ref;
+	buffer->data = tensor->data;
+	tensor = atomic_exchange(&buffer->tensor, tensor);
+	if (channel->n_buffers <= at)
+		channel->n_buffers = at + 1;
+	pthread_mutex_unlock(&channel->lock);
+	fsdp_free(tensor);
 	return 0;
+}
+
+bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at)
+{
+	const struct buffer *buffer = &channel->buffers[at];
+
+	return table_load(&channel->client->table, buffer->ref.slot) ==
+	       table_word(buffer->ref.generation, SLOT_WRITING);
 }
 
 /* Is it still the one that we know? */
@@ -75,13 +89,12 @@ static bool is_current(const struct fsdp_channel *channel, uint32_t at)
 	const struct buffer *buffer = &channel->buffers[at];
 
 	/* relaxed: the slot's word was read before. */
-	return buffer->tensor &&
+	return atomic_load_explicit(&buffer->tensor, memory_order_acquire) &&
 	       atomic_load_explicit(&hint->slot, memory_order_relaxed) ==
 		       buffer->ref.slot &&
 	       atomic_load_explicit(&hint->generation, memory_order_relaxed) ==
 		       buffer->ref.generation &&
-	       table_load(&channel->client->table, buffer->ref.slot) ==
-		       table_word(buffer->ref.generation, SLOT_WRITING);
+	       channel_has_buffer(channel, at);
 }
 
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
@@ -102,11 +115,13 @@ int channel_take_out(struct fsdp_channel *channel, uint32_t at,
 		.kind = MESSAGE_CHANNEL_KEEP,
 		.channel_keep = {channel->id, channel->place, at, buffer->ref},
 	};
+	/* Before it leaves, so that no other thread drops it then. */
+	struct fsdp_tensor *tensor = atomic_exchange(&buffer->tensor, NULL);
 	int r = client_command(channel->client, &request, err);
 
 	if (r < 0)
-		return r;
-	*ret = buffer->tensor;
-	*buffer = (struct buffer){.tensor = NULL};
-	return 0;
+		buffer->tensor = tensor;
+	else
+		*ret = tensor;
+	return r;
 }

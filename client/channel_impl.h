@@ -2,7 +2,8 @@
  * A channel and its items as their files share them: channel.c opens and closes
  * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
  * channel_people.c tells which processes have left or died, channel_lag.c which
- * are too slow, and channel_fd.c makes the descriptor for event loops.
+ * are too slow, channel_surplus.c lets buffers leave, and channel_fd.c
+ * makes the descriptor for event loops.
  */
 #pragma once
 #include "client/client.h"
@@ -32,7 +33,9 @@ struct fsdp_item {
  * slot's word orders one thread after another. */
 struct buffer {
 	struct slot_ref ref;
-	struct fsdp_tensor *tensor; /* owned; NULL: not asked for */
+	/* Owned; NULL: not asked for. With the lock, a thread that has not the
+	 * slot takes one that has left the channel. */
+	struct fsdp_tensor *_Atomic tensor;
 	uint8_t *data;
 };
 
@@ -54,7 +57,10 @@ struct fsdp_channel {
 	_Atomic uint32_t n_died; /* producers of whose death we have told */
 	_Atomic uint32_t n_begun;
 	_Atomic bool is_ended;
-	pthread_mutex_t lock; /* of the lists, and for making the watch */
+	/* Those that it has asked for are below this, a hint. */
+	_Atomic uint32_t n_buffers;
+	/* Of the lists and buffers, and for making the watch. */
+	pthread_mutex_t lock;
 	struct watch *_Atomic watch; /* owned; NULL: nobody asked for it */
 	struct fsdp_item *items, *free_items;
 	struct buffer buffers[SLOTS_MAX];
@@ -66,6 +72,8 @@ int channel_check(const struct fsdp_channel *channel, struct error *err);
 int channel_check_role(const struct fsdp_channel *channel,
 		       enum fsdp_channel_role role, struct error *err);
 
+/* Is the buffer that we know still the channel's? */
+bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at);
 /* The address of a buffer, whose slot the caller has in its hands. */
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
 			uint8_t **ret, struct error *err);
@@ -93,6 +101,11 @@ bool channel_is_cut(const struct fsdp_channel *channel);
 int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err);
 /* What is sent from now on is for this consumer. */
 void channel_note_order(struct fsdp_channel *channel);
+
+/* The caller has freed a slot; if that is to leave, the broker is told. */
+void channel_report_free(struct fsdp_channel *channel, uint32_t at);
+/* Drop the buffers that have left since the channel has fewer slots. */
+void channel_forget_surplus(struct fsdp_channel *channel);
 
 /* A call has found nothing: the descriptor becomes readable when there is
  * something. Does nothing without a descriptor. */

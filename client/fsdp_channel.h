@@ -121,6 +121,24 @@ FSDP_API int fsdp_channel_close(struct fsdp_channel *channel);
 FSDP_API int fsdp_channel_end(struct fsdp_channel *channel);
 
 /*
+ * Gives the channel `n_slots` buffers, 1 to FSDP_CHANNEL_SLOTS. Each process
+ * that has the channel open and may write its memory may call this, also while
+ * items are sent and received. If there are to be more buffers, the call waits
+ * up to `timeout_ms` for the memory of all of them. If there are to be fewer,
+ * the surplus ones take no new items, and leave when they are free; what was
+ * sent in them is received, in order. The memory of a buffer that has left
+ * is free when each process that used it has called fsdp_item_begin() or
+ * fsdp_item_receive() again, or waits in it.
+ * -EDQUOT, -ENOMEM: the number stays as it was; the user who made the channel
+ * is charged. It does not wait for buffers that can never fit. -EACCES: not
+ * permitted. -EOPNOTSUPP: a process whose library is older than this function
+ * has the channel open. -ENOSYS: the broker is older than this function. A
+ * channel that was resized can be opened with any `n_slots` in the options.
+ */
+FSDP_API int fsdp_channel_resize(struct fsdp_channel *channel, uint32_t n_slots,
+				 int32_t timeout_ms);
+
+/*
  * Returns a descriptor for poll(), epoll and event loops. It is readable while
  * the channel may have something for the caller: for a consumer an item, the
  * end, an error or a death; for a producer a free buffer, or the end of all

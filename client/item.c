@@ -119,6 +119,26 @@ static int check_patience(struct patience *patience, enum bell_outcome outcome,
 			 channel->name, what);
 }
 
+/* --- giving back --------------------------------------------------------- */
+
+static void give_back(struct fsdp_channel *channel,
+		      const struct slots_hold *hold)
+{
+	if (channel->role == FSDP_PRODUCER)
+		slots_cancel(&channel->slots, hold);
+	else
+		slots_release(&channel->slots, channel->place, hold);
+	channel_report_free(channel, hold->at);
+}
+
+/* Of a broadcast whose consumers have all gone, it frees the slot. */
+static void publish(struct fsdp_channel *channel, const struct slots_hold *hold,
+		    const struct slots_head *head)
+{
+	slots_publish(&channel->slots, channel->place, hold, head);
+	channel_report_free(channel, hold->at);
+}
+
 /* --- sending ------------------------------------------------------------- */
 
 static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
@@ -134,6 +154,7 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 	int r = 0;
 
 	while (r == 0) {
+		channel_forget_surplus(channel);
 		if (channel_has_news(channel))
 			return error_set(
 				err, -EPIPE,
@@ -165,7 +186,7 @@ static int begin(struct fsdp_channel *channel, const struct slots_hold *hold,
 	if (r < 0) {
 		if (item)
 			item_free(item);
-		slots_cancel(&channel->slots, hold);
+		give_back(channel, hold);
 		return r;
 	}
 	item->hold = *hold;
@@ -269,8 +290,7 @@ int fsdp_item_send(struct fsdp_item *item)
 
 	if (r < 0 || !end_use(item, ITEM_BEGUN))
 		return r;
-	slots_publish(&item->channel->slots, item->channel->place, &item->hold,
-		      &item->head);
+	publish(item->channel, &item->hold, &item->head);
 	end_begun(item);
 	return 0;
 }
@@ -280,7 +300,7 @@ void fsdp_item_cancel(struct fsdp_item *item)
 	if (!item || check_item(item, ITEM_BEGUN, NULL) < 0 ||
 	    !end_use(item, ITEM_BEGUN))
 		return;
-	slots_cancel(&item->channel->slots, &item->hold);
+	give_back(item->channel, &item->hold);
 	end_begun(item);
 }
 
@@ -302,7 +322,7 @@ int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
 	if (r < 0)
 		return r;
 	memcpy(head.text, text, strlen(text) + 1);
-	slots_publish(&channel->slots, channel->place, &hold, &head);
+	publish(channel, &hold, &head);
 	return 0;
 }
 
@@ -342,6 +362,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 		bool is_over = channel_has_ended(channel);
 		bool has_death = channel_n_died(channel) != channel->n_died;
 
+		channel_forget_surplus(channel);
 		if (slots_take(&channel->slots, channel->place, &channel->seen,
 			       ret))
 			return 0;
@@ -396,7 +417,7 @@ static int check_head(const struct slots_head *head, uint64_t capacity)
 static int refuse(struct fsdp_channel *channel, const struct fsdp_item *item,
 		  struct error *err)
 {
-	slots_release(&channel->slots, channel->place, &item->hold);
+	give_back(channel, &item->hold);
 	if (item->head.kind == SLOTS_ERROR)
 		return error_set(err, -EREMOTEIO, "%s", item->head.text);
 	return error_set(err, -EBADMSG,
@@ -416,12 +437,14 @@ static int accept_item(struct fsdp_channel *channel, struct fsdp_item *item,
 	r = channel_find_buffer(channel, item->hold.at, &item->data, err);
 	/* Looked at last: of one that was cut the buffer may be another. */
 	if (channel_is_cut(channel)) {
-		slots_release(&channel->slots, channel->place, &item->hold);
+		give_back(channel, &item->hold);
 		return channel_refuse_cut(channel, err);
 	}
-	if (r < 0)
+	if (r < 0) {
 		slots_put_back(&channel->slots, channel->place, &channel->seen,
 			       &item->hold);
+		channel_report_free(channel, item->hold.at);
+	}
 	return r;
 }
 
@@ -513,7 +536,7 @@ int fsdp_item_release(struct fsdp_item *item)
 	if (item->kept)
 		fsdp_free(item->kept);
 	else
-		slots_release(&channel->slots, channel->place, &item->hold);
+		give_back(channel, &item->hold);
 	item_free(item);
 	return 0;
 }

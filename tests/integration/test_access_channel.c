@@ -179,6 +179,19 @@ Test(access_channel, a_writer_may_produce)
 	cr_assert(zero(int, actor_run(&bob, do_send)));
 }
 
+static int do_resize(void)
+{
+	return fsdp_channel_resize(channel, 4, 0);
+}
+
+Test(access_channel, only_who_may_write_it_resizes_it)
+{
+	make_with(0640);
+	cr_assert(zero(int, join_as(FSDP_CONSUMER, false)));
+	cr_expect(eq(int, actor_run(&bob, do_resize), -EACCES));
+	cr_expect(zero(int, actor_run(&alice, do_resize)));
+}
+
 Test(access_channel, one_without_permission_stays_outside)
 {
 	make_with(0600);

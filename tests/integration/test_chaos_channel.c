@@ -121,6 +121,48 @@ static void check_ended(struct stage *stage)
 SCENE(channel_close, .prepare = open_and_receive, .act = end_and_close,
       .check = check_ended, .is_ragged = true)
 
+/* --- another number of slots ---------------------------------------------- */
+
+static void open_small_and_fill(struct stage *stage)
+{
+	open_both(stage);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		send_number(i);
+	held = receive(1);
+}
+
+/* It becomes smaller and larger, and two buffers leave when they are free. */
+static void resize(struct stage *stage)
+{
+	(void)stage;
+	must(fsdp_channel_resize(from, N_SLOTS + 2, -1) == 0);
+	must(fsdp_channel_resize(to, 2, -1) == 0);
+	for (uint64_t i = 2; i <= N_SLOTS; i++)
+		must(fsdp_item_release(receive(i)) == 0);
+	must(fsdp_ping(stage->other) == 0);
+}
+
+static void check_resized(struct stage *stage)
+{
+	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
+
+	(void)stage;
+	must(fsdp_item_release(held) == 0);
+	do {
+		nap_ms(1);
+		must(fsdp_channel_info(from, &info) == 0);
+	} while (info.n_slots > 2);
+	must(fsdp_channel_resize(from, N_SLOTS, -1) == 0);
+	do {
+		nap_ms(1);
+		must(fsdp_channel_info(from, &info) == 0);
+	} while (info.n_slots < N_SLOTS);
+	check_flow();
+}
+
+SCENE(channel_resize, .prepare = open_small_and_fill, .act = resize,
+      .check = check_resized, .is_ragged = true)
+
 /* --- a limit of lag ------------------------------------------------------ */
 
 static struct fsdp_channel *quick;

@@ -73,6 +73,37 @@ Test(quota, of_tensors)
 	wire_close(alice);
 }
 
+Test(quota, of_tensors_leaves_a_channel_as_it_was)
+{
+	struct request request = {.kind = MESSAGE_CHANNEL_OPEN,
+				  .channel_open = {.name = "a/channel",
+						   .capacity = 64,
+						   .n_slots = 3,
+						   .role = CHANNEL_PRODUCER,
+						   .writes = true,
+						   .timeout_ms = -1,
+						   .knows_limit = true}};
+	struct wire *alice;
+	uint64_t id;
+
+	users_start("[quota]\nquota_slots = 4\n");
+	alice = open_as(ALICE);
+	wire_must(alice, wire_call(alice, &request));
+	id = alice->reply.channel.channel;
+	request = (struct request){.kind = MESSAGE_CHANNEL_RESIZE,
+				   .channel_resize = {id, 0, 5, 0}};
+	cr_assert(eq(int, wire_call(alice, &request), -EDQUOT));
+	wire_says(alice, "quota_slots");
+	cr_assert(eq(u64, wire_status(alice, "own_slots"), 3));
+	request.channel_resize.n_slots = 4;
+	wire_must(alice, wire_call(alice, &request));
+	cr_assert(eq(u64, wire_status(alice, "own_slots"), 4));
+	request.channel_resize.n_slots = 1;
+	wire_must(alice, wire_call(alice, &request));
+	cr_assert(eq(u64, wire_status(alice, "own_slots"), 1));
+	wire_close(alice);
+}
+
 static struct request join_alone(const char *name)
 {
 	return (struct request){
