@@ -17,14 +17,20 @@
 #define N_ITEMS      12
 #define MAX_PASSAGES 2 /* tried passages of one failpoint */
 
-static const struct fsdp_channel_options OPTIONS = {
-	.capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000};
+#define OPTIONS .capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000
+
+static const struct fsdp_channel_options share = {OPTIONS};
+static const struct fsdp_channel_options broadcast = {
+	OPTIONS, .mode = FSDP_CHANNEL_BROADCAST};
+static const struct fsdp_channel_options limited = {
+	OPTIONS, .mode = FSDP_CHANNEL_BROADCAST, .lag_ms = 1};
 
 static struct chaos chaos;
 static struct fsdp_client *client;
 static struct fsdp_channel *from, *to; /* of the test */
-static char plan[64], points[64];      /* of the victim */
-static atomic_int *n_done;             /* shared */
+static const struct fsdp_channel_options *options = &share;
+static char plan[64], points[64]; /* of the victim */
+static atomic_int *n_done;        /* shared */
 
 static void set_up(void)
 {
@@ -50,7 +56,7 @@ static struct fsdp_channel *open_as(struct fsdp_client *of,
 {
 	struct fsdp_channel *channel;
 
-	must(fsdp_channel_open(of, NAME, &OPTIONS, role, &channel) == 0);
+	must(fsdp_channel_open(of, NAME, options, role, &channel) == 0);
 	return channel;
 }
 
@@ -83,17 +89,22 @@ static int receive_number(struct fsdp_channel *channel, uint64_t *ret,
 	return fsdp_item_release(item);
 }
 
-/* Check that all slots are free: exactly so many items can be begun. */
+/* Check that all slots are free: exactly so many items can be begun. In a
+ * broadcast they are only if there is a consumer. */
 static void check_slots(void)
 {
+	struct fsdp_channel *reader = open_as(client, FSDP_CONSUMER);
 	struct fsdp_channel *mine = open_as(client, FSDP_PRODUCER);
 	struct fsdp_item *items[N_SLOTS], *more;
 
+	/* A victim may have died when it had fewer. */
+	cr_assert(zero(int, fsdp_channel_resize(mine, N_SLOTS, -1)));
 	for (int i = 0; i < N_SLOTS; i++)
 		cr_assert(zero(int, fsdp_item_begin(mine, -1, &items[i])),
 			  "%d: %s", i, fsdp_error());
 	cr_expect(eq(int, fsdp_item_begin(mine, 0, &more), -ETIMEDOUT));
 	cr_assert(zero(int, fsdp_channel_close(mine)));
+	cr_assert(zero(int, fsdp_channel_close(reader)));
 }
 
 /* --- killed at every failpoint ------------------------------------------- */
@@ -132,6 +143,87 @@ static void consume(void *unused)
 	must(fsdp_item_receive(channel, -1, &item) == 0);
 	must(fsdp_item_keep(item, 0, &tensor) == 0);
 	must(fsdp_item_release(item) == 0);
+	must(fsdp_channel_resize(channel, 1, -1) == 0);
+	for (int i = 0; i < N_SLOTS; i++)
+		must(receive_number(channel, &number, -1) == 0);
+	must(fsdp_channel_resize(channel, N_SLOTS, -1) == 0);
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+/* It keeps each consumer waiting until the channel has cut all of them. */
+static void produce_until_cut(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_PRODUCER);
+	uint64_t number = 0;
+	int r;
+
+	(void)unused;
+	do
+		r = send_number(channel, ++number, -1);
+	while (r == 0);
+	must(r == -EPIPE);
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+/* The only consumer closes before the item is sent. */
+static void produce_unheard(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_PRODUCER);
+	struct fsdp_channel *reader;
+	struct fsdp_item *item;
+
+	(void)unused;
+	for (int i = 0; i < 2; i++) {
+		reader = open_as(mine, FSDP_CONSUMER);
+		must(fsdp_item_begin(channel, -1, &item) == 0);
+		must(fsdp_channel_close(reader) == 0);
+		must(fsdp_item_send(item) == 0);
+	}
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+/* It has two items at a time, so that it is the last that releases the older
+ * one. */
+static void listen(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_CONSUMER);
+	struct fsdp_item *older, *item;
+
+	(void)unused;
+	must(fsdp_item_receive(channel, -1, &older) == 0);
+	for (int i = 0; i < N_ITEMS; i++) {
+		must(fsdp_item_receive(channel, -1, &item) == 0);
+		must(fsdp_item_release(older) == 0);
+		older = item;
+	}
+	must(fsdp_channel_close(channel) == 0);
+	fsdp_close(mine);
+}
+
+/* It releases only the first item, says so, and is cut. */
+static void listen_until_cut(void *unused)
+{
+	struct fsdp_client *mine = chaos_connect(&chaos);
+	struct fsdp_channel *channel = open_as(mine, FSDP_CONSUMER);
+	struct fsdp_item *first = NULL, *item;
+	int r = fsdp_item_receive(channel, -1, &first);
+
+	(void)unused;
+	while (r == 0) {
+		r = fsdp_item_receive(channel, -1, &item);
+		if (r == 0 && first) {
+			must(fsdp_item_release(first) == 0);
+			first = NULL;
+			atomic_store(n_done, 1);
+		}
+	}
+	must(r == -EOVERFLOW);
 	must(fsdp_channel_close(channel) == 0);
 	fsdp_close(mine);
 }
@@ -177,6 +269,9 @@ static bool meet_producer(struct role *role)
 
 	to = open_as(client, FSDP_CONSUMER);
 	pid = child_start(play_role, role);
+	/* The victim has a consumer cut that receives nothing. */
+	while (options->lag_ms && !has_ended(pid, &end))
+		nap_ms(1);
 	for (;;) {
 		r = receive_number(to, &number, 20);
 		if (r == 0)
@@ -187,7 +282,8 @@ static bool meet_producer(struct role *role)
 		else if (r != -ETIMEDOUT && r != -EREMOTEIO)
 			break;
 	}
-	cr_assert(r == -ETIMEDOUT || r == -EOWNERDEAD || r == -ENODATA,
+	cr_assert(r == -ETIMEDOUT || r == -EOWNERDEAD || r == -ENODATA ||
+			  (r == -EOVERFLOW && options->lag_ms),
 		  "%d: %s", r, fsdp_error());
 	while (!has_ended(pid, &end))
 		nap_ms(1);
@@ -227,18 +323,78 @@ static bool meet_consumer(struct role *role)
 	return end == 1;
 }
 
+/* Another consumer receives each item of a broadcast. A call that does not wait
+ * has no consumer cut. */
+static bool meet_listener(struct role *role)
+{
+	uint64_t number = 1, received;
+	bool may_cut;
+	pid_t pid;
+	int end = 0, r;
+
+	atomic_store(n_done, 0);
+	to = open_as(client, FSDP_CONSUMER);
+	from = open_as(client, FSDP_PRODUCER);
+	pid = child_start(play_role, role);
+	while (!has_ended(pid, &end) || count_others(from) > 1) {
+		may_cut = !options->lag_ms || atomic_load(n_done);
+		r = send_number(from, number, may_cut ? 20 : 0);
+		if (r == -ETIMEDOUT)
+			continue;
+		cr_assert(zero(int, r), "%s", fsdp_error());
+		cr_assert(zero(int, receive_number(to, &received, 0)));
+		cr_assert(eq(u64, received, number++));
+	}
+	check_slots();
+	cr_assert(zero(int, fsdp_channel_close(to)));
+	cr_assert(zero(int, fsdp_channel_close(from)));
+	return end == 1;
+}
+
+/* The channel stays until its slots have been checked. */
+static bool meet_nobody(struct role *role)
+{
+	pid_t pid;
+	int end = 0;
+
+	from = open_as(client, FSDP_PRODUCER);
+	pid = child_start(play_role, role);
+	while (!has_ended(pid, &end))
+		nap_ms(1);
+	check_slots();
+	cr_assert(zero(int, fsdp_channel_close(from)));
+	return end == 1;
+}
+
 typedef bool meet_fn(struct role *role);
 
-static void kill_everywhere(child_fn *fn, meet_fn *meet)
+/* Returns whether the victim was killed. Nothing of it stays with the broker,
+ * nor of the channel. */
+static bool meet_and_audit(meet_fn *meet, struct role *role,
+			   const struct figures *before)
+{
+	bool is_dead = meet(role);
+
+	cr_assert(figures_await(client, before));
+	return is_dead;
+}
+
+/* `point` is one that the victim must pass. */
+static void kill_everywhere(child_fn *fn, meet_fn *meet, const char *point)
 {
 	struct role learning = {fn, "FSDP_POINTS_LOG", points};
 	struct role dying = {fn, "FSDP_KILL_PLAN", plan};
+	struct figures before;
 	struct passages passages;
-	unsigned int n_deaths = 0;
+	unsigned int n_deaths = 0, n_at_point = 0;
+	bool is_dead;
 
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
-	cr_assert(not(meet(&learning)));
+	figures_read(client, &before);
+	/* Empty chunks and unused grants of a living session stay. */
+	before.grants = before.chunks = before.chunk_bytes = FIGURE_ANY;
+	cr_assert(not(meet_and_audit(meet, &learning, &before)));
 	passages_read(points, &passages);
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
@@ -251,22 +407,56 @@ static void kill_everywhere(child_fn *fn, meet_fn *meet)
 			fprintf(stderr, "killed at passage %u of %s\n", n,
 				it->name);
 			plan_death(plan, it->name, n);
-			n_deaths += meet(&dying);
+			is_dead = meet_and_audit(meet, &dying, &before);
 			plan_drop(plan);
+			n_deaths += is_dead;
+			n_at_point += is_dead && !strcmp(it->name, point);
 		}
 	}
 	/* The number of sleeps differs from run to run. */
 	cr_assert(ge(uint, n_deaths, 12));
+	cr_assert(gt(uint, n_at_point, 0));
 }
 
 Test(channel_death, a_producer_that_dies_anywhere_loses_no_slot)
 {
-	kill_everywhere(produce, meet_producer);
+	kill_everywhere(produce, meet_producer, "slots.queued");
 }
 
 Test(channel_death, a_consumer_that_dies_anywhere_loses_no_slot)
 {
-	kill_everywhere(consume, meet_consumer);
+	kill_everywhere(consume, meet_consumer, "slots.taken");
+}
+
+Test(channel_death, a_producer_of_a_broadcast_that_dies_loses_no_slot)
+{
+	options = &broadcast;
+	kill_everywhere(produce, meet_producer, "slots.queued");
+}
+
+Test(channel_death, a_producer_that_nobody_hears_and_that_dies_loses_no_slot)
+{
+	options = &broadcast;
+	kill_everywhere(produce_unheard, meet_nobody, "slots.finished");
+}
+
+Test(channel_death, a_consumer_of_a_broadcast_that_dies_keeps_no_slot)
+{
+	options = &broadcast;
+	kill_everywhere(listen, meet_listener, "slots.finished");
+}
+
+Test(channel_death, a_producer_that_has_consumers_cut_and_dies_loses_no_slot)
+{
+	options = &limited;
+	kill_everywhere(produce_until_cut, meet_producer,
+			"client.channel_lag.received");
+}
+
+Test(channel_death, a_consumer_that_is_cut_and_dies_keeps_no_slot)
+{
+	options = &limited;
+	kill_everywhere(listen_until_cut, meet_listener, "slots.grasped");
 }
 
 /* --- sleeping processes -------------------------------------------------- */
