@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
@@ -475,6 +476,16 @@ static int add_devices(struct verb_call *call, struct error *err)
 	return r;
 }
 
+/* The inode of the state table, which all clients map: no other broker on this
+ * kernel has it, and a restart that keeps the tensors keeps it. */
+static uint64_t memory_id(const struct broker *broker)
+{
+	struct stat st = {0};
+
+	(void)fstat(broker->store.table.fd, &st);
+	return st.st_ino;
+}
+
 /* What fits into a page; each device has two values. */
 #define MAX_VALUES MESSAGE_MAX_ITEMS
 
@@ -497,6 +508,7 @@ int verb_status(struct verb_call *call, struct error *err)
 	reply->version = FSDP_VERSION;
 	reply->note = log_notes();
 	add(reply, "epoch", broker->store.catalog.header->epoch);
+	add(reply, "memory_id", memory_id(broker));
 	add(reply, "pid", (uint64_t)getpid());
 	add(reply, "uptime_ms", now_ms() - broker->started_ms);
 	add(reply, "supervised", broker->base.fdstore.is_kept);

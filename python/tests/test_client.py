@@ -202,6 +202,15 @@ def test_status_has_counters_and_warnings(c):
     assert isinstance(status["note"], str)
 
 
+def test_the_memory_of_a_broker_is_told_from_others_also_after_a_restart(c, supervised):
+    with fsdp.connect(supervised.path) as other:
+        before = other.status()
+        supervised.kill()
+        after = other.status()
+    assert after["epoch"] > before["epoch"]
+    assert after["memory_id"] == before["memory_id"] != c.status()["memory_id"]
+
+
 def test_the_default_connection_is_shared(broker):
     assert fsdp.default() is fsdp.default()
     assert fsdp.default().ping() is None
