@@ -126,6 +126,7 @@ void broker_confine(struct broker *broker)
 	struct error err = ERROR_NULL;
 	int r;
 
+	broker->engine.has_no_sandbox = !broker->base.config.sandbox;
 	if (!broker->base.config.sandbox)
 		return;
 	if (driver_is_installed()) {

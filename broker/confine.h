@@ -25,6 +25,7 @@ struct confinement {
  * broker_confine() will give up. If it fails, that fails and reports it. */
 void broker_give_up_rings(const struct broker *broker);
 
-/* Before the first thread starts: the threads and fsdp-worker inherit it. The
- * broker works without it just as well, so failures are logged only. */
+/* Before the first thread starts: the threads and fsdp-worker inherit it, and
+ * fsdp-worker gives up more. The broker works without it just as well, so
+ * failures are logged only. */
 void broker_confine(struct broker *broker);

@@ -205,6 +205,7 @@ static const char *const allowed_to_broker[] = {
 	"kill",
 	"pidfd_open",
 	"pidfd_send_signal",
+	"seccomp", /* fsdp-worker gives up more */
 	"setpgid",
 	"vfork",
 	"wait4",
@@ -220,6 +221,20 @@ static const char *const allowed_to_broker[] = {
 	"setrlimit",
 	"sysinfo",
 };
+
+/* fsdp-worker starts no program; only its broker must. */
+static const char *const denied_to_worker[] = {
+	"execve",
+	"execveat",
+	/* Beside a driver these are left, since NCCL serves connections. */
+	"accept",
+	"accept4",
+	"bind",
+	"fork",
+	"listen",
+	"vfork",
+};
+#define N_DENIED_BESIDE_DRIVER 2
 
 /* --- refusing with a line ------------------------------------------------- */
 
@@ -289,7 +304,7 @@ static int add_rules(scmp_filter_ctx filter, uint32_t action,
 }
 
 /* The kernel records what is refused. */
-static int deny(scmp_filter_ctx filter)
+static int deny(scmp_filter_ctx filter, const char *const *names, size_t n)
 {
 	int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);
 
@@ -297,8 +312,7 @@ static int deny(scmp_filter_ctx filter)
 		r = seccomp_attr_set(filter, SCMP_FLTATR_ACT_BADARCH,
 				     SCMP_ACT_ERRNO(EPERM));
 	if (r == 0)
-		r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), denied,
-			      N_ELEMENTS(denied));
+		r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), names, n);
 	return r;
 }
 
@@ -312,7 +326,7 @@ static int load_loop(scmp_filter_ctx filter)
 
 static int load_broker(scmp_filter_ctx filter)
 {
-	int r = deny(filter);
+	int r = deny(filter, denied, N_ELEMENTS(denied));
 
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
@@ -325,7 +339,21 @@ static int load_broker(scmp_filter_ctx filter)
 
 static int load_devices(scmp_filter_ctx filter)
 {
-	int r = deny(filter);
+	int r = deny(filter, denied, N_ELEMENTS(denied));
+
+	return r < 0 ? r : seccomp_load(filter);
+}
+
+static int load_worker_devices(scmp_filter_ctx filter)
+{
+	int r = deny(filter, denied_to_worker, N_DENIED_BESIDE_DRIVER);
+
+	return r < 0 ? r : seccomp_load(filter);
+}
+
+static int load_worker(scmp_filter_ctx filter)
+{
+	int r = deny(filter, denied_to_worker, N_ELEMENTS(denied_to_worker));
 
 	return r < 0 ? r : seccomp_load(filter);
 }
@@ -354,6 +382,8 @@ static const struct {
 	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, load_devices},
 	/* Libraries then do without, as on a kernel that lacks the call. */
 	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), load_broker},
+	[SANDBOX_WORKER_DEVICES] = {SCMP_ACT_ALLOW, load_worker_devices},
+	[SANDBOX_WORKER] = {SCMP_ACT_ALLOW, load_worker},
 	[SANDBOX_EXPORTER] = {SCMP_ACT_TRAP, load_exporter},
 };
 

@@ -22,6 +22,12 @@ enum sandbox {
 	/* Both on a node without a driver: besides those, all is refused that
 	 * is not on a list, with ENOSYS and a record. */
 	SANDBOX_BROKER,
+	/* fsdp-worker beside a CUDA driver: besides what its broker gave up, it
+	 * starts no program. It is refused with EPERM and a record. */
+	SANDBOX_WORKER_DEVICES,
+	/* fsdp-worker on a node without a driver: nor does it fork, nor serve
+	 * connections, as NCCL would. */
+	SANDBOX_WORKER,
 	/* fsdp-exporter, which has no file open but its sockets: all is refused
 	 * that is not on a list, with EPERM and a line on stderr. */
 	SANDBOX_EXPORTER,

@@ -54,6 +54,7 @@ struct engine {
 	struct store *store;
 	const struct rlimit *first_limit; /* restored in the worker */
 	struct engine_hooks hooks;
+	bool has_no_sandbox;          /* set by broker_confine() */
 	int oom_fd;                   /* the broker's oom_score_adj; -1 */
 	struct engine_worker *worker; /* NULL: not running */
 	int32_t pid;                  /* of the worker; 0 */

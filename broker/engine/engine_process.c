@@ -88,9 +88,11 @@ static int set_attributes(posix_spawnattr_t *attributes)
 }
 
 /* 0 or a positive errno, as posix_spawn() returns. */
-static int spawn(const char *path, int link_fd, pid_t *ret_pid)
+static int spawn(const struct engine *engine, const char *path, int link_fd,
+		 pid_t *ret_pid)
 {
-	char *const arguments[] = {(char *)"fsdp-worker", NULL};
+	char *option = engine->has_no_sandbox ? (char *)"--no-sandbox" : NULL;
+	char *const arguments[] = {(char *)"fsdp-worker", option, NULL};
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attributes;
 	int r;
@@ -125,7 +127,7 @@ static int spawn_unprotected(const struct engine *engine, const char *path,
 	ssize_t n = pread(engine->oom_fd, text, sizeof(text) - 1, 0);
 	bool is_protected = n > 0 && text[0] == '-' &&
 			    pwrite(engine->oom_fd, "0", 1, 0) == 1;
-	int r = spawn(path, link_fd, ret_pid);
+	int r = spawn(engine, path, link_fd, ret_pid);
 
 	if (is_protected && pwrite(engine->oom_fd, text, (size_t)n, 0) < 0)
 		log_line(LOG_LEVEL_WARNING,

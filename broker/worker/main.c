@@ -6,6 +6,7 @@
 #include "collective/job.h"
 #include "cuda/driver.h"
 #include "proto/error.h"
+#include "sandbox/sandbox.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -20,9 +21,10 @@
 #define MAX_THREADS         1024
 
 static uint32_t arg_n_threads; /* 0: by the CPUs */
+static bool arg_has_no_sandbox;
 
 static const char help[] =
-	"usage: fsdp-worker [--threads N]\n"
+	"usage: fsdp-worker [--threads N] [--no-sandbox]\n"
 	"\n"
 	"Gathers and reduces tensors for fsdpd, in host memory and, where "
 	"ranks want\n"
@@ -33,13 +35,16 @@ static const char help[] =
 	"  --threads N     1 to 1024; default: one for each CPU that it may "
 	"use,\n"
 	"                  at most 16\n"
+	"  --no-sandbox    keep the right to all system calls that the broker "
+	"has\n"
 	"  --version       print the version\n"
 	"  --help          print this\n";
 
-enum { ARG_THREADS = 256, ARG_VERSION, ARG_HELP };
+enum { ARG_THREADS = 256, ARG_NO_SANDBOX, ARG_VERSION, ARG_HELP };
 
 static const struct option options[] = {
 	{"threads", required_argument, NULL, ARG_THREADS},
+	{"no-sandbox", no_argument, NULL, ARG_NO_SANDBOX},
 	{"version", no_argument, NULL, ARG_VERSION},
 	{"help", no_argument, NULL, ARG_HELP},
 	{0},
@@ -74,6 +79,9 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 		case ARG_THREADS:
 			if (!parse_threads(optarg))
 				return false;
+			break;
+		case ARG_NO_SANDBOX:
+			arg_has_no_sandbox = true;
 			break;
 		case ARG_VERSION:
 			puts("fsdp-worker " FSDP_VERSION);
@@ -119,6 +127,21 @@ static bool follow_parent(void)
 	return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
 }
 
+/* The broker must start programs, and this process never. */
+static void give_up_calls(void)
+{
+	struct error err = ERROR_NULL;
+	int r;
+
+	if (arg_has_no_sandbox)
+		return;
+	r = sandbox_enter(driver_is_installed() ? SANDBOX_WORKER_DEVICES
+						: SANDBOX_WORKER,
+			  &err);
+	if (r < 0 && r != -EOPNOTSUPP)
+		fprintf(stderr, "fsdp-worker: %s\n", err.msg);
+}
+
 int main(int argc, char **argv)
 {
 	struct error err = ERROR_NULL;
@@ -139,6 +162,7 @@ int main(int argc, char **argv)
 	if (!follow_parent())
 		return EXIT_FAILURE;
 	driver_ask_for_queues();
+	give_up_calls();
 	if (worker_run(WORKER_FD, count_threads(), &err) == 0)
 		return EXIT_SUCCESS;
 	fprintf(stderr, "fsdp-worker: %s\n", err.msg);

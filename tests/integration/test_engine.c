@@ -8,6 +8,7 @@
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static struct daemon daemon_;
@@ -104,13 +106,18 @@ Test(engine, a_broker_that_is_killed_takes_the_worker_along)
 /* --- in the sandbox ------------------------------------------------------- */
 
 /* On a node without a driver the broker limits its files, too. */
-static void start_confined_worker(const char *setting)
+static void start_worker_with(const char *config, const char *setting)
 {
 	const char *const env[] = {"FSDP_LIBCUDA=/none", setting, NULL};
 
-	start(&(struct daemon_options){.env = env});
+	start(&(struct daemon_options){.config = config, .env = env});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	worker = worker_await(&daemon_, 0);
+}
+
+static void start_confined_worker(const char *setting)
+{
+	start_worker_with(NULL, setting);
 }
 
 static int oom_score_adj(pid_t pid)
@@ -142,6 +149,65 @@ Test(engine, the_broker_keeps_its_protection_from_the_oom_killer_for_itself)
 	ranks_stop(&ranks);
 	daemon_stop(&daemon_);
 }
+
+static int count_filters(pid_t pid)
+{
+	char path[64], line[256];
+	int n = -1;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	file = fopen(path, "re");
+	cr_assert(ne(ptr, file, NULL));
+	while (n < 0 && fgets(line, sizeof(line), file))
+		(void)sscanf(line, "Seccomp_filters: %d", &n);
+	fclose(file);
+	return n;
+}
+
+Test(engine, the_worker_has_a_filter_more_than_its_broker)
+{
+	start_confined_worker(NULL);
+	if (daemon_log_has(&daemon_, "no sandbox"))
+		cr_skip_test("a build with sanitizers has none");
+	if (count_filters(worker) < 0)
+		cr_skip_test("this kernel does not count filters");
+	cr_expect(eq(int, count_filters(worker),
+		     count_filters(daemon_broker_pid(&daemon_)) + 1));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+Test(engine, the_worker_of_a_broker_without_a_sandbox_has_none)
+{
+	start_worker_with("[access]\nsandbox = no\n", NULL);
+	cr_expect(eq(int, count_filters(worker),
+		     count_filters(daemon_broker_pid(&daemon_))));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+
+#ifdef FSDP_TEST_POINTS
+/* Both try to start a program without a name. */
+Test(engine, the_worker_may_not_start_programs_as_its_broker_may)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text), "FSDP_SANDBOX_TRY=%d", SYS_execve);
+	start_confined_worker(text);
+	if (daemon_log_has(&daemon_, "no sandbox"))
+		cr_skip_test("a build with sanitizers has none");
+	snprintf(text, sizeof(text), "fsdpd: tried the system call %d: %s",
+		 SYS_execve, strerror(EFAULT));
+	cr_expect(daemon_log_has(&daemon_, text));
+	snprintf(text, sizeof(text),
+		 "fsdp-worker: tried the system call %d: %s", SYS_execve,
+		 strerror(EPERM));
+	cr_expect(daemon_log_has(&daemon_, text));
+	ranks_stop(&ranks);
+	daemon_stop(&daemon_);
+}
+#endif
 
 static bool has_thread(pid_t pid, const char *name)
 {

@@ -125,6 +125,36 @@ Test(sandbox, of_the_broker_leaves_threads_their_cpus)
 						   &cpus)));
 }
 
+/* The kernel would return another error for these. */
+static const long programs[] = {SYS_execve, SYS_execveat};
+static const long servers[] = {SYS_accept, SYS_accept4, SYS_bind, SYS_listen};
+
+static void expect_errors(const long *calls, size_t n, int error)
+{
+	for (size_t i = 0; i < n; i++)
+		cr_expect(eq(int, try_call(calls[i]), error), "system call %ld",
+			  calls[i]);
+}
+
+Test(sandbox, of_a_worker_is_entered_in_that_of_its_broker)
+{
+	enter(SANDBOX_BROKER);
+	enter(SANDBOX_WORKER);
+	expect_errors(programs, 2, EPERM);
+	expect_errors(servers, 4, EPERM);
+	cr_expect(ge(int, memfd_create("x", MFD_CLOEXEC), 0));
+	cr_expect(eq(int, try_call(SYS_symlinkat), ENOSYS));
+}
+
+/* NCCL binds and listens. */
+Test(sandbox, of_a_worker_beside_a_driver_lets_it_serve_connections)
+{
+	enter(SANDBOX_BROKER_DEVICES);
+	enter(SANDBOX_WORKER_DEVICES);
+	expect_errors(programs, 2, EPERM);
+	expect_errors(servers, 4, ENOTSOCK);
+}
+
 Test(sandbox, holds_for_programs_that_are_started_later)
 {
 	int status;
