@@ -6,6 +6,7 @@
 #include "client/fsdp_admin.h"
 #include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
+#include "tests/lib/device.h"
 #include "tests/lib/ranks.h"
 #include <errno.h>
 #include <limits.h>
@@ -131,6 +132,34 @@ Test(sandbox, beside_a_driver_leaves_other_calls_and_files)
 	cr_expect(log_has("Bad address"));
 	expect_status("sandbox_calls", 1);
 	expect_status("sandbox_files", 0);
+}
+
+/* The broker looks for devices once it is confined. */
+Test(sandbox, beside_a_driver_lets_it_open_its_files)
+{
+	const struct fsdp_spec spec = {FSDP_U8, 1, {4096}};
+	char home[] = "/tmp/fsdpd-home-XXXXXX", setting[64], command[128];
+	const char *const env[] = {setting, NULL};
+	struct fsdp_device gpu;
+	struct fsdp_tensor *tensor;
+	struct fsdp_client *client;
+
+	if (!getenv("FSDP_LIBCUDA"))
+		cr_skip_test("CTest names the fake driver");
+	cr_assert(mkdtemp(home) != NULL);
+	snprintf(setting, sizeof(setting), "FAKECUDA_HOME=%s", home);
+	daemon_start_with(&broker, &(struct daemon_options){
+					   .config = "[access]\n", .env = env});
+	client = connect_client();
+	gpu = gpu_name(0);
+	cr_expect(zero(int, fsdp_alloc_on(client, &gpu, &spec, 1, NULL, -1,
+					  &tensor)),
+		  "%s", fsdp_error());
+	cr_expect(not(log_has("fake CUDA driver: /")));
+	fsdp_close(client);
+	snprintf(command, sizeof(command),
+		 "test -d %s/.nv; s=$?; rm -r %s; exit $s", home, home);
+	cr_expect(zero(int, system(command)), "the driver has no cache");
 }
 
 Test(sandbox, can_be_left_out)

@@ -4,6 +4,7 @@
 #include "tests/fakes/cuda/fake.h"
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/ledger.h"
+#include "tests/fakes/cuda/openings.h"
 #include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/queue.h"
 
@@ -15,6 +16,8 @@ static CUresult init(void)
 
 	if (process.is_initialised)
 		return CUDA_SUCCESS;
+	if (!openings_are_allowed())
+		return CUDA_ERROR_OPERATING_SYSTEM;
 	r = device_open();
 	if (r)
 		return r;

@@ -28,6 +28,7 @@ static const struct variable {
 	uint64_t min, max;
 } variables[] = {
 	{"DIR", KIND_TEXT, offsetof(struct settings, dir), 0, 0},
+	{"HOME", KIND_TEXT, offsetof(struct settings, home), 0, 0},
 	{"FAIL", KIND_TEXT, offsetof(struct settings, fail), 0, 0},
 	{"DEVICES", KIND_NUMBER, offsetof(struct settings, n_devices), 0,
 	 FAKE_MAX_DEVICES},

@@ -6,6 +6,9 @@
  *   FAKECUDA_DIR             folder that processes of one "machine" share:
  *                            memory, quotas, exclusive modes, IPC. Default: a
  *                            folder of this user in /dev/shm
+ *   FAKECUDA_HOME            a home: the driver opens the files that real ones
+ *                            open, keeps a cache there, and fails if it may
+ *                            not (openings.h). Default: it opens none
  *   FAKECUDA_DEVICES         number of devices, default 2
  *   FAKECUDA_MEM_MB          memory of each device, default 4096
  *   FAKECUDA_CONTEXT_MB      part of it that every context uses, default 0
@@ -66,6 +69,7 @@ enum feature {
 struct settings {
 	const char *dir; /* NULL for the default */
 	const char *fail;
+	const char *home; /* NULL: no files are opened */
 	uint64_t n_devices;
 	uint64_t memory_mb, context_mb;
 	uint64_t compute_mode; /* a CUcomputemode */
