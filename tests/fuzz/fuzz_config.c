@@ -34,6 +34,7 @@ static void load(const struct config_source *source, struct config *ret)
 		abort();
 }
 
+/* A line that had no blanks may be as long as lines can be: add none. */
 static void print_all(const struct config *config, FILE *file)
 {
 	const char *section = "";
@@ -46,7 +47,7 @@ static void print_all(const struct config *config, FILE *file)
 		if (strcmp(section, entry.section) != 0)
 			fprintf(file, "[%s]\n", entry.section);
 		section = entry.section;
-		fprintf(file, "%s = %s\n", entry.name, entry.value);
+		fprintf(file, "%s=%s\n", entry.name, entry.value);
 	}
 }
 

@@ -245,6 +245,48 @@ Test(config, a_line_that_is_too_long_is_refused)
 	config_deinit(&config);
 }
 
+/* Read a prefix, from a line of this many bytes. */
+static int read_line_of(int size, struct config *config, struct error *err)
+{
+	char text[300];
+
+	snprintf(text, sizeof(text), "[prefixes]\n%0*d=7\n", size - 2, 0);
+	return read_text(config, text, err);
+}
+
+Test(config, a_line_of_198_bytes_is_read_and_a_longer_one_is_refused)
+{
+	struct config config = {0};
+	struct config_entry entry;
+	struct error err = ERROR_NULL;
+
+	for (int size = 197; size <= 198; size++) {
+		cr_assert(zero(int, read_line_of(size, &config, &err)), "%s",
+			  err.msg);
+		cr_assert(config_entry(&config, config_n_keys, &entry));
+		cr_expect(eq(int, (int)strlen(entry.name), size - 2));
+		cr_expect(eq(str, entry.value, "7"));
+		config_deinit(&config);
+	}
+	cr_expect(eq(int, read_line_of(199, &config, &err), -EINVAL));
+	cr_expect(strstr(err.msg, ":2: a line of more than 198 bytes") != NULL,
+		  "%s", err.msg);
+}
+
+/* So what is printed as key=value can be read again. */
+Test(config, a_prefix_of_a_line_of_198_bytes_is_not_printed_longer)
+{
+	struct config config = {0};
+	struct config_entry entry;
+	char text[300];
+
+	snprintf(text, sizeof(text), "[prefixes]\n%0*d=4294967293\n", 187, 0);
+	cr_assert(zero(int, read_text(&config, text, NULL)));
+	cr_assert(config_entry(&config, config_n_keys, &entry));
+	cr_expect(eq(sz, strlen(entry.name) + 1 + strlen(entry.value), 198));
+	config_deinit(&config);
+}
+
 Test(config, a_file_that_was_named_must_be_there)
 {
 	struct config_source source = {.path = "/nonexistent/x.conf"};
