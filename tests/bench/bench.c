@@ -11,6 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
+/* See repeats_next(). */
+#define KNOWN       0.05
+#define MAX_REPEATS 4
+#define REPEAT_NS   UINT64_C(200000000) /* for each of the least pairs */
+
 void die(const char *format, ...)
 {
 	va_list args;
@@ -36,12 +41,22 @@ int sys(int r, const char *what)
 	return r;
 }
 
-uint64_t now_ns(void)
+static uint64_t clock_ns(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t cpu_ns(void)
+{
+	return clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
 void sleep_us(unsigned us)
@@ -114,6 +129,55 @@ void samples_deinit(struct samples *samples)
 	*samples = SAMPLES_NULL;
 }
 
+struct spread samples_spread(struct samples *samples)
+{
+	return (struct spread){
+		.low = samples_quantile(samples, 0.25),
+		.median = samples_quantile(samples, 0.5),
+		.high = samples_quantile(samples, 0.75),
+	};
+}
+
+struct repeats repeats_begin(const struct bench *bench, unsigned n_min)
+{
+	return (struct repeats){
+		.n_min = n_min, .is_quick = bench->is_quick, .start = now_ns()};
+}
+
+/* The width of the notch in a box plot: medians that are this far apart are
+ * likely to differ (McGill, Tukey, Larsen: Variations of box plots, 1978). */
+static bool is_known(struct samples *ratios)
+{
+	struct spread spread = samples_spread(ratios);
+	double notch =
+		1.57 * (spread.high - spread.low) / sqrt((double)ratios->n);
+
+	return ratios->n == 0 || notch <= KNOWN * spread.median;
+}
+
+bool repeats_next(struct repeats *repeats, struct samples *const *lists,
+		  size_t n_lists)
+{
+	unsigned n = repeats->n++;
+	bool is_done = true;
+
+	if (n < repeats->n_min)
+		return true;
+	if (repeats->is_quick || n >= MAX_REPEATS * repeats->n_min ||
+	    now_ns() - repeats->start > repeats->n_min * REPEAT_NS)
+		return false;
+	for (size_t i = 0; i < n_lists; i++)
+		is_done = is_done && is_known(lists[i]);
+	return !is_done;
+}
+
+bool pairs_next(struct pairs *pairs, struct repeats *repeats)
+{
+	struct samples *ratios = &pairs->ratios;
+
+	return repeats_next(repeats, &ratios, 1);
+}
+
 void pairs_close(struct pairs *pairs)
 {
 	double floor = samples_quantile(&pairs->floor, 0.5);
@@ -130,11 +194,15 @@ void pairs_close(struct pairs *pairs)
 
 void pairs_result(struct pairs *pairs, double unit, struct result *ret)
 {
+	struct spread ratio = samples_spread(&pairs->ratios);
+
 	*ret = (struct result){
 		.median = samples_quantile(&pairs->all, 0.5) / unit,
 		.p99 = samples_quantile(&pairs->all, 0.99) / unit,
 		.floor = samples_quantile(&pairs->floors, 0.5) / unit,
-		.ratio = samples_quantile(&pairs->ratios, 0.5),
+		.ratio = ratio.median,
+		.ratio_low = ratio.low,
+		.ratio_high = ratio.high,
 		.min = samples_quantile(&pairs->blocks, 0) / unit,
 		.floor_min = samples_quantile(&pairs->floors, 0) / unit,
 		.n = pairs->all.n,

@@ -4,7 +4,9 @@
  * A number from one machine has little meaning alone. So rows measure a floor
  * (what the bare kernel or memory needs for the same work) and ours in turns,
  * block by block, in one run and on the same CPUs. One block of each is a
- * *pair*; a row's ratio is the median of its pairs' ratios.
+ * *pair*; a row's ratio is the median of its pairs' ratios. The quartiles of
+ * these ratios show their spread, and a row has pairs until it is known how far
+ * the median may be off.
  *
  * Each row runs in a process of its own, which may therefore simply die() if
  * something does not work. main.c reports it and continues.
@@ -32,9 +34,16 @@ struct bench {
 	char **parts;
 };
 
+/* The median of some ratios between their quartiles. */
+struct spread {
+	double low, median, high;
+};
+
 /* The result of a row. A value that does not exist is NAN. */
 struct result {
 	double median, p99, floor, ratio;
+	/* quartiles of the pairs' ratios; 0 if the row has no pairs */
+	double ratio_low, ratio_high;
 	/* Times of the best block of each, which other processes disturbed
 	 * least. 0 if not measured. */
 	double min, floor_min;
@@ -53,6 +62,7 @@ void must(int r, const char *what);
 int sys(int r, const char *what);
 
 uint64_t now_ns(void);
+uint64_t cpu_ns(void); /* used by this thread */
 void sleep_us(unsigned us);
 void pin(int cpu);
 /* Let the process run on any of the benchmark's CPUs again. */
@@ -74,6 +84,23 @@ void samples_add(struct samples *samples, double value);
  * 0.5. Returns NAN if there are no samples. */
 double samples_quantile(struct samples *samples, double q);
 void samples_deinit(struct samples *samples);
+/* Sorts the samples. */
+struct spread samples_spread(struct samples *samples);
+
+/* How often a row is repeated. */
+struct repeats {
+	unsigned n, n_min;
+	bool is_quick;
+	uint64_t start; /* ns */
+};
+
+struct repeats repeats_begin(const struct bench *bench, unsigned n_min);
+/* Another pair? There are at least `n_min`, and no more if quick. Then there
+ * are others until the medians of all `lists` of ratios are known to about 5 %,
+ * but at most four times as many, and none after 0.2 s for each of `n_min`. A
+ * list may be empty. */
+bool repeats_next(struct repeats *repeats, struct samples *const *lists,
+		  size_t n_lists);
 
 struct pairs {
 	/* samples of the current block */
@@ -84,6 +111,8 @@ struct pairs {
 
 #define PAIRS_NULL ((struct pairs){0})
 
+/* Another pair? See repeats_next(). */
+bool pairs_next(struct pairs *pairs, struct repeats *repeats);
 /* Make a pair of the blocks of both, which are complete. */
 void pairs_close(struct pairs *pairs);
 /* Compute the result of all pairs. Samples are divided by `unit` (1000: ns to

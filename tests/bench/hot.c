@@ -28,7 +28,6 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -211,14 +210,6 @@ static void pass_name(struct hot *hot)
 	}
 }
 
-static uint64_t cpu_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 static void time_pass(struct hot *hot, pass_fn *pass, struct samples *samples)
 {
 	uint64_t start = cpu_ns();
@@ -275,6 +266,7 @@ static void run(const struct bench *bench, pass_fn *pass, pass_fn *pass_floor,
 	struct proof proof = {daemon.socket, pass};
 	struct proof control = {daemon.socket, pass_with_call};
 	struct pairs pairs = PAIRS_NULL;
+	struct repeats repeats;
 	struct fsdp_client *owner;
 
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
@@ -288,7 +280,8 @@ static void run(const struct bench *bench, pass_fn *pass, pass_fn *pass_floor,
 	floor_open(&hot);
 	pass_floor(&hot);
 	pass(&hot);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
+	repeats = repeats_begin(bench, bench->n_pairs);
+	while (pairs_next(&pairs, &repeats)) {
 		for (int j = 0; j < PASSES; j++) {
 			time_pass(&hot, pass_floor, &pairs.floor);
 			time_pass(&hot, pass, &pairs.ours);

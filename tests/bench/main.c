@@ -282,6 +282,10 @@ static void print_json(const struct row *row, const struct result *result)
 	printf(", \"unit\": \"%s\", \"n\": %zu", row->unit, result->n);
 	print_number("floor", result->floor);
 	print_number("ratio", result->ratio);
+	if (result->ratio_low > 0) {
+		print_number("ratio_low", result->ratio_low);
+		print_number("ratio_high", result->ratio_high);
+	}
 	if (result->min > 0) {
 		print_number("min", result->min);
 		print_number("floor_min", result->floor_min);
@@ -300,22 +304,29 @@ static void print_head(const struct bench *bench)
 	       "%u pairs\n"
 	       "floor is what the bare machine needs, or the limit; ratio is "
 	       "the median of the pairs' ratios, or value / limit; best is the "
-	       "ratio of the least values\n\n",
+	       "ratio of the least values, spread the quartiles of the "
+	       "pairs' ratios; a row may have more pairs until its ratio "
+	       "is known\n\n",
 	       bench->client_cpu, bench->server_cpu, bench->second_cpu,
 	       bench->n_pairs);
-	printf("%-26s %9s %9s %9s %-13s %7s %7s %7s\n", "row", "median", "p99",
-	       "floor", "unit", "best", "ratio", "budget");
+	printf("%-26s %9s %9s %9s %-13s %7s %7s %-15s %7s\n", "row", "median",
+	       "p99", "floor", "unit", "best", "ratio", "spread", "budget");
 }
 
 static void print_line(const struct row *row, const struct result *result)
 {
+	char spread[32];
+
 	printf("%-26s %9.4g %9.4g %9.4g %-13s", row->name, result->median,
 	       result->p99, result->floor, row->unit);
 	if (result->min > 0)
 		printf(" %7.3g", result->min / result->floor_min);
 	else
 		printf(" %7s", "-");
-	printf(" %7.3g %7.3g  %-7s  %s", result->ratio, row->budget,
+	snprintf(spread, sizeof(spread), "%.3g-%.3g", result->ratio_low,
+		 result->ratio_high);
+	printf(" %7.3g %-15s %7.3g  %-7s  %s", result->ratio,
+	       result->ratio_low > 0 ? spread : "-", row->budget,
 	       is_met(row, result) ? "met" : "NOT MET", row->what);
 	for (int i = 0; i < N_MPIS; i++)
 		if (result->mpi[i] > 0)

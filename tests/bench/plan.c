@@ -86,11 +86,13 @@ static double plan(const char *text, size_t size)
 void plan_65536(const struct bench *bench, struct result *ret)
 {
 	struct pairs pairs = PAIRS_NULL;
+	struct repeats repeats;
 	size_t small_size, large_size;
 	char *small = make_text(N_SMALL, &small_size);
 	char *large = make_text(N_LARGE, &large_size);
 
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
+	repeats = repeats_begin(bench, bench->n_pairs);
+	while (pairs_next(&pairs, &repeats)) {
 		double floor = plan(small, small_size);
 
 		samples_add(&pairs.floor, floor * (N_LARGE / N_SMALL));

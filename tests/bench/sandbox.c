@@ -60,6 +60,7 @@ static void block(struct side *side, struct samples *samples)
 void sandbox_ping(const struct bench *bench, struct result *ret)
 {
 	struct pairs pairs = PAIRS_NULL;
+	struct repeats repeats;
 	struct samples warm_up = SAMPLES_NULL;
 	static struct side without, with;
 
@@ -68,7 +69,8 @@ void sandbox_ping(const struct bench *bench, struct result *ret)
 	block(&without, &warm_up);
 	block(&with, &warm_up);
 	samples_deinit(&warm_up);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
+	repeats = repeats_begin(bench, bench->n_pairs);
+	while (pairs_next(&pairs, &repeats)) {
 		block(&without, &pairs.floor);
 		block(&with, &pairs.ours);
 		pairs_close(&pairs);

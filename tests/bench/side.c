@@ -41,8 +41,10 @@ void sides_compare(struct side *ours, struct side *floor,
 		   const struct bench *bench, struct result *ret)
 {
 	struct pairs pairs = PAIRS_NULL;
+	struct repeats repeats;
 
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
+	repeats = repeats_begin(bench, bench->n_pairs);
+	while (pairs_next(&pairs, &repeats)) {
 		samples_add(&pairs.floor, side_time(floor));
 		samples_add(&pairs.ours, side_time(ours));
 		pairs_close(&pairs);
