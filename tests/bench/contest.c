@@ -1,11 +1,12 @@
 #include "contest.h"
 #include "fsdp.h"
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 /* A round has as many small collectives as take about this time. */
 #define ROUND_NS       4000000
-#define MAX_ITERATIONS 64
+#define MAX_ITERATIONS 512
 /* Ranks take any pieces of a gather, so it takes a while until each of them has
  * touched all pages of all groups. */
 #define N_FIRST 24
@@ -19,32 +20,46 @@ struct runner {
 	struct stage_order order;
 	double scale; /* factor of its times */
 	double last;
-	struct samples times, ratios; /* ratios to ours, or of ours */
+	struct samples times, ratios; /* ratios of ours to it */
 };
 
-enum { OURS, COPY, MPI = COPY + N_BANDWIDTHS, N_RUNNERS = MPI + N_MPIS };
+static_assert((int)TRIAD - COPY == BANDWIDTH_TRIAD &&
+		      (int)CAST - COPY == BANDWIDTH_CAST,
+	      "the order of bandwidths");
 
 void contest_open(struct contest *contest, const struct bench *bench,
-		  const struct daemon *daemon, uint32_t n_ranks, bool has_mpi)
+		  const struct daemon *daemon,
+		  const struct contest_options *options)
 {
+	enum placement placement = options->placement;
+	uint32_t n_ranks = options->n_ranks;
+
 	*contest = (struct contest){.bench = bench, .n_ranks = n_ranks};
 	contest->options.socket = daemon->socket;
 	contest->options.n_ranks = n_ranks;
+	contest->options.executor = FSDP_EXECUTOR_RANK;
+	contest->worker_options = contest->options;
+	contest->worker_options.executor = FSDP_EXECUTOR_WORKER;
 	contest->bandwidth = bandwidth_new(n_ranks);
-	party_start(&contest->memory, bench, "bandwidth", n_ranks, true,
-		    bandwidth_serve, contest->bandwidth);
-	party_start(&contest->ours, bench, "ranks", n_ranks, false, rank_serve,
-		    &contest->options);
-	for (int i = 0; i < N_MPIS && has_mpi; i++)
-		party_start_mpi(&contest->mpis[i], bench, &mpis[i], n_ranks);
+	party_start(&contest->memory, bench, "bandwidth", n_ranks,
+		    placement == ANYWHERE ? APART : placement, bandwidth_serve,
+		    contest->bandwidth);
+	party_start(&contest->ours, bench, "ranks", n_ranks, placement,
+		    rank_serve, &contest->options);
+	if (options->has_worker)
+		party_start(&contest->rivals[0], bench, "worker", n_ranks,
+			    placement, rank_serve, &contest->worker_options);
+	for (int i = 0; i < N_MPIS && options->has_mpi; i++)
+		party_start_mpi(&contest->rivals[OPEN_MPI - WORKER + i], bench,
+				&mpis[i], n_ranks, placement);
 	contest->client = client_open(daemon->socket);
 }
 
 void contest_close(struct contest *contest)
 {
 	fsdp_close(contest->client);
-	for (int i = 0; i < N_MPIS; i++)
-		party_stop(&contest->mpis[i]);
+	for (int i = 0; i < N_RIVALS; i++)
+		party_stop(&contest->rivals[i]);
 	party_stop(&contest->ours);
 	party_stop(&contest->memory);
 	bandwidth_free(contest->bandwidth);
@@ -98,8 +113,9 @@ static void runners_init(struct runner *runners, struct contest *contest,
 				    .variant = (uint32_t)(variant - variants),
 				    .number = contest->n_prepared++,
 				    .size = size};
+	int n_rivals = variant->has_mpi ? N_RIVALS : OPEN_MPI - WORKER;
 
-	memset(runners, 0, N_RUNNERS * sizeof(*runners));
+	memset(runners, 0, N_CONTENDERS * sizeof(*runners));
 	runners[OURS] = (struct runner){
 		.party = &contest->ours, .order = order, .scale = 1};
 	for (int i = 0; i < N_BANDWIDTHS && moved; i++) {
@@ -112,9 +128,15 @@ static void runners_init(struct runner *runners, struct contest *contest,
 						variant->collective, moved,
 						&runner->scale);
 	}
-	for (int i = 0; i < N_MPIS && variant->has_mpi; i++)
-		runners[MPI + i] = (struct runner){
-			.party = &contest->mpis[i], .order = order, .scale = 1};
+	for (int i = 0; i < n_rivals; i++) {
+		struct runner *runner = &runners[WORKER + i];
+
+		*runner = (struct runner){.party = &contest->rivals[i],
+					  .order = order,
+					  .scale = 1};
+		/* Each communicator has a name of its own. */
+		runner->order.number = contest->n_prepared++;
+	}
 }
 
 static int add_gathered(const char *name, uint64_t value, void *data)
@@ -157,77 +179,106 @@ static void run_pair(struct contest *contest, struct runner *runners,
 	double ours;
 
 	run_ours(contest, &runners[OURS], moved);
-	for (int i = OURS + 1; i < N_RUNNERS; i++)
+	for (int i = OURS + 1; i < N_CONTENDERS; i++)
 		runner_run(&runners[i]);
 	ours = runners[OURS].last;
-	for (int i = 0; i < N_RUNNERS; i++) {
+	for (int i = 0; i < N_CONTENDERS; i++) {
 		if (!runners[i].party)
 			continue;
 		samples_add(&runners[i].times, runners[i].last);
-		samples_add(&runners[i].ratios,
-			    i < MPI ? ours / runners[i].last
-				    : runners[i].last / ours);
+		samples_add(&runners[i].ratios, ours / runners[i].last);
 	}
 }
 
 static void score_make(struct runner *runners, struct score *ret)
 {
-	*ret = (struct score){
-		.median = samples_quantile(&runners[OURS].times, 0.5),
-		.p99 = samples_quantile(&runners[OURS].times, 0.99),
-		.min = samples_quantile(&runners[OURS].times, 0),
-		.n = runners[OURS].times.n,
-	};
-	for (int i = 0; i < N_BANDWIDTHS; i++) {
-		struct runner *runner = &runners[COPY + i];
-
-		ret->bandwidth[i] = samples_quantile(&runner->times, 0.5);
-		ret->bandwidth_min[i] = samples_quantile(&runner->times, 0);
-		ret->bandwidth_ratio[i] =
-			samples_quantile(&runner->ratios, 0.5);
-	}
-	for (int i = 0; i < N_MPIS; i++) {
-		struct runner *runner = &runners[MPI + i];
-
-		ret->mpi[i] = samples_quantile(&runner->times, 0.5);
-		ret->mpi_ratio[i] = samples_quantile(&runner->ratios, 0.5);
-	}
+	ret->p99 = samples_quantile(&runners[OURS].times, 0.99);
+	ret->n = runners[OURS].times.n;
+	for (int i = 0; i < N_CONTENDERS; i++)
+		ret->of[i] = (struct standing){
+			.median = samples_quantile(&runners[i].times, 0.5),
+			.min = samples_quantile(&runners[i].times, 0),
+			.ratio = samples_spread(&runners[i].ratios),
+		};
 }
 
 void contest_run(struct contest *contest, const struct variant *variant,
-		 uint64_t size, unsigned n_pairs, struct score *ret)
+		 uint64_t size, unsigned n_min, struct score *ret)
 {
-	struct runner runners[N_RUNNERS];
+	struct samples *ratios[N_CONTENDERS];
+	struct repeats repeats;
+	struct runner runners[N_CONTENDERS];
 
 	runners_init(runners, contest, variant, size);
-	for (int i = 0; i < N_RUNNERS; i++)
+	for (int i = 0; i < N_CONTENDERS; i++) {
 		runner_prepare(&runners[i]);
-	for (unsigned i = 0; i < n_pairs; i++)
+		ratios[i] = &runners[i].ratios;
+	}
+	repeats = repeats_begin(contest->bench, n_min);
+	while (repeats_next(&repeats, ratios, N_CONTENDERS))
 		run_pair(contest, runners,
 			 variant_moved(variant, contest->n_ranks, size));
-	for (int i = 0; i < N_RUNNERS; i++)
+	for (int i = 0; i < N_CONTENDERS; i++)
 		runner_order(&runners[i], STAGE_RELEASE);
 	score_make(runners, ret);
-	for (int i = 0; i < N_RUNNERS; i++) {
+	for (int i = 0; i < N_CONTENDERS; i++) {
 		samples_deinit(&runners[i].times);
 		samples_deinit(&runners[i].ratios);
 	}
 }
 
-void score_keep_worse(const struct score *score, enum bandwidth_kind kind,
+static enum contender better_mpi(const struct score *score)
+{
+	double openmpi = score->of[OPEN_MPI].median;
+	double mpich = score->of[MPICH].median;
+
+	if (isnan(openmpi) && isnan(mpich))
+		die("neither Open MPI nor MPICH runs here; install one before "
+		    "fsdp-bench is built");
+	return isnan(mpich) || openmpi < mpich ? OPEN_MPI : MPICH;
+}
+
+void score_keep_worse(const struct score *score, enum contender floor,
 		      struct result *ret)
 {
-	if (score->bandwidth_ratio[kind] <= ret->ratio)
+	const struct standing *bare =
+		&score->of[floor == BETTER_MPI ? better_mpi(score) : floor];
+
+	if (bare->ratio.median <= ret->ratio)
 		return;
 	*ret = (struct result){
-		.median = score->median / 1000,
+		.median = score->of[OURS].median / 1000,
 		.p99 = score->p99 / 1000,
-		.floor = score->bandwidth[kind] / 1000,
-		.ratio = score->bandwidth_ratio[kind],
-		.min = score->min / 1000,
-		.floor_min = score->bandwidth_min[kind] / 1000,
+		.floor = bare->median / 1000,
+		.ratio = bare->ratio.median,
+		.ratio_low = bare->ratio.low,
+		.ratio_high = bare->ratio.high,
+		.min = score->of[OURS].min / 1000,
+		.floor_min = bare->min / 1000,
 		.n = score->n,
 	};
 	for (int i = 0; i < N_MPIS; i++)
-		ret->mpi[i] = score->mpi_ratio[i];
+		ret->mpi[i] = 1 / score->of[OPEN_MPI + i].ratio.median;
+}
+
+void contest_row(const struct bench *bench,
+		 const struct contest_options *options,
+		 const struct variant *variant, uint64_t size,
+		 enum contender floor, struct result *ret)
+{
+	struct contest_options each = *options;
+	struct contest contest;
+	struct daemon daemon;
+	struct score score;
+
+	*ret = (struct result){0};
+	daemon_start(&daemon, bench,
+		     &(struct daemon_options){.is_unpinned = true});
+	for (each.n_ranks = 2; each.n_ranks <= 4; each.n_ranks += 2) {
+		contest_open(&contest, bench, &daemon, &each);
+		contest_run(&contest, variant, size, bench->n_pairs, &score);
+		contest_close(&contest);
+		score_keep_worse(&score, floor, ret);
+	}
+	daemon_stop(&daemon);
 }

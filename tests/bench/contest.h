@@ -1,8 +1,9 @@
 /*
- * One collective of ours against the memory's bandwidth and against MPI.
+ * One collective of ours against the memory's bandwidth and against *rivals*:
+ * the same collective by fsdp-worker and by the MPI libraries.
  *
  * All parties of a contest exist at the same time and are measured in turns:
- * ours, copy, triad, cast, each MPI, and again. A round of each is one pair
+ * ours, copy, triad, cast, each rival, and again. A round of each is one pair
  * with ours. The bandwidth's processes are as many as ours and move as many
  * bytes, so that a ratio of times is one of bytes per second.
  */
@@ -13,39 +14,71 @@
 #include "party.h"
 #include "rank.h"
 
+/* Its parties; a time of COPY to CAST is that of as many bytes. */
+enum contender {
+	OURS,
+	COPY,
+	TRIAD,
+	CAST,
+	WORKER, /* the first rival */
+	OPEN_MPI,
+	MPICH,
+	N_CONTENDERS,
+	BETTER_MPI = N_CONTENDERS, /* as a floor: the quicker of the two */
+};
+
+#define N_RIVALS (N_CONTENDERS - WORKER)
+
+struct contest_options {
+	uint32_t n_ranks;
+	/* of all parties, but that the bandwidth's processes are never
+	 * ANYWHERE: they are then APART */
+	enum placement placement;
+	bool has_worker, has_mpi; /* if they are installed */
+};
+
 struct contest {
 	const struct bench *bench;
 	uint32_t n_ranks;
-	struct rank_options options;
+	struct rank_options options, worker_options;
 	struct bandwidth *bandwidth;
-	struct party memory, ours, mpis[N_MPIS];
+	struct party memory, ours, rivals[N_RIVALS];
 	struct fsdp_client *client; /* reads how much was moved */
 	uint32_t n_prepared;
 };
 
-/* Start a broker that is not pinned to a CPU, and `n_ranks` of ours. If
- * `has_mpi`, also start as many of each MPI library that is installed. */
+/* Start the ranks of all parties. The broker is not pinned to a CPU. */
 void contest_open(struct contest *contest, const struct bench *bench,
-		  const struct daemon *daemon, uint32_t n_ranks, bool has_mpi);
+		  const struct daemon *daemon,
+		  const struct contest_options *options);
 void contest_close(struct contest *contest);
 
-/* Nanoseconds of one collective. A value that does not exist is NAN, such as a
- * cast for a collective without casts. */
-struct score {
-	double median, p99, min;
-	double bandwidth[N_BANDWIDTHS]; /* time to move as many bytes */
-	double bandwidth_min[N_BANDWIDTHS];
-	double mpi[N_MPIS];
-	/* medians of the pairs' ratios: ours to bandwidth, MPI to ours */
-	double bandwidth_ratio[N_BANDWIDTHS];
-	double mpi_ratio[N_MPIS];
-	size_t n;
+/* Nanoseconds of one collective by a party, and the ratios of our time to its
+ * time. NAN for a party that does not exist, such as a cast for a
+ * collective without casts. */
+struct standing {
+	double median, min;
+	struct spread ratio;
 };
 
+struct score {
+	double p99; /* of ours */
+	size_t n;
+	struct standing of[N_CONTENDERS];
+};
+
+/* Run at least `n_min` pairs; see repeats_next(). */
 void contest_run(struct contest *contest, const struct variant *variant,
-		 uint64_t size, unsigned n_pairs, struct score *ret);
+		 uint64_t size, unsigned n_min, struct score *ret);
 
 /* For a row that begins with ratio 0: if this score's ratio is worse, store it
- * in `ret` in us, with that floor. */
-void score_keep_worse(const struct score *score, enum bandwidth_kind kind,
+ * in `ret` in us, with that floor. Calls die() if there is no such floor. */
+void score_keep_worse(const struct score *score, enum contender floor,
 		      struct result *ret);
+
+/* Run a contest of 2 and one of 4 ranks. The row shows the worse result.
+ * `options` gives the rest. */
+void contest_row(const struct bench *bench,
+		 const struct contest_options *options,
+		 const struct variant *variant, uint64_t size,
+		 enum contender floor, struct result *ret);

@@ -125,7 +125,7 @@ static void open_side(struct side *side, const struct bench *bench,
 
 	party_start(&side->party, bench,
 		    ranks->executor == FSDP_EXECUTOR_RANK ? "ranks" : "worker",
-		    ranks->n_ranks, false, rank_serve, ranks);
+		    ranks->n_ranks, ANYWHERE, rank_serve, ranks);
 	side_open(side, &order);
 }
 

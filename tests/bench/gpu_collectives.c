@@ -145,9 +145,9 @@ static void open_match(struct match *match, const struct daemon *daemon)
 	mesh->socket = daemon->socket;
 	match->mesh = mesh;
 	party_start(&match->ours, match->gpu->bench, "ranks", GPU_N_RANKS,
-		    false, gpu_rank_serve, mesh);
-	party_start(&match->bare, match->gpu->bench, "NCCL", GPU_N_RANKS, false,
-		    gpu_bare_serve, mesh);
+		    ANYWHERE, gpu_rank_serve, mesh);
+	party_start(&match->bare, match->gpu->bench, "NCCL", GPU_N_RANKS,
+		    ANYWHERE, gpu_bare_serve, mesh);
 }
 
 void gpu_collectives(const struct gpu *gpu)

@@ -296,7 +296,7 @@ void gpu_gemm(const struct gpu *gpu)
 		     &(struct daemon_options){.is_unpinned = true});
 	shared->mesh = (struct gpu_mesh){
 		.gpu = gpu, .socket = daemon.socket, .iterate = iterate};
-	party_start(&party, gpu->bench, "ranks", GPU_N_RANKS, false,
+	party_start(&party, gpu->bench, "ranks", GPU_N_RANKS, ANYWHERE,
 		    gpu_rank_serve, &shared->mesh);
 	measure(gpu, &party);
 	party_stop(&party);

@@ -29,7 +29,7 @@
 
 /* A row or table that hangs is ended after this time. */
 #define ROW_SECONDS   120
-#define TABLE_SECONDS 1800
+#define TABLE_SECONDS 3600
 
 struct row {
 	const char *name;
@@ -174,13 +174,15 @@ static const char usage[] =
 	"  --json   one JSON object per row and line\n"
 	"  --list   names of all rows\n"
 	"\n"
-	"The table of collectives has 2 and 4 ranks, 64 KiB to 256 MiB, and, "
-	"where\n"
-	"they are installed, Open MPI and MPICH. The table of GPUs has, where "
-	"it is\n"
-	"installed, PyTorch beside it; without a GPU the exit status is 77.\n"
+	"The table of collectives has 2 and 4 ranks, each on a CPU of its own "
+	"or all on\n"
+	"one, 1 KiB to 64 MiB, and beside them fsdp-worker and, where they are "
+	"installed,\n"
+	"Open MPI and MPICH. The table of GPUs has PyTorch beside it, where it "
+	"is\n"
+	"installed; without a GPU the exit status is 77.\n"
 	"Sections: attach_1000, import_and_map, publish_to_consume, kernels,\n"
-	"collectives, torch; without a name: all.\n"
+	"collectives, gemm, torch; without a name: all.\n"
 	"\n"
 	"The hostile table has the ping of an innocent client while others "
 	"attack the\n"

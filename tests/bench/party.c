@@ -20,20 +20,6 @@ const struct mpi mpis[N_MPIS] = {
 	{"MPICH", "mpich_ratio", "mpirun.mpich", "fsdp-bench-mpich"},
 };
 
-static void party_init(struct party *party, const struct bench *bench,
-		       const char *name, uint32_t n_ranks, char *path,
-		       size_t path_size)
-{
-	static unsigned n_stages;
-	int r;
-
-	*party = (struct party){.name = name};
-	snprintf(path, path_size, "%s/stage-%u", bench->dir, n_stages++);
-	r = stage_create(path, n_ranks, &party->stage);
-	if (r < 0)
-		die("make %s: %s", path, strerror(-r));
-}
-
 /* Returns the `i`th of the CPUs that the benchmark may use. After the last one
  * it begins again. */
 static int nth_cpu(const struct bench *bench, uint32_t i)
@@ -47,23 +33,37 @@ static int nth_cpu(const struct bench *bench, uint32_t i)
 	return 0;
 }
 
+static void party_init(struct party *party, const struct bench *bench,
+		       const char *name, uint32_t n_ranks,
+		       enum placement placement, char *path, size_t path_size)
+{
+	static unsigned n_stages;
+	int r;
+
+	*party = (struct party){.name = name};
+	snprintf(path, path_size, "%s/stage-%u", bench->dir, n_stages++);
+	r = stage_create(path, n_ranks, &party->stage);
+	if (r < 0)
+		die("make %s: %s", path, strerror(-r));
+	for (uint32_t i = 0; i < n_ranks && placement != ANYWHERE; i++)
+		party->stage->cpus[i] =
+			nth_cpu(bench, placement == APART ? i : 0);
+}
+
 static void party_await(struct party *party);
 
 void party_start(struct party *party, const struct bench *bench,
-		 const char *name, uint32_t n_ranks, bool is_pinned,
+		 const char *name, uint32_t n_ranks, enum placement placement,
 		 party_fn *fn, void *data)
 {
 	char path[PATH_SIZE];
 
-	party_init(party, bench, name, n_ranks, path, sizeof(path));
+	party_init(party, bench, name, n_ranks, placement, path, sizeof(path));
 	for (uint32_t i = 0; i < n_ranks; i++) {
 		party->pids[i] = sys(fork(), "fork");
 		if (party->pids[i] == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			if (is_pinned)
-				pin(nth_cpu(bench, i));
-			else
-				unpin(bench);
+			unpin(bench);
 			fn(party->stage, i, data);
 			_exit(0);
 		}
@@ -75,15 +75,15 @@ void party_start(struct party *party, const struct bench *bench,
 /* --- MPI ----------------------------------------------------------------- */
 
 /*
- * The ranks of both libraries are unbound, as ours are. With more ranks than
- * CPUs, those that wait must let others run: Open MPI then yields if it is told
- * that it is oversubscribed, and MPICH if it has polled that often.
+ * Neither library binds its ranks: they move to their CPUs as ours do. With
+ * more ranks than CPUs, those that wait must let others run: Open MPI then
+ * yields if it is told that it is oversubscribed, and MPICH if it has polled
+ * that often.
  */
 static void __attribute__((noreturn))
 exec_mpi(const struct bench *bench, const struct mpi *mpi, uint32_t n_ranks,
-	 const char *stage, const char *log)
+	 bool is_crowded, const char *stage, const char *log)
 {
-	bool is_crowded = n_ranks > (uint32_t)CPU_COUNT(&bench->cpus);
 	const char *args[24];
 	size_t n = 0;
 	char count[16], peer[PATH_MAX];
@@ -139,20 +139,24 @@ static bool is_installed(const char *program)
 }
 
 void party_start_mpi(struct party *party, const struct bench *bench,
-		     const struct mpi *mpi, uint32_t n_ranks)
+		     const struct mpi *mpi, uint32_t n_ranks,
+		     enum placement placement)
 {
+	bool is_crowded = placement == CROWDED ||
+			  n_ranks > (uint32_t)CPU_COUNT(&bench->cpus);
 	char path[PATH_SIZE], peer[PATH_MAX];
 
 	*party = (struct party){.name = mpi->name};
 	if (access(bench_beside(mpi->peer, peer), X_OK) < 0 ||
 	    !is_installed(mpi->run))
 		return;
-	party_init(party, bench, mpi->name, n_ranks, path, sizeof(path));
+	party_init(party, bench, mpi->name, n_ranks, placement, path,
+		   sizeof(path));
 	party->may_fail = true;
 	snprintf(party->log, sizeof(party->log), "%s.log", path);
 	party->pids[0] = sys(fork(), "fork");
 	if (party->pids[0] == 0)
-		exec_mpi(bench, mpi, n_ranks, path, party->log);
+		exec_mpi(bench, mpi, n_ranks, is_crowded, path, party->log);
 	party->n_pids = 1;
 	party_await(party);
 }

@@ -16,12 +16,18 @@ struct party {
 	char log[256]; /* log of a party that may fail */
 };
 
+/* Where the ranks of a party run. */
+enum placement {
+	ANYWHERE, /* the system chooses */
+	APART,    /* each on a CPU of its own, as far as there are enough */
+	CROWDED,  /* all on one CPU */
+};
+
 typedef void party_fn(struct stage *stage, uint32_t rank, void *data);
 
-/* Fork `n_ranks` processes, each on a CPU of its own if `is_pinned`. Fork
- * before connecting. */
+/* Fork `n_ranks` processes. Fork before connecting. */
 void party_start(struct party *party, const struct bench *bench,
-		 const char *name, uint32_t n_ranks, bool is_pinned,
+		 const char *name, uint32_t n_ranks, enum placement placement,
 		 party_fn *fn, void *data);
 
 struct mpi {
@@ -37,7 +43,8 @@ extern const struct mpi mpis[N_MPIS];
 
 /* `party->stage` stays NULL if the library or its peer is missing. */
 void party_start_mpi(struct party *party, const struct bench *bench,
-		     const struct mpi *mpi, uint32_t n_ranks);
+		     const struct mpi *mpi, uint32_t n_ranks,
+		     enum placement placement);
 
 /* Let all ranks carry out the order. Returns false if the party is over. */
 bool party_order(struct party *party, const struct stage_order *order);

@@ -69,6 +69,8 @@ int stage_create(const char *path, uint32_t n_ranks, struct stage **ret)
 		return r;
 	(*ret)->leader = getpid();
 	(*ret)->n_ranks = n_ranks;
+	for (uint32_t i = 0; i < STAGE_MAX_RANKS; i++)
+		(*ret)->cpus[i] = -1;
 	return 0;
 }
 
@@ -186,9 +188,22 @@ static void run(struct stage *stage, uint32_t rank,
 	stage->times[rank].end = clock_ns();
 }
 
+static void move(const struct stage *stage, uint32_t rank)
+{
+	cpu_set_t set;
+
+	if (stage->cpus[rank] < 0)
+		return;
+	CPU_ZERO(&set);
+	CPU_SET(stage->cpus[rank], &set);
+	if (sched_setaffinity(0, sizeof(set), &set) < 0)
+		_exit(1);
+}
+
 void stage_serve(struct stage *stage, uint32_t rank,
 		 const struct stage_acts *acts, void *data)
 {
+	move(stage, rank);
 	for (uint32_t seen = 0;; seen++) {
 		done(stage);
 		next_order(stage, seen);

@@ -52,6 +52,7 @@ struct stage {
 	uint32_t n_done;   /* futex; ranks that have carried it out */
 	uint32_t n_arrived, n_barriers; /* n_barriers: futex */
 	struct stage_order order;
+	int32_t cpus[STAGE_MAX_RANKS]; /* of each rank; negative: any */
 	struct {
 		uint64_t start, end; /* ns */
 		uint64_t pad[6];     /* a cache line for each rank */
@@ -82,6 +83,7 @@ struct stage_acts {
 	void (*release)(void *data);
 };
 
-/* Carry out orders until the order to quit, or until the leader has exited. */
+/* Move to the rank's CPU. Carry out orders until the order to quit, or until
+ * the leader has exited. */
 void stage_serve(struct stage *stage, uint32_t rank,
 		 const struct stage_acts *acts, void *data);

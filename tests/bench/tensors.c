@@ -195,7 +195,7 @@ static void open_side(struct side *side, const struct bench *bench,
 		      struct tensors *tensors)
 {
 	party_start(&side->party, bench, tensors->is_floor ? "floor" : "ranks",
-		    tensors->n_ranks, true, serve, tensors);
+		    tensors->n_ranks, APART, serve, tensors);
 	side_open(side, &(struct stage_order){0});
 }
 
