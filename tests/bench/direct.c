@@ -1,14 +1,15 @@
 /*
  * Rows direct_*: operations that ranks do without the broker.
  *
- * The first rows are reduce-scatters of that size, by 2 and by 4 ranks, and
- * show the worse of the two. The floor is the same by fsdp-worker, in turns.
+ * Rows direct_reduce_* are reduce-scatters of that size, by 2 and by 4 ranks,
+ * and show the worse of the two. The floor is the same by fsdp-worker, in
+ * turns. Rows worker_* are all-reduces and flat gathers beside the same floor.
  * `fsdp-bench collectives` has more sizes and dtypes, beside MPI.
  *
- * The last row is an unshard in place with its wait, the address of a parameter
- * and the reshard. The floor is our quickest call of this kind: the same thread
- * acquires and releases one tensor that it knows. One sample is the mean over
- * many of both.
+ * Row direct_unshard_in_place is an unshard in place with its wait, the address
+ * of a parameter and the reshard. The floor is our quickest call of this kind:
+ * the same thread acquires and releases one tensor that it knows. One sample is
+ * the mean over many of both, in CPU time, as in the rows hot_*.
  */
 #include "bench.h"
 #include "daemon.h"
@@ -53,10 +54,10 @@ static void pass_unshard(struct direct *direct)
 static void time_pass(struct direct *direct, pass_fn *pass,
 		      struct samples *samples)
 {
-	uint64_t start = now_ns();
+	uint64_t start = cpu_ns();
 
 	pass(direct);
-	samples_add(samples, (double)(now_ns() - start) / N_CALLS);
+	samples_add(samples, (double)(cpu_ns() - start) / N_CALLS);
 }
 
 static void open_group(struct direct *direct)
@@ -82,6 +83,7 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 {
 	const char *name = "floor/00000000";
 	struct pairs pairs = PAIRS_NULL;
+	struct repeats repeats;
 	struct direct direct;
 	struct daemon daemon;
 
@@ -92,11 +94,12 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 	open_group(&direct);
 	pass_floor(&direct);
 	pass_unshard(&direct);
-	for (unsigned i = 0; i < bench->n_pairs; i++) {
-		for (int j = 0; j < PASSES; j++)
+	repeats = repeats_begin(bench, bench->n_pairs);
+	while (pairs_next(&pairs, &repeats)) {
+		for (int j = 0; j < PASSES; j++) {
 			time_pass(&direct, pass_floor, &pairs.floor);
-		for (int j = 0; j < PASSES; j++)
 			time_pass(&direct, pass_unshard, &pairs.ours);
+		}
 		pairs_close(&pairs);
 	}
 	pairs_result(&pairs, 1, ret);
@@ -107,17 +110,19 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- reductions ---------------------------------------------------------- */
+/* --- beside fsdp-worker
+ * ---------------------------------------------------------- */
 
 #define KIB UINT64_C(1024)
+#define MIB (KIB * KIB)
 
 static void open_side(struct side *side, const struct bench *bench,
-		      struct rank_options *ranks, uint64_t size)
+		      struct rank_options *ranks, const struct variant *variant,
+		      uint64_t size)
 {
 	static uint32_t number;
-	const struct variant *variant = variant_find(REDUCE_SCATTER, "f32");
 	const struct stage_order order = {
-		.collective = REDUCE_SCATTER,
+		.collective = variant->collective,
 		.variant = (uint32_t)(variant - variants),
 		.number = number++,
 		.size = size,
@@ -131,7 +136,8 @@ static void open_side(struct side *side, const struct bench *bench,
 
 static void compare_executors(const struct bench *bench,
 			      const struct daemon *daemon, uint32_t n_ranks,
-			      uint64_t size, struct result *ret)
+			      const struct variant *variant, uint64_t size,
+			      struct result *ret)
 {
 	struct rank_options ranks = {.socket = daemon->socket,
 				     .n_ranks = n_ranks,
@@ -140,13 +146,13 @@ static void compare_executors(const struct bench *bench,
 	struct side ours, floor;
 
 	worker.executor = FSDP_EXECUTOR_WORKER;
-	open_side(&ours, bench, &ranks, size);
-	open_side(&floor, bench, &worker, size);
+	open_side(&ours, bench, &ranks, variant, size);
+	open_side(&floor, bench, &worker, variant, size);
 	sides_compare(&ours, &floor, bench, ret);
 }
 
-static void compare_reductions(const struct bench *bench, uint64_t size,
-			       struct result *ret)
+static void run_row(const struct bench *bench, const struct variant *variant,
+		    uint64_t size, struct result *ret)
 {
 	struct result result;
 	struct daemon daemon;
@@ -155,21 +161,26 @@ static void compare_reductions(const struct bench *bench, uint64_t size,
 	daemon_start(&daemon, bench,
 		     &(struct daemon_options){.is_unpinned = true});
 	for (uint32_t n_ranks = 2; n_ranks <= 4; n_ranks += 2) {
-		compare_executors(bench, &daemon, n_ranks, size, &result);
+		compare_executors(bench, &daemon, n_ranks, variant, size,
+				  &result);
 		if (result.ratio > ret->ratio)
 			*ret = result;
 	}
 	daemon_stop(&daemon);
 }
 
-#define ROW(name, size)                                                        \
-	void name(const struct bench *bench, struct result *ret)               \
+#define ROW(row, collective, variant, size)                                    \
+	void row(const struct bench *bench, struct result *ret)                \
 	{                                                                      \
-		compare_reductions(bench, size, ret);                          \
+		run_row(bench, variant_find(collective, variant), size, ret);  \
 	}
 
-ROW(direct_reduce_1kib, KIB)
-ROW(direct_reduce_64kib, 64 * KIB)
-ROW(direct_reduce_1mib, 1024 * KIB)
-ROW(direct_reduce_4mib, 4 * KIB * KIB)
-ROW(direct_reduce_64mib, 64 * KIB * KIB)
+ROW(direct_reduce_1kib, REDUCE_SCATTER, "f32", KIB)
+ROW(direct_reduce_64kib, REDUCE_SCATTER, "f32", 64 * KIB)
+ROW(direct_reduce_1mib, REDUCE_SCATTER, "f32", MIB)
+ROW(direct_reduce_4mib, REDUCE_SCATTER, "f32", 4 * MIB)
+ROW(direct_reduce_64mib, REDUCE_SCATTER, "f32", 64 * MIB)
+ROW(worker_gather_4mib, ALL_GATHER, "f32 flat", 4 * MIB)
+ROW(worker_gather_64mib, ALL_GATHER, "f32 flat", 64 * MIB)
+ROW(worker_all_reduce_4mib, ALL_REDUCE, "f32", 4 * MIB)
+ROW(worker_all_reduce_64mib, ALL_REDUCE, "f32", 64 * MIB)
