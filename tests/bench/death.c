@@ -1,9 +1,10 @@
 /*
- * Rows direct_death and direct_death_1GiB: from the kill of a rank until
- * another, which sleeps in a barrier, has returned with the name of the dead.
- * The floor is from the same kill until this process, which sleeps by the
- * victim's pidfd, is awake. The second row's victim has memory of its own,
- * which the kernel frees before that.
+ * Rows direct_death*: from the kill of a rank until another, which sleeps in a
+ * barrier, has returned with the name of the dead. The floor is from the same
+ * kill until this process, which sleeps by the victim's pidfd, is awake.
+ * direct_death_p99 is how much later the slowest in a hundred are told than the
+ * pidfd tells its own slowest. The victim of direct_death_1GiB has memory of
+ * its own, which the kernel frees before the pidfd reports the death.
  */
 #include "bench.h"
 #include "child.h"
@@ -27,6 +28,7 @@ static struct fsdp_comm *join(struct fsdp_client *client, uint32_t rank)
 
 struct scene {
 	struct daemon daemon;
+	struct child survivor;
 	size_t size; /* memory of the victim */
 };
 
@@ -66,7 +68,7 @@ static void be_survivor(int sock_fd, void *data)
 }
 
 static void kill_one(const struct bench *bench, struct scene *scene,
-		     const struct child *survivor, struct pairs *pairs)
+		     struct pairs *pairs)
 {
 	struct pollfd poll_fd = {.events = POLLIN};
 	uint64_t killed, seen, told;
@@ -74,7 +76,7 @@ static void kill_one(const struct bench *bench, struct scene *scene,
 	char ready;
 
 	child_start(&victim, bench->client_cpu, be_victim, scene);
-	message_send(survivor->sock_fd, "g", 1);
+	message_send(scene->survivor.sock_fd, "g", 1);
 	message_receive(victim.sock_fd, &ready, 1);
 	sleep_us(2000); /* so that the survivor sleeps */
 	poll_fd.fd =
@@ -83,11 +85,23 @@ static void kill_one(const struct bench *bench, struct scene *scene,
 	kill(victim.pid, SIGKILL);
 	sys(poll(&poll_fd, 1, -1), "poll");
 	seen = now_ns();
-	message_receive(survivor->sock_fd, &told, sizeof(told));
+	message_receive(scene->survivor.sock_fd, &told, sizeof(told));
 	samples_add(&pairs->floor, (double)(seen - killed));
 	samples_add(&pairs->ours, (double)(told - killed));
 	close(poll_fd.fd);
 	child_kill(&victim);
+}
+
+static void scene_open(struct scene *scene, const struct bench *bench)
+{
+	daemon_start(&scene->daemon, bench, &(struct daemon_options){0});
+	child_start(&scene->survivor, bench->second_cpu, be_survivor, scene);
+}
+
+static void scene_close(struct scene *scene)
+{
+	child_kill(&scene->survivor);
+	daemon_stop(&scene->daemon);
 }
 
 static void kill_all(const struct bench *bench, size_t size, unsigned n_pairs,
@@ -95,24 +109,52 @@ static void kill_all(const struct bench *bench, size_t size, unsigned n_pairs,
 {
 	struct scene scene = {.size = size};
 	struct pairs pairs = PAIRS_NULL;
-	struct child survivor;
 
-	daemon_start(&scene.daemon, bench, &(struct daemon_options){0});
-	child_start(&survivor, bench->second_cpu, be_survivor, &scene);
+	scene_open(&scene, bench);
 	for (unsigned i = 0; i < n_pairs; i++) {
 		for (int j = 0; j < n_kills; j++)
-			kill_one(bench, &scene, &survivor, &pairs);
+			kill_one(bench, &scene, &pairs);
 		pairs_close(&pairs);
 	}
+	scene_close(&scene);
 	pairs_result(&pairs, 1000, ret);
 	pairs_deinit(&pairs);
-	child_kill(&survivor);
-	daemon_stop(&scene.daemon);
 }
+
+#define N_KILLS 10 /* of a pair */
 
 void direct_death(const struct bench *bench, struct result *ret)
 {
-	kill_all(bench, 0, bench->n_pairs, 10, ret);
+	kill_all(bench, 0, bench->n_pairs, N_KILLS, ret);
+}
+
+/* The quantile of ours, less that of the pidfd. */
+static double later_ms(struct pairs *pairs, double q)
+{
+	return (samples_quantile(&pairs->ours, q) -
+		samples_quantile(&pairs->floor, q)) /
+	       1e6;
+}
+
+#define LATER_MS 1
+
+void direct_death_p99(const struct bench *bench, struct result *ret)
+{
+	struct pairs kills = PAIRS_NULL;
+	struct scene scene = {0};
+
+	scene_open(&scene, bench);
+	for (unsigned i = 0; i < bench->n_pairs * N_KILLS; i++)
+		kill_one(bench, &scene, &kills);
+	scene_close(&scene);
+	*ret = (struct result){
+		.median = later_ms(&kills, 0.5),
+		.p99 = later_ms(&kills, 0.99),
+		.floor = LATER_MS,
+		.n = kills.ours.n,
+	};
+	ret->ratio = ret->p99 / LATER_MS;
+	pairs_deinit(&kills);
 }
 
 /* A kill takes up to some seconds. */

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -147,6 +148,15 @@ void scale_top(const struct bench *bench, struct result *ret)
 	    ret);
 }
 
+/* This view holds and sorts all tensors. */
+void scale_top_tensors(const struct bench *bench, struct result *ret)
+{
+	ask(bench,
+	    ARGUMENTS((char *)"top", (char *)"--batch", (char *)"--pages",
+		      (char *)"1", (char *)"--view", (char *)"tensors"),
+	    ret);
+}
+
 void scale_metrics(const struct bench *bench, struct result *ret)
 {
 	ask(bench, ARGUMENTS((char *)"metrics"), ret);
@@ -198,11 +208,99 @@ void scale_restart(const struct bench *bench, struct result *ret)
 	crowd_stop(&crowd);
 }
 
+/* --- restart without sessions -------------------------------------------- */
+
+struct memory {
+	int fd;
+	size_t size;
+};
+
+static struct memory memory_make(size_t size)
+{
+	struct memory memory = {
+		.fd = sys(memfd_create("floor", MFD_CLOEXEC), "memfd_create"),
+		.size = size,
+	};
+
+	sys(ftruncate(memory.fd, (off_t)size), "ftruncate");
+	sys(posix_fallocate(memory.fd, 0, (off_t)size), "posix_fallocate");
+	return memory;
+}
+
+/* Read a byte of each cache line. */
+static void be_reader(int sock_fd, void *data)
+{
+	const struct memory *memory = data;
+	const volatile char *bytes =
+		mmap(NULL, memory->size, PROT_READ, MAP_SHARED, memory->fd, 0);
+
+	(void)sock_fd;
+	sys(bytes == MAP_FAILED ? -1 : 0, "mmap");
+	for (size_t i = 0; i < memory->size; i += 64)
+		(void)bytes[i];
+}
+
+static double read_once(const struct bench *bench, struct memory *memory)
+{
+	uint64_t start = now_ns();
+	struct child child;
+
+	child_start(&child, bench->server_cpu, be_reader, memory);
+	child_wait(&child);
+	return (double)(now_ns() - start) / 1e6;
+}
+
+/* From kill -9 until a new client has one of the tensors. */
+static double restart_once(const struct daemon *daemon)
+{
+	const char *name = PREFIX "/00012345";
+	uint64_t start = now_ns();
+	struct fsdp_tensor *tensor;
+	struct fsdp_client *client;
+
+	kill(process_child(daemon->pid), SIGKILL);
+	client = client_open(daemon->socket);
+	must(fsdp_get(client, &name, 1, NULL, &tensor), "get");
+	start = now_ns() - start;
+	fsdp_free(tensor);
+	fsdp_close(client);
+	return (double)start / 1e6;
+}
+
+/* Of a broker whose tensors nobody uses: their names keep them. The floor is a
+ * process that reads as much as the broker has for them. */
+void scale_restart_idle(const struct bench *bench, struct result *ret)
+{
+	const struct daemon_options options = {.is_supervised = true,
+					       .config = CONFIG};
+	struct pairs pairs = PAIRS_NULL;
+	struct fsdp_client *client;
+	struct memory memory;
+	struct daemon daemon;
+
+	daemon_start(&daemon, bench, &options);
+	client = client_open(daemon.socket);
+	publish_many(client, PREFIX, bench->is_quick ? 50000 : 1000000, 64);
+	fsdp_close(client);
+	memory = memory_make(process_rss(process_child(daemon.pid)));
+	for (int i = 0; i < N_RUNS; i++) {
+		samples_add(&pairs.floor, read_once(bench, &memory));
+		samples_add(&pairs.ours, restart_once(&daemon));
+		pairs_close(&pairs);
+		/* the supervisor counts deaths within a time */
+		sleep_us(4000000);
+	}
+	pairs_result(&pairs, 1, ret);
+	pairs_deinit(&pairs);
+	close(memory.fd);
+	daemon_stop(&daemon);
+}
+
 /* --- memory that comes and goes ------------------------------------------ */
 
 #define CHURN_SIZE  65536
 #define CHURN_WARM  20000
-#define CHURN_S     60
+#define CHURN_S     600
 #define CHURN_LIMIT 1 /* MiB */
 
 static void churn(struct fsdp_client *client)
@@ -226,6 +324,7 @@ void alloc_churn_growth(const struct bench *bench, struct result *ret)
 	struct daemon daemon;
 	double mib;
 
+	alarm(2 * CHURN_S); /* other rows take less */
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
 	client = client_open(daemon.socket);
 	for (int i = 0; i < CHURN_WARM; i++)

@@ -1,15 +1,19 @@
 /*
- * Row publish_to_waiter: the time from the call of fsdp_publish() until a
- * process that slept in fsdp_get() for that name has the tensor. The floor is
- * the same relay without a broker: publisher, server and waiter, each asleep in
- * a receive. In both, the waiter reports that it is about to wait, and has
- * SETTLE_US to fall asleep.
+ * Rows publish_to_waiter and publish_to_waiter_one_wake: the time from the call
+ * of fsdp_publish() until a process that slept in fsdp_get() for that name has
+ * the tensor. The floor of the first is the same relay without a broker:
+ * publisher, server and waiter, each asleep in a receive. That of the second is
+ * channel_one_way's: a message on a socket, which wakes the waiter alone. The
+ * waiter always reports that it is about to wait, and has SETTLE_US to fall
+ * asleep.
  */
 #include "bench.h"
 #include "child.h"
 #include "daemon.h"
 #include "floor.h"
 #include "fsdp.h"
+#include <sys/socket.h>
+#include <unistd.h>
 
 #define BLOCK     32
 #define SETTLE_US 300
@@ -18,7 +22,14 @@ struct waiting {
 	const char *socket; /* ours */
 	int floor_fd;       /* floor */
 	size_t n;
-	uint32_t request_size;
+	uint32_t request_size; /* floor; 0: it has no server */
+};
+
+/* How the floor's publisher reaches the waiter. */
+struct relay {
+	struct floor floor; /* without a server its sockets are one pair */
+	struct floor_sizes publish, get;
+	bool has_server;
 };
 
 static void wait_ours(int sock_fd, void *data)
@@ -49,7 +60,8 @@ static void wait_floor(int sock_fd, void *data)
 
 	for (size_t i = 0; i < waiting->n; i++) {
 		message_send(sock_fd, &t, sizeof(t));
-		floor_park(waiting->floor_fd, waiting->request_size);
+		if (waiting->request_size)
+			floor_park(waiting->floor_fd, waiting->request_size);
 		floor_wait(waiting->floor_fd);
 		t = now_ns();
 		message_send(sock_fd, &t, sizeof(t));
@@ -97,8 +109,16 @@ static void ours_block(struct fsdp_client *client, size_t first,
 	}
 }
 
-static void floor_block(const struct floor *floor, struct floor_sizes publish,
-			uint32_t get_reply_size, const struct child *waiter,
+static void floor_publish(const struct relay *relay)
+{
+	if (relay->has_server)
+		floor_call_and_forward(relay->floor.socks[0], relay->publish,
+				       relay->get.reply);
+	else
+		message_send(relay->floor.socks[0], "p", 1);
+}
+
+static void floor_block(const struct relay *relay, const struct child *waiter,
 			struct samples *samples)
 {
 	uint64_t start;
@@ -106,8 +126,7 @@ static void floor_block(const struct floor *floor, struct floor_sizes publish,
 	for (size_t i = 0; i < BLOCK; i++) {
 		await_settled(waiter);
 		start = now_ns();
-		floor_call_and_forward(floor->socks[0], publish,
-				       get_reply_size);
+		floor_publish(relay);
 		samples_add(samples, await_awake(waiter, start));
 	}
 }
@@ -127,40 +146,83 @@ static struct floor_sizes weigh_publish(struct fsdp_client *client)
 	return sizes;
 }
 
-void publish_to_waiter(const struct bench *bench, struct result *ret)
+static void relay_open(struct relay *relay, const struct bench *bench)
+{
+	if (relay->has_server)
+		floor_start(&relay->floor, bench);
+	else
+		sys(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, relay->floor.socks),
+		    "make a socket");
+}
+
+static void relay_close(struct relay *relay)
+{
+	if (relay->has_server) {
+		floor_stop(&relay->floor);
+		return;
+	}
+	for (int i = 0; i < 2; i++)
+		close(relay->floor.socks[i]);
+}
+
+static void run_pairs(const struct bench *bench, const struct relay *relay,
+		      struct fsdp_client *client, const struct child *ours,
+		      const struct child *theirs, struct result *ret)
 {
 	struct pairs pairs = PAIRS_NULL;
-	struct floor_sizes publish, get;
-	struct child ours, theirs;
-	struct fsdp_client *client;
-	struct waiting waiting;
-	struct daemon daemon;
-	struct floor floor;
 
-	floor_start(&floor, bench);
-	daemon_start(&daemon, bench, &(struct daemon_options){0});
-	client = client_open(daemon.socket);
-	get = floor_weigh_get(daemon.socket);
-	publish = weigh_publish(client);
-	waiting = (struct waiting){.socket = daemon.socket,
-				   .floor_fd = floor.socks[1],
-				   .n = (bench->n_pairs + 1) * BLOCK,
-				   .request_size = get.request};
-	child_start(&ours, bench->second_cpu, wait_ours, &waiting);
-	child_start(&theirs, bench->second_cpu, wait_floor, &waiting);
 	for (unsigned i = 0; i <= bench->n_pairs; i++) {
-		floor_block(&floor, publish, get.reply, &theirs, &pairs.floor);
-		ours_block(client, i * BLOCK, &ours, &pairs.ours);
+		floor_block(relay, theirs, &pairs.floor);
+		ours_block(client, i * BLOCK, ours, &pairs.ours);
 		if (i == 0)
 			pairs_deinit(&pairs); /* the first only warms up */
 		else
 			pairs_close(&pairs);
 	}
-	child_wait(&ours);
-	child_wait(&theirs);
 	pairs_result(&pairs, 1000, ret);
 	pairs_deinit(&pairs);
+}
+
+static void run(const struct bench *bench, struct relay *relay, int floor_cpu,
+		struct result *ret)
+{
+	struct child ours, theirs;
+	struct fsdp_client *client;
+	struct waiting waiting;
+	struct daemon daemon;
+
+	relay_open(relay, bench);
+	daemon_start(&daemon, bench, &(struct daemon_options){0});
+	client = client_open(daemon.socket);
+	if (relay->has_server) {
+		relay->get = floor_weigh_get(daemon.socket);
+		relay->publish = weigh_publish(client);
+	}
+	waiting = (struct waiting){.socket = daemon.socket,
+				   .floor_fd = relay->floor.socks[1],
+				   .n = (bench->n_pairs + 1) * BLOCK,
+				   .request_size = relay->get.request};
+	child_start(&ours, bench->second_cpu, wait_ours, &waiting);
+	child_start(&theirs, floor_cpu, wait_floor, &waiting);
+	run_pairs(bench, relay, client, &ours, &theirs, ret);
+	child_wait(&ours);
+	child_wait(&theirs);
 	fsdp_close(client);
 	daemon_stop(&daemon);
-	floor_stop(&floor);
+	relay_close(relay);
+}
+
+void publish_to_waiter(const struct bench *bench, struct result *ret)
+{
+	struct relay relay = {.has_server = true};
+
+	run(bench, &relay, bench->second_cpu, ret);
+}
+
+/* The floor's waiter is where the consumer of channel_one_way is. */
+void publish_to_waiter_one_wake(const struct bench *bench, struct result *ret)
+{
+	struct relay relay = {.has_server = false};
+
+	run(bench, &relay, bench->server_cpu, ret);
 }
