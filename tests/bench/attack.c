@@ -31,6 +31,12 @@ static const char *own_prefix(const struct attacker *attacker, const char *what,
 	return ret;
 }
 
+/* Returns how many to make of so many: few in a rehearsal. */
+static size_t scaled(const struct attacker *attacker, size_t n)
+{
+	return attacker->is_rehearsal ? n / 128 : n;
+}
+
 /* --- seal: a bundle is committed while a pipe holds one of its pages ----- */
 
 static void splice_page(void *page, int write_fd)
@@ -41,7 +47,7 @@ static void splice_page(void *page, int write_fd)
 		die("vmsplice: %m");
 }
 
-static void strike_seal(struct attacker *attacker)
+static int strike_seal(struct attacker *attacker)
 {
 	struct fsdp_bundle_options options = {.access.gid = FSDP_GID_DEFAULT,
 					      .size_hint = 4096,
@@ -51,25 +57,29 @@ static void strike_seal(struct attacker *attacker)
 	const char *name = text;
 	struct fsdp_bundle *bundle;
 	struct fsdp_tensor *tensor;
-	int ends[2];
+	int ends[2], r;
 
 	own_prefix(attacker, "seal", prefix);
 	snprintf(text, sizeof(text), "%sx", prefix);
-	if (fsdp_bundle_begin(attacker->client, prefix, &options, &bundle) < 0)
-		return;
-	if (fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor) < 0) {
+	r = fsdp_bundle_begin(attacker->client, prefix, &options, &bundle);
+	if (r < 0)
+		return r;
+	r = fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor);
+	if (r < 0) {
 		fsdp_bundle_abort(bundle);
-		return;
+		return r;
 	}
 	sys(pipe2(ends, O_CLOEXEC), "pipe2");
 	memset(fsdp_data_mut(tensor), 1, 4096);
 	splice_page(fsdp_data_mut(tensor), ends[1]);
+	/* The broker looks for the pipe before it refuses. */
 	if (fsdp_bundle_commit(bundle, NULL) < 0)
 		fsdp_bundle_abort(bundle);
 	sys((int)read(ends[0], page, sizeof(page)), "read");
 	close(ends[0]);
 	close(ends[1]);
 	fsdp_free(tensor);
+	return 0;
 }
 
 /* --- evict: over quota, behind a table that was full once ---------------- */
@@ -98,8 +108,10 @@ static void remove_many(struct fsdp_client *client, const char *prefix,
 
 static void prepare_evict(struct attacker *attacker)
 {
-	publish_many(attacker->client, "evict-once", N_SLOTS_ONCE, 16);
-	remove_many(attacker->client, "evict-once", N_SLOTS_ONCE);
+	size_t n = scaled(attacker, N_SLOTS_ONCE);
+
+	publish_many(attacker->client, "evict-once", n, 16);
+	remove_many(attacker->client, "evict-once", n);
 }
 
 /* An evictable tensor that is held cannot be evicted, but the broker looks at
@@ -118,13 +130,15 @@ static void arm_evict(struct attacker *attacker)
 	must(fsdp_publish(attacker->client, &publication, 1), "publish");
 }
 
-static void strike_evict(struct attacker *attacker)
+static int strike_evict(struct attacker *attacker)
 {
 	struct fsdp_spec spec = bytes(127u << 20);
 	struct fsdp_tensor *tensor;
+	int r = fsdp_alloc(attacker->client, &spec, 1, NULL, 0, &tensor);
 
-	if (fsdp_alloc(attacker->client, &spec, 1, NULL, 0, &tensor) == 0)
+	if (r == 0)
 		fsdp_free(tensor);
+	return r;
 }
 
 /* --- close: descriptors whose last close is slow ------------------------- */
@@ -199,22 +213,24 @@ static int nest(int fd)
 
 /*
  * Make the broker close the last reference of `fd`: before hello, or after it
- * if the kernel delivers no descriptor earlier. Consumes `fd`.
+ * if the kernel delivers no descriptor earlier. Consumes `fd`. Returns a
+ * negative number if it cannot be sent.
  */
-static void give(struct attacker *attacker, int fd)
+static int give(struct attacker *attacker, int fd)
 {
 	int sock_fd = connect_bare(attacker->socket);
 	struct fsdp_client *client = NULL;
 	struct fsdp_connect_options options = {.path = attacker->socket,
 					       .reconnect_ms = 1};
+	int r = sock_fd < 0 ? -1 : send_fd(sock_fd, fd);
 
-	if (sock_fd >= 0 && send_fd(sock_fd, fd) < 0 &&
-	    fsdp_connect(&options, &client) == 0)
-		(void)send_fd(find_socket(attacker->socket), fd);
+	if (sock_fd >= 0 && r < 0 && fsdp_connect(&options, &client) == 0)
+		r = send_fd(find_socket(attacker->socket), fd);
 	close(fd);
 	if (sock_fd >= 0)
 		close(sock_fd);
 	fsdp_close(client);
+	return r;
 }
 
 #define MEMFD_SIZE (128l << 20)
@@ -246,7 +262,7 @@ static void arm_memfd(struct attacker *attacker)
  * So the attackers wait while there are memory files of MEMFDS_MAX, or of a
  * quarter of the memory that was free; each of them may exceed that by one
  * file. */
-static void strike_memfd(struct attacker *attacker)
+static int strike_memfd(struct attacker *attacker)
 {
 	uint64_t unused;
 	int fd;
@@ -256,7 +272,7 @@ static void strike_memfd(struct attacker *attacker)
 	fd = sys(memfd_create("fsdp-bench", MFD_CLOEXEC), "memfd_create");
 
 	sys(fallocate(fd, 0, 0, MEMFD_SIZE), "fallocate");
-	give(attacker, nest(fd));
+	return give(attacker, nest(fd));
 }
 
 /* Make a connection over loopback with more data to send than its peer reads.
@@ -288,18 +304,19 @@ static int make_lingering(int *ret_peer)
 	return fd;
 }
 
-static void strike_linger(struct attacker *attacker)
+static int strike_linger(struct attacker *attacker)
 {
 	static int peers[64];
 	static unsigned n;
 	int peer, fd = make_lingering(&peer);
+	int r = give(attacker, nest(fd));
 
-	give(attacker, nest(fd));
 	/* The peer stays open without reading, so the data cannot be
 	 * delivered. */
 	if (n >= 64)
 		close(peers[n % 64]);
 	peers[n++ % 64] = peer;
+	return r;
 }
 
 /* --- bundles of 131,072 -------------------------------------------------- */
@@ -308,7 +325,8 @@ static void strike_linger(struct attacker *attacker)
 #define BUNDLE_CONFIG                                                          \
 	"[quota]\nquota_slots = 1048576\nquota_grants = 16777216\n"
 
-static int alloc_members(struct fsdp_bundle *bundle, const char *prefix)
+static int alloc_members(struct fsdp_bundle *bundle, const char *prefix,
+			 size_t n)
 {
 	static struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
 	static char texts[FSDP_MAX_BATCH][NAME_SIZE];
@@ -316,7 +334,7 @@ static int alloc_members(struct fsdp_bundle *bundle, const char *prefix)
 	const char *names[FSDP_MAX_BATCH];
 	int r;
 
-	for (size_t i = 0; i < N_MEMBERS; i += FSDP_MAX_BATCH) {
+	for (size_t i = 0; i < n; i += FSDP_MAX_BATCH) {
 		for (size_t j = 0; j < FSDP_MAX_BATCH; j++) {
 			snprintf(texts[j], NAME_SIZE, "%.40s%zu", prefix,
 				 i + j);
@@ -343,7 +361,7 @@ static int make_bundle(struct attacker *attacker, const char *prefix)
 
 	if (r < 0)
 		return r;
-	r = alloc_members(bundle, prefix);
+	r = alloc_members(bundle, prefix, scaled(attacker, N_MEMBERS));
 	if (r == 0)
 		r = fsdp_bundle_commit(bundle, NULL);
 	if (r < 0)
@@ -356,35 +374,39 @@ static void prepare_bundle(struct attacker *attacker)
 	must(make_bundle(attacker, "big/"), "make a bundle");
 }
 
-static void strike_bundle_get(struct attacker *attacker)
+static int strike_bundle_get(struct attacker *attacker)
 {
 	struct fsdp_tensor **tensors;
 	size_t n;
+	int r = fsdp_bundle_get(attacker->client, "big/", NULL, &tensors, &n);
 
-	if (fsdp_bundle_get(attacker->client, "big/", NULL, &tensors, &n) < 0)
-		return;
+	if (r < 0)
+		return r;
 	for (size_t i = 0; i < n; i++)
 		fsdp_free(tensors[i]);
 	free(tensors);
+	return 0;
 }
 
 /* A session that never got the bundle is granted all of it each time. */
-static void strike_bundle_first_get(struct attacker *attacker)
+static int strike_bundle_first_get(struct attacker *attacker)
 {
 	struct attacker fresh = *attacker;
 	struct fsdp_connect_options options = {.path = attacker->socket};
+	int r = fsdp_connect(&options, &fresh.client);
 
-	if (fsdp_connect(&options, &fresh.client) < 0)
-		return;
-	strike_bundle_get(&fresh);
+	if (r < 0)
+		return r;
+	r = strike_bundle_get(&fresh);
 	fsdp_close(fresh.client);
+	return r;
 }
 
-static void strike_bundle_commit(struct attacker *attacker)
+static int strike_bundle_commit(struct attacker *attacker)
 {
 	char prefix[NAME_SIZE];
 
-	make_bundle(attacker, own_prefix(attacker, "commit", prefix));
+	return make_bundle(attacker, own_prefix(attacker, "commit", prefix));
 }
 
 /* --- deadlines: 250,000 names that end at once --------------------------- */
@@ -394,23 +416,28 @@ static void strike_bundle_commit(struct attacker *attacker)
 #define PERIOD_NS        8000000000ull
 
 /* All attackers choose the same deadline: the next multiple of the period. */
-static void strike_deadlines(struct attacker *attacker)
+static int strike_deadlines(struct attacker *attacker)
 {
-	uint64_t due = (now_ns() / PERIOD_NS + 1) * PERIOD_NS;
+	uint64_t period = attacker->is_rehearsal ? PERIOD_NS / 8 : PERIOD_NS;
+	uint64_t due = (now_ns() / period + 1) * period;
 	struct fsdp_spec specs[FSDP_MAX_BATCH];
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
 	struct fsdp_publication publications[FSDP_MAX_BATCH];
 	char texts[FSDP_MAX_BATCH][NAME_SIZE], prefix[NAME_SIZE];
+	size_t n = scaled(attacker, N_DEADLINES) / N_ATTACKERS;
+	int r = 0;
 
 	snprintf(prefix, sizeof(prefix), "due-%u", attacker->index);
 	for (size_t i = 0; i < FSDP_MAX_BATCH; i++)
 		specs[i] = bytes(16);
-	for (size_t i = 0; i < N_DEADLINES / N_ATTACKERS; i += FSDP_MAX_BATCH) {
+	for (size_t i = 0; i < n; i += FSDP_MAX_BATCH) {
 		uint64_t now = now_ns();
 
-		if (now >= due ||
-		    fsdp_alloc(attacker->client, specs, FSDP_MAX_BATCH, NULL, 0,
-			       tensors) < 0)
+		if (now >= due)
+			break;
+		r = fsdp_alloc(attacker->client, specs, FSDP_MAX_BATCH, NULL, 0,
+			       tensors);
+		if (r < 0)
 			break;
 		for (size_t j = 0; j < FSDP_MAX_BATCH; j++) {
 			name_format(texts[j], prefix, i + j);
@@ -420,19 +447,20 @@ static void strike_deadlines(struct attacker *attacker)
 				.flags = FSDP_REPLACE,
 				.ttl_ms = (due - now) / 1000000 + 1};
 		}
-		(void)fsdp_publish(attacker->client, publications,
-				   FSDP_MAX_BATCH);
+		r = fsdp_publish(attacker->client, publications,
+				 FSDP_MAX_BATCH);
 		for (size_t j = 0; j < FSDP_MAX_BATCH; j++)
 			fsdp_free(tensors[j]);
 	}
 	while (now_ns() < due)
 		sleep_us((unsigned)((due - now_ns()) / 1000 + 1));
+	return r;
 }
 
 /* --- keeper: the process that keeps the descriptors does not read -------- */
 
 /* Each bundle has a chunk, and thus a descriptor, of its own. */
-static void strike_keeper(struct attacker *attacker)
+static int strike_keeper(struct attacker *attacker)
 {
 	struct fsdp_bundle_options options = {.access.gid = FSDP_GID_DEFAULT,
 					      .size_hint = 1 << 20,
@@ -442,14 +470,18 @@ static void strike_keeper(struct attacker *attacker)
 	const char *name = text;
 	struct fsdp_bundle *bundle;
 	struct fsdp_tensor *tensor;
+	int r;
 
 	own_prefix(attacker, "keeper", prefix);
 	snprintf(text, sizeof(text), "%sx", prefix);
-	if (fsdp_bundle_begin(attacker->client, prefix, &options, &bundle) < 0)
-		return;
-	if (fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor) == 0)
+	r = fsdp_bundle_begin(attacker->client, prefix, &options, &bundle);
+	if (r < 0)
+		return r;
+	r = fsdp_bundle_alloc(bundle, &name, &spec, 1, &tensor);
+	if (r == 0)
 		fsdp_free(tensor);
 	fsdp_bundle_abort(bundle);
+	return r;
 }
 
 const struct attack attacks[] = {
@@ -487,6 +519,7 @@ const struct attack attacks[] = {
 	 .what = "250,000 names that end at the same time",
 	 .config = DEADLINES_CONFIG,
 	 .min_seconds = 18,
+	 .mortal = "due-",
 	 .strike = strike_deadlines},
 	{.name = "keeper",
 	 .what = "make chunks while what keeps descriptors is stopped",

@@ -180,4 +180,4 @@ row_fn load_1gib;
 row_fn plan_65536, meter_request_ns, sandbox_ping;
 
 /* These are not rows but tables of their own, which they print. */
-row_fn collectives, gpu, hostile;
+row_fn collectives, gpu, hostile, rehearsal;

@@ -1,7 +1,8 @@
 /*
  * fsdp-bench hostile: how long an innocent client's ping takes while eight
  * processes of another user attack the broker, beside the time in the same run
- * while eight processes only compute.
+ * while eight processes only compute. The two alternate, since even the calm
+ * times swing on a busy machine, and the pings of all pairs are pooled.
  *
  * The bystander pings, waits for a millisecond, and pings again. A ping that
  * took longer than that counts as all the pings that it prevented, each later
@@ -17,6 +18,7 @@
 #include "hostile.h"
 #include "child.h"
 #include "fsdp.h"
+#include "fsdp_inspect.h"
 #include <grp.h>
 #include <math.h>
 #include <signal.h>
@@ -30,12 +32,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define SECOND_NS       1000000000ull
 #define ATTACKER_UID    61001
+#define N_PAIRS         4
 #define PAUSE_NS        1000000
 #define WORST_BEYOND_US 20000
 #define P99_BUDGET      2
 /* The bench does not wait longer than this for a ping. */
-#define PATIENCE_NS 30000000000ull
+#define PATIENCE_NS (30 * SECOND_NS)
 
 /* --- the bystander ------------------------------------------------------- */
 
@@ -129,6 +133,7 @@ struct turn {
 	const struct attack *attack; /* NULL if it only computes */
 	const char *socket;
 	unsigned index;
+	bool is_rehearsal;
 };
 
 static void be_another_user(void)
@@ -153,7 +158,8 @@ static struct attacker open_attacker(const struct turn *turn)
 	return (struct attacker){.bench = turn->bench,
 				 .socket = turn->socket,
 				 .client = client_open(turn->socket),
-				 .index = turn->index};
+				 .index = turn->index,
+				 .is_rehearsal = turn->is_rehearsal};
 }
 
 static void be_attacker(int sock_fd, void *data)
@@ -171,7 +177,21 @@ static void be_attacker(int sock_fd, void *data)
 		turn->attack->arm(&attacker);
 	message_send(sock_fd, "r", 1);
 	for (;;)
-		turn->attack->strike(&attacker);
+		(void)turn->attack->strike(&attacker);
+}
+
+static void be_rehearser(int sock_fd, void *data)
+{
+	const struct turn *turn = data;
+	struct attacker attacker = open_attacker(turn);
+
+	(void)sock_fd;
+	if (turn->attack->arm)
+		turn->attack->arm(&attacker);
+	if (turn->attack->strike(&attacker) < 0)
+		die("%s: it cannot strike: %s", turn->attack->name,
+		    fsdp_error());
+	fsdp_close(attacker.client);
 }
 
 static void be_preparer(int sock_fd, void *data)
@@ -213,7 +233,7 @@ struct battle {
 	struct daemon daemon;
 	struct child keeper;
 	struct diary *diary;
-	uint64_t duration_ns;
+	bool is_rehearsal;
 };
 
 static void await_ready(const struct child *child)
@@ -230,17 +250,30 @@ static void set_deaf(const struct battle *battle, const struct attack *attack,
 		kill(battle->keeper.pid, signal);
 }
 
-/* Measures the bystander's pings beside eight attackers, or beside as many
+/* Returns how long one half of a pair takes. An attack that only shows after a
+ * while has all of that time in each pair. */
+static uint64_t duration_ns(const struct battle *battle, bool is_attacked)
+{
+	unsigned shortest = battle->attack->min_seconds;
+	unsigned seconds = battle->bench->is_quick ? 4 : 10;
+
+	if (shortest && is_attacked)
+		return shortest * SECOND_NS;
+	return (shortest > seconds ? shortest : seconds) * SECOND_NS / N_PAIRS;
+}
+
+/* Adds the bystander's pings beside eight attackers, or beside as many
  * processes that only compute. */
 static void measure(struct battle *battle, const struct attack *attack,
 		    struct samples *samples)
 {
 	struct turn turns[N_ATTACKERS];
 	struct child children[N_ATTACKERS], child;
-	struct bystander bystander = {.bench = battle->bench,
-				      .socket = battle->daemon.socket,
-				      .diary = battle->diary,
-				      .duration_ns = battle->duration_ns};
+	struct bystander bystander = {
+		.bench = battle->bench,
+		.socket = battle->daemon.socket,
+		.diary = battle->diary,
+		.duration_ns = duration_ns(battle, attack != NULL)};
 	int cpu = battle->bench->client_cpu;
 
 	memset(battle->diary, 0, sizeof(*battle->diary));
@@ -257,7 +290,7 @@ static void measure(struct battle *battle, const struct attack *attack,
 		await_ready(&children[i]);
 	set_deaf(battle, attack, SIGSTOP);
 	message_send(child.sock_fd, "g", 1);
-	bystander_end(&child, battle->diary, battle->duration_ns, samples);
+	bystander_end(&child, battle->diary, bystander.duration_ns, samples);
 	for (unsigned i = 0; i < N_ATTACKERS; i++)
 		child_kill(&children[i]);
 	set_deaf(battle, attack, SIGCONT);
@@ -266,17 +299,12 @@ static void measure(struct battle *battle, const struct attack *attack,
 static void battle_begin(struct battle *battle, const struct bench *bench,
 			 const struct attack *attack)
 {
-	unsigned seconds = bench->is_quick ? 4 : 10;
 	struct daemon_options options = {.config = attack->config,
 					 .is_unpinned = true,
 					 .is_service = true};
 	char notify[160];
 
-	if (attack->min_seconds > seconds)
-		seconds = attack->min_seconds;
-	*battle = (struct battle){.bench = bench,
-				  .attack = attack,
-				  .duration_ns = seconds * 1000000000ull};
+	*battle = (struct battle){.bench = bench, .attack = attack};
 	battle->diary =
 		mmap(NULL, sizeof(*battle->diary), PROT_READ | PROT_WRITE,
 		     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -299,13 +327,49 @@ static void battle_prepare(struct battle *battle)
 	struct turn turn = {.bench = battle->bench,
 			    .attack = battle->attack,
 			    .socket = battle->daemon.socket,
-			    .index = N_ATTACKERS};
+			    .index = N_ATTACKERS,
+			    .is_rehearsal = battle->is_rehearsal};
 	struct child child;
 
 	if (!battle->attack->prepare)
 		return;
 	child_start(&child, battle->bench->client_cpu, be_preparer, &turn);
 	child_wait(&child);
+}
+
+static int find_other(const struct fsdp_peer *peer, void *data)
+{
+	(void)data;
+	return peer->pid != (uint32_t)getpid();
+}
+
+static int find_any(const struct fsdp_entry *entry, void *data)
+{
+	(void)entry;
+	(void)data;
+	return 1;
+}
+
+/* Has the broker nothing left of other processes' sessions, and of names that
+ * end by themselves? */
+static bool is_settled(const struct battle *battle, struct fsdp_client *client)
+{
+	const char *mortal = battle->attack->mortal;
+
+	return fsdp_clients(client, find_other, NULL) == 0 &&
+	       (!mortal || fsdp_list(client, mortal, find_any, NULL) == 0);
+}
+
+/* Wait until the broker does nothing more for attackers that are gone, unless
+ * it hangs. */
+static void battle_settle(const struct battle *battle)
+{
+	struct fsdp_client *client = client_open(battle->daemon.socket);
+	uint64_t end = now_ns() + PATIENCE_NS;
+
+	while (!is_settled(battle, client) && now_ns() < end)
+		sleep_us(10000);
+	fsdp_close(client);
 }
 
 /* SIGKILL also ends a broker that hangs. */
@@ -423,8 +487,11 @@ static void run(const struct bench *bench, const struct attack *attack)
 
 	battle_begin(&battle, bench, attack);
 	battle_prepare(&battle);
-	measure(&battle, NULL, &calm);
-	measure(&battle, attack, &attacked);
+	for (int i = 0; i < N_PAIRS; i++) {
+		battle_settle(&battle);
+		measure(&battle, NULL, &calm);
+		measure(&battle, attack, &attacked);
+	}
 	judge(&calm, &attacked, &verdict);
 	verdict.longest_loop_ms = longest_loop_ms(&battle);
 	battle_end(&battle);
@@ -432,6 +499,28 @@ static void run(const struct bench *bench, const struct attack *attack)
 	fflush(stdout);
 	samples_deinit(&calm);
 	samples_deinit(&attacked);
+}
+
+/* One attacker strikes once, and the broker still replies. */
+static void rehearse(const struct bench *bench, const struct attack *attack)
+{
+	struct turn turn = {
+		.bench = bench, .attack = attack, .is_rehearsal = true};
+	struct battle battle;
+	struct child child;
+
+	battle_begin(&battle, bench, attack);
+	battle.is_rehearsal = true;
+	battle_prepare(&battle);
+	turn.socket = battle.daemon.socket;
+	set_deaf(&battle, attack, SIGSTOP);
+	child_start(&child, bench->client_cpu, be_rehearser, &turn);
+	child_wait(&child);
+	set_deaf(&battle, attack, SIGCONT);
+	battle_settle(&battle);
+	battle_end(&battle);
+	printf("%s\n", attack->name);
+	fflush(stdout);
 }
 
 static bool is_among(const char *name, char **names)
@@ -464,6 +553,21 @@ static const char head[] =
 	"%-17s %26s  %26s  %6s %8s %8s\n"
 	"%-17s %8s %8s %8s  %8s %8s %8s\n";
 
+static void run_each(const struct bench *bench,
+		     void (*fn)(const struct bench *bench,
+				const struct attack *attack))
+{
+	for (size_t i = 0; i < n_attacks; i++)
+		if (!*bench->parts || is_among(attacks[i].name, bench->parts))
+			fn(bench, &attacks[i]);
+}
+
+void rehearsal(const struct bench *bench, struct result *ret)
+{
+	run_each(bench, rehearse);
+	*ret = (struct result){0};
+}
+
 void hostile(const struct bench *bench, struct result *ret)
 {
 	if (!bench->is_json)
@@ -473,8 +577,6 @@ void hostile(const struct bench *bench, struct result *ret)
 		       "attacked", "p99", "worst", "loop", "attack", "median",
 		       "p99", "worst", "median", "p99", "worst");
 	fflush(stdout);
-	for (size_t i = 0; i < n_attacks; i++)
-		if (!*bench->parts || is_among(attacks[i].name, bench->parts))
-			run(bench, &attacks[i]);
+	run_each(bench, run);
 	*ret = (struct result){0};
 }

@@ -15,6 +15,7 @@ struct attacker {
 	const char *socket; /* of the broker */
 	struct fsdp_client *client;
 	unsigned index;
+	bool is_rehearsal; /* make everything small */
 };
 
 struct attack {
@@ -27,10 +28,13 @@ struct attack {
 	/* Prepares each attacker, before the bystander is measured. May be
 	 * NULL. */
 	void (*arm)(struct attacker *attacker);
-	/* Attacks once, and is called again and again. It returns whatever the
-	 * broker replies. */
-	void (*strike)(struct attacker *attacker);
+	/* Attacks once, and is called again and again. Returns a negative
+	 * number if it could not, because the broker refused what leads to
+	 * it. */
+	int (*strike)(struct attacker *attacker);
 	unsigned min_seconds; /* the shortest run that shows it */
+	/* Names that begin so end by themselves after the attack; or NULL. */
+	const char *mortal;
 	/* The process that keeps the broker's descriptors is stopped, too. */
 	bool has_deaf_keeper;
 };

@@ -1,6 +1,7 @@
 #!/bin/bash
-# The table of attacks gives three rows for each attack that was asked for, and
-# refuses what is no attack. Its figures are not looked at.
+# Each attack works in a rehearsal. The table of attacks gives three rows for
+# each that was asked for, and refuses what is no attack. Its figures are not
+# looked at.
 #
 #   hostile.sh FSDP_BENCH
 set -u
@@ -18,6 +19,11 @@ fail()
 	cat "$dir"/out "$dir"/err
 	exit 1
 }
+
+"$bench" rehearsal >"$dir/out" 2>"$dir/err" || fail "exit status $?"
+[ "$(tr '\n' ' ' <"$dir/out")" = "seal evict close_memfd close_linger \
+bundle_get bundle_first_get bundle_commit deadlines keeper " ] ||
+	fail "not each attack was rehearsed"
 
 "$bench" hostile --quick --json seal >"$dir/out" 2>"$dir/err" ||
 	fail "exit status $?"

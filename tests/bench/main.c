@@ -182,6 +182,8 @@ static const struct row tables[] = {
 	{"gpu", "us", INFINITY, gpu, "tensors and collectives on devices"},
 	{"hostile", "us", INFINITY, hostile,
 	 "an innocent client's ping while others attack the broker"},
+	{"rehearsal", "us", INFINITY, rehearsal,
+	 "each of these attacks once, small and not measured"},
 };
 #define N_TABLES  (sizeof(tables) / sizeof(*tables))
 #define NO_DEVICE 77 /* exit status */
@@ -191,6 +193,7 @@ static const char usage[] =
 	"       fsdp-bench collectives [--quick] [--json]\n"
 	"       fsdp-bench gpu [--quick] [--json] [SECTION...]\n"
 	"       fsdp-bench hostile [--quick] [--json] [ATTACK...]\n"
+	"       fsdp-bench rehearsal [ATTACK...]\n"
 	"\n"
 	"Measures what fsdpd promises, next to what the bare machine needs.\n"
 	"\n"
@@ -213,6 +216,7 @@ static const char usage[] =
 	"broker. Attacks: seal, evict, close_memfd, close_linger, bundle_get,\n"
 	"bundle_first_get, bundle_commit, deadlines, keeper; without a name: "
 	"all.\n"
+	"A rehearsal makes each once, small, and measures nothing.\n"
 	"\n"
 	"fsdpd is taken from the directory of fsdp-bench, else from PATH.\n";
 
@@ -431,7 +435,7 @@ static bool has_devices(const struct bench *bench)
 
 static const char *find_unknown(const struct row *table, char **names)
 {
-	if (table->run == hostile)
+	if (table->run == hostile || table->run == rehearsal)
 		return hostile_find_unknown(names);
 	if (table->run == gpu)
 		return gpu_find_unknown(names);
