@@ -231,6 +231,16 @@ class Channel:
         """capacity, credits, mode, and how many are queued, producers, consumers."""
         return self._port.info()
 
+    def resize(self, credits, timeout=None):
+        """Give the channel this many buffers, 1 to 64, while it is used.
+
+        The call waits up to `timeout` seconds for memory. If there is too
+        little, it raises fsdp.NoRoom and the number stays as it was. Buffers
+        beyond a smaller number leave when they are free, and nothing that was
+        put is lost.
+        """
+        self._port.resize(credits, timeout)
+
     @property
     def closed(self):
         """Whether close() was called."""

@@ -494,6 +494,31 @@ static PyObject *port_end(PyObject *self, PyObject *none)
 	return r < 0 ? NULL : Py_NewRef(Py_None);
 }
 
+static PyObject *port_resize(PyObject *self, PyObject *args)
+{
+	struct stream *stream;
+	struct call call;
+	PyObject *timeout;
+	int32_t timeout_ms;
+	unsigned int n;
+	int r = -1;
+
+	if (!PyArg_ParseTuple(args, "IO", &n, &timeout) ||
+	    options_parse_time(timeout, &timeout_ms) < 0)
+		return NULL;
+	stream = port_use(self);
+	if (!stream)
+		return NULL;
+	if (call_begin(&call) == 0) {
+		r = fsdp_channel_resize(stream->channel, n, timeout_ms);
+		call_end(&call);
+		if (r < 0)
+			errors_raise(r);
+	}
+	stream_drop(stream);
+	return r < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *port_fileno(PyObject *self, PyObject *none)
 {
 	struct stream *stream = port_use(self);
@@ -619,6 +644,7 @@ static PyMethodDef port_methods[] = {
 	{"fileno", port_fileno, METH_NOARGS, NULL},
 	{"end", port_end, METH_NOARGS, NULL},
 	{"info", port_info, METH_NOARGS, NULL},
+	{"resize", port_resize, METH_VARARGS, NULL},
 	{"close", port_close, METH_NOARGS, NULL},
 	{NULL, NULL, 0, NULL},
 };

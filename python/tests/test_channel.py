@@ -115,6 +115,26 @@ def test_an_item_that_is_kept_gives_its_credit_back(pair):
     assert consumer.get(timeout=PATIENCE) == "next"
 
 
+def test_the_number_of_buffers_changes_while_it_is_used(pair):
+    producer, consumer = pair
+    for i in range(4):
+        producer.put(i)
+    consumer.resize(1)
+    producer.resize(6, timeout=PATIENCE)
+    for i in range(4, 6):
+        producer.put(i, timeout=PATIENCE)
+    producer.resize(2)
+    for i in range(6):
+        assert consumer.get(timeout=PATIENCE) == i
+    until(lambda: producer.info()["credits"] == 2, "two buffers")
+    for i in range(2):
+        producer.put(i, timeout=PATIENCE)
+    with pytest.raises(fsdp.Timeout):
+        producer.put(2, timeout=0)
+    with pytest.raises(fsdp.Invalid, match="1 to 64 slots, not 65"):
+        producer.resize(65)
+
+
 def test_it_ends_when_the_producers_end(pair):
     producer, consumer = pair
     for i in range(3):
