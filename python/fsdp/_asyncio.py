@@ -1,4 +1,4 @@
-"""aget() and aput(): they wait on descriptors of libfsdp, without threads.
+"""aget(), abundle() and aput(): they wait on descriptors of libfsdp, without threads.
 
 A connection has one for all pending gets, a channel one for each of its ends.
 """
@@ -8,6 +8,7 @@ import collections
 import contextlib
 import os
 
+from ._bundle import Bundle
 from ._errors import Timeout
 
 
@@ -39,35 +40,46 @@ class _Waits:
     def _look(self):
         for future, pending in list(self._pending.items()):
             try:
-                tensors = pending.end()
+                got = pending.end()
             except Exception as error:
                 result, value = future.set_exception, error
             else:
-                if tensors is None:
+                if got is None:
                     continue
-                result, value = future.set_result, tensors
+                result, value = future.set_result, got
             del self._pending[future]
             if not future.done():
                 result(value)
         self._end_if_idle()
 
 
+async def _end(client, pending):
+    """What pending.end() returns when it is complete."""
+    got = pending.end()
+    if got is not None:
+        return got
+    loop = asyncio.get_running_loop()
+    waits = client._waits.get(loop)
+    if waits is None:
+        waits = client._waits[loop] = _Waits(client, loop)
+    future = waits.add(pending)
+    try:
+        return await future
+    finally:
+        waits.drop(future)
+
+
 async def aget(client, name, options):
     """Client.aget()."""
     names = [name] if isinstance(name, str) else list(name)
-    pending = client._begin(names, **options)
-    tensors = pending.end()
-    if tensors is None:
-        loop = asyncio.get_running_loop()
-        waits = client._waits.get(loop)
-        if waits is None:
-            waits = client._waits[loop] = _Waits(client, loop)
-        future = waits.add(pending)
-        try:
-            tensors = await future
-        finally:
-            waits.drop(future)
+    tensors = await _end(client, client._begin(names, **options))
     return tensors[0] if isinstance(name, str) else tensors
+
+
+async def abundle(client, name, options):
+    """Client.abundle()."""
+    members = await _end(client, client._begin_bundle(name, **options))
+    return Bundle(client, name, *members)
 
 
 # --- channels -----------------------------------------------------------------

@@ -149,6 +149,12 @@ class Client(_fsdp.Client):
         """
         return Bundle(self, name, *self._bundle(name, **options))
 
+    async def abundle(self, name, **options):
+        """bundle() for asyncio: it waits without a thread."""
+        from ._asyncio import abundle
+
+        return await abundle(self, name, options)
+
     # --- channels -------------------------------------------------------------
 
     def channel(

@@ -13,28 +13,6 @@
 /* --- get --------------------------------------------------------------------
  */
 
-struct members {
-	struct fsdp_tensor **tensors;
-	size_t n;
-};
-
-static int get_members(struct link *link, const char *name,
-		       const struct fsdp_get_options *options,
-		       struct members *ret)
-{
-	struct call call;
-	int r;
-
-	if (call_begin(&call) < 0)
-		return -1;
-	r = fsdp_bundle_get(link->client, name, options, &ret->tensors,
-			    &ret->n);
-	call_end(&call);
-	if (r < 0)
-		errors_raise(r);
-	return r < 0 ? -1 : 0;
-}
-
 /* Consumes the hold, also on failure. */
 static int add_member(PyObject *dict, struct link *link, size_t prefix_size,
 		      struct fsdp_tensor *held, uint64_t *ret_version)
@@ -57,48 +35,58 @@ static int add_member(PyObject *dict, struct link *link, size_t prefix_size,
 	return r;
 }
 
-/* Consumes the members. */
-static PyObject *members_dict(struct link *link, const char *name,
-			      struct members *members)
+PyObject *bundle_members(struct link *link, PyObject *name,
+			 struct fsdp_tensor **tensors, size_t n)
 {
+	size_t i, prefix_size = strlen(name_of(name));
 	PyObject *dict = PyDict_New();
 	uint64_t version = 0;
-	size_t i;
 
-	for (i = 0; dict && i < members->n; i++)
-		if (add_member(dict, link, strlen(name), members->tensors[i],
-			       &version) < 0)
+	for (i = 0; dict && i < n; i++)
+		if (add_member(dict, link, prefix_size, tensors[i], &version) <
+		    0)
 			Py_CLEAR(dict);
-	for (; i < members->n; i++)
-		fsdp_free(members->tensors[i]);
-	free(members->tensors);
+	for (; i < n; i++)
+		fsdp_free(tensors[i]);
+	free(tensors);
 	return dict ? Py_BuildValue("(KN)", (unsigned long long)version, dict)
 		    : NULL;
+}
+
+static PyObject *get_members(PyObject *client, PyObject *name,
+			     const struct fsdp_get_options *options)
+{
+	const char *text = name_of(name);
+	struct fsdp_tensor **tensors;
+	PyObject *members;
+	struct link *link;
+	struct call call;
+	size_t n;
+	int r;
+
+	link = text ? client_enter(client, &call) : NULL;
+	if (!link)
+		return NULL;
+	r = fsdp_bundle_get(link->client, text, options, &tensors, &n);
+	call_end(&call);
+	members = r < 0 ? errors_raise(r)
+			: bundle_members(link, name, tensors, n);
+	link_drop(link);
+	return members;
 }
 
 PyObject *bundle_get(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
 		     PyObject *keywords)
 {
 	struct fsdp_get_options options;
-	PyObject *result = NULL;
-	struct members members;
-	struct link *link;
-	const char *name;
 
 	if (n_args != 1) {
 		PyErr_SetString(PyExc_TypeError, "bundle() takes one name");
 		return NULL;
 	}
-	name = name_of(args[0]);
-	if (!name || options_parse(args + 1, keywords, &options) < 0)
+	if (options_parse(args + 1, keywords, &options) < 0)
 		return NULL;
-	link = client_use(self);
-	if (!link)
-		return NULL;
-	if (get_members(link, name, &options, &members) == 0)
-		result = members_dict(link, name, &members);
-	link_drop(link);
-	return result;
+	return get_members(self, args[0], &options);
 }
 
 /* --- is it the newest? ------------------------------------------------------

@@ -237,6 +237,20 @@ static PyObject *client_begin(PyObject *self, PyObject *const *args,
 	return pending_begin(self, args[0], &options);
 }
 
+static PyObject *client_begin_bundle(PyObject *self, PyObject *const *args,
+				     Py_ssize_t n_args, PyObject *keywords)
+{
+	struct fsdp_get_options options;
+
+	if (n_args != 1) {
+		PyErr_SetString(PyExc_TypeError, "abundle() takes one name");
+		return NULL;
+	}
+	if (options_parse(args + 1, keywords, &options) < 0)
+		return NULL;
+	return pending_begin_bundle(self, args[0], &options);
+}
+
 /* --- alloc ------------------------------------------------------------------
  */
 
@@ -408,6 +422,8 @@ static PyMethodDef methods[] = {
 	 "ping()\n--\n\nMake one round trip to the broker."},
 	{"_alloc", client_alloc, METH_VARARGS, NULL},
 	{"_begin", METHOD(client_begin), METH_FASTCALL | METH_KEYWORDS, NULL},
+	{"_begin_bundle", METHOD(client_begin_bundle),
+	 METH_FASTCALL | METH_KEYWORDS, NULL},
 	{"_bundle", METHOD(bundle_get), METH_FASTCALL | METH_KEYWORDS, NULL},
 	{"_fd", client_fd, METH_NOARGS, NULL},
 	{"_join", comm_join, METH_VARARGS, NULL},

@@ -1,5 +1,5 @@
 /*
- * The keyword arguments of get() and aget().
+ * The keyword arguments of get() and bundle(), and of aget() and abundle().
  */
 #pragma once
 #include "client/fsdp.h"

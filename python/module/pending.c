@@ -1,4 +1,5 @@
 #include "pending.h"
+#include "bundle.h"
 #include "call.h"
 #include "client.h"
 #include "errors.h"
@@ -13,10 +14,11 @@ struct pending {
 	PyObject_HEAD struct link *link;
 	struct fsdp_pending *get; /* NULL: ended */
 	size_t n;
+	PyObject *bundle; /* its name; NULL: a get of `n` names */
 };
 
 static PyObject *pending_new(struct link *link, struct fsdp_pending *get,
-			     size_t n)
+			     size_t n, PyObject *bundle)
 {
 	struct pending *pending = PyObject_New(struct pending, pending_type);
 
@@ -27,6 +29,7 @@ static PyObject *pending_new(struct link *link, struct fsdp_pending *get,
 	pending->link = link_use(link);
 	pending->get = get;
 	pending->n = n;
+	pending->bundle = Py_XNewRef(bundle);
 	return (PyObject *)pending;
 }
 
@@ -48,7 +51,7 @@ PyObject *pending_begin(PyObject *client, PyObject *iterable,
 					   options, &get);
 			call_end(&call);
 			pending = r < 0 ? errors_raise(r)
-					: pending_new(link, get, names.n);
+					: pending_new(link, get, names.n, NULL);
 		}
 		names_close(&names);
 	}
@@ -56,8 +59,34 @@ PyObject *pending_begin(PyObject *client, PyObject *iterable,
 	return pending;
 }
 
-/* -EAGAIN: it is not complete. */
-static int end_get(struct pending *pending, struct fsdp_tensor **ret)
+PyObject *pending_begin_bundle(PyObject *client, PyObject *name,
+			       const struct fsdp_get_options *options)
+{
+	const char *text = name_of(name);
+	PyObject *pending = NULL;
+	struct fsdp_pending *get;
+	struct link *link;
+	struct call call;
+	int r;
+
+	link = text ? client_enter(client, &call) : NULL;
+	if (!link)
+		return NULL;
+	r = fsdp_bundle_get_begin(link->client, text, options, &get);
+	call_end(&call);
+	pending = r < 0 ? errors_raise(r) : pending_new(link, get, 0, name);
+	link_drop(link);
+	return pending;
+}
+
+/* What is got, before it is an object of Python. */
+struct got {
+	struct fsdp_tensor **tensors; /* owned */
+	size_t n;
+};
+
+/* -EAGAIN: it is not complete. Other failures raise an exception. */
+static int end_get(struct pending *pending, struct got *got)
 {
 	struct fsdp_pending *get = pending->get;
 	struct call call;
@@ -68,7 +97,8 @@ static int end_get(struct pending *pending, struct fsdp_tensor **ret)
 		pending->get = get;
 		return -EBUSY;
 	}
-	r = fsdp_get_end(get, ret);
+	r = pending->bundle ? fsdp_bundle_get_end(get, &got->tensors, &got->n)
+			    : fsdp_get_end(get, got->tensors);
 	call_end(&call);
 	if (r == -EAGAIN)
 		pending->get = get;
@@ -77,26 +107,44 @@ static int end_get(struct pending *pending, struct fsdp_tensor **ret)
 	return r;
 }
 
+static PyObject *end_names(struct pending *pending)
+{
+	struct got got = {.n = pending->n};
+	PyObject *list = NULL;
+	int r;
+
+	got.tensors = calloc(got.n + 1, sizeof(*got.tensors));
+	if (!got.tensors)
+		return PyErr_NoMemory();
+	r = end_get(pending, &got);
+	if (r == 0)
+		list = tensor_list(pending->link, got.tensors, got.n);
+	else if (r == -EAGAIN)
+		list = Py_NewRef(Py_None);
+	free(got.tensors);
+	return list;
+}
+
+static PyObject *end_bundle(struct pending *pending)
+{
+	struct got got;
+	int r = end_get(pending, &got);
+
+	if (r == -EAGAIN)
+		Py_RETURN_NONE;
+	return r < 0 ? NULL
+		     : bundle_members(pending->link, pending->bundle,
+				      got.tensors, got.n);
+}
+
 static PyObject *pending_end(PyObject *self, PyObject *none)
 {
 	struct pending *pending = (struct pending *)self;
-	struct fsdp_tensor **tensors;
-	PyObject *list = NULL;
-	int r;
 
 	(void)none;
 	if (!pending->get)
 		return errors_raise_text(-EINVAL, "the get has ended");
-	tensors = calloc(pending->n + 1, sizeof(*tensors));
-	if (!tensors)
-		return PyErr_NoMemory();
-	r = end_get(pending, tensors);
-	if (r == 0)
-		list = tensor_list(pending->link, tensors, pending->n);
-	else if (r == -EAGAIN)
-		list = Py_NewRef(Py_None);
-	free(tensors);
-	return list;
+	return pending->bundle ? end_bundle(pending) : end_names(pending);
 }
 
 static PyObject *pending_cancel(PyObject *self, PyObject *none)
@@ -116,13 +164,14 @@ static void pending_dealloc(PyObject *self)
 
 	fsdp_get_cancel(pending->get);
 	link_drop(pending->link);
+	Py_XDECREF(pending->bundle);
 	PyObject_Free(self);
 	Py_DECREF(type);
 }
 
 static PyMethodDef methods[] = {
 	{"end", pending_end, METH_NOARGS,
-	 "end()\n--\n\nReturn the tensors, or None while it is incomplete."},
+	 "end()\n--\n\nReturn what was got, or None while it is incomplete."},
 	{"cancel", pending_cancel, METH_NOARGS,
 	 "cancel()\n--\n\nRelease the tensors when they come."},
 	{NULL, NULL, 0, NULL},

@@ -9,5 +9,9 @@
 PyObject *pending_begin(PyObject *client, PyObject *names,
 			const struct fsdp_get_options *options);
 
+/* The same of a bundle: its end() returns what Client._bundle() does. */
+PyObject *pending_begin_bundle(PyObject *client, PyObject *name,
+			       const struct fsdp_get_options *options);
+
 /* Adds the type to the module; -1 with an exception. */
 int pending_add(PyObject *module);

@@ -85,6 +85,83 @@ def test_loops_of_several_threads_share_a_connection(c):
     assert not c._waits
 
 
+# --- bundles ------------------------------------------------------------------
+
+
+def commit(c, value):
+    with c.stage("m/", replace=True) as stage:
+        stage.metadata["value"] = str(value)
+        stage.put("w", np.array([value]))
+
+
+def test_a_bundle_is_awaited_with_its_metadata(c):
+    async def main():
+        wait = asyncio.ensure_future(c.abundle("m/", timeout=PATIENCE))
+        await asyncio.sleep(0)
+        assert not wait.done()
+        await asyncio.to_thread(commit, c, 7)
+        return await wait
+
+    bundle = asyncio.run(main())
+    assert (bundle.name, bundle.version, list(bundle)) == ("m/", 1, ["w"])
+    assert bundle.metadata == {"value": "7"} and not bundle.stale
+    assert bundle["w"].numpy().tolist() == [7]
+    assert not c._waits
+
+
+def test_a_bundle_that_is_there_and_one_that_is_not(c):
+    commit(c, 1)
+    assert asyncio.run(c.abundle("m/"))["w"].numpy().tolist() == [1]
+    for name, options, error in (
+        ("none/", {}, fsdp.NotFound),
+        ("none/", {"timeout": 0.01}, fsdp.Timeout),
+        ("m/", {"newer_than": 1, "version": 1}, fsdp.Invalid),
+        ("m/", {"no_option": 1}, TypeError),
+        (b"m/", {}, TypeError),
+    ):
+        with pytest.raises(error):
+            asyncio.run(c.abundle(name, **options))
+    assert not c._waits
+
+
+def test_tasks_follow_a_bundle_beside_gets_of_names(c):
+    async def follow():
+        seen, version = [], 0
+        while 4 not in seen:
+            bundle = await c.abundle("m/", newer_than=version, timeout=PATIENCE)
+            seen.append(int(bundle["w"].numpy()[0]))
+            version = bundle.version
+        return seen
+
+    async def main():
+        follows = [asyncio.ensure_future(follow()) for _ in range(3)]
+        name = asyncio.ensure_future(c.aget("a/x", timeout=PATIENCE))
+        for value in range(5):
+            await asyncio.to_thread(commit, c, value)
+        await asyncio.to_thread(c.put, "a/x", b"x")
+        return await name, await asyncio.gather(*follows)
+
+    tensor, seen = asyncio.run(main())
+    assert tensor.name == "a/x"
+    for values in seen:
+        assert values == sorted(set(values)) and values[-1] == 4
+    assert not c._waits
+
+
+def test_a_cancelled_wait_for_a_bundle_leaves_no_hold(c):
+    async def main():
+        wait = asyncio.ensure_future(c.abundle("m/", timeout=PATIENCE))
+        await asyncio.sleep(0)
+        wait.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await wait
+        await asyncio.to_thread(commit, c, 1)
+
+    asyncio.run(main())
+    assert not c._waits
+    until(lambda: holds(c, "m/w") == 0, "what came too late is released")
+
+
 # --- channels -----------------------------------------------------------------
 
 OPTIONS = {"capacity": 4096, "credits": 4, "timeout": PATIENCE}

@@ -16,6 +16,7 @@ WAITS = {
     "channel_put": "[p.put(0) for p in [c.channel('a/p', 'producer', capacity=4096)] * 9]",
     "join": "c._join('a/comm', 2, 0, None)",
     "aget": "asyncio.run(c.aget('a/never', timeout=None))",
+    "abundle": "asyncio.run(c.abundle('a/never/', timeout=None))",
 }
 
 

@@ -85,6 +85,7 @@ for name, weight in c.bundle("m/", timeout=1).items():
 memoryview(t)
 
 async def main() -> fsdp.Tensor:
+    m: fsdp.Bundle = await c.abundle("m/", newer_than=1, timeout=None)
     return await c.aget("a/x")
 
 asyncio.run(main())
