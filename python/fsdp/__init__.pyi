@@ -295,6 +295,7 @@ def load_once(
     *,
     client: Client | None = None,
     timeout: float | None = None,
+    ttl: float | None = None,
     mode: int = 0,
     gid: int | None = None,
 ) -> Bundle: ...

@@ -71,17 +71,19 @@ def _load_files(client, path, name, options):
             file.close()
 
 
-def load_once(path, name, *, client=None, timeout=None, mode=0, gid=None):
+def load_once(path, name, *, client=None, timeout=None, ttl=None, mode=0, gid=None):
     """Attach the bundle `name`, after loading it from safetensors files if it
     is not there: a Bundle.
 
     Of many processes that call it, one loads; the others wait, for `timeout`
     seconds at most (None: for ever), and attach what it has loaded. If it dies
     before, the next one loads. The bundle stays when all of them have ended,
-    until Client.remove(name). `path` is a file, a list of files, or a model's
+    until Client.remove(name), or until `ttl` seconds after it was loaded; who
+    attached it keeps it. `path` is a file, a list of files, or a model's
     .safetensors.index.json.
     """
     client = client or default()
+    options = {"once": True, "ttl": ttl, "mode": mode, "gid": gid}
     end = None if timeout is None else time.monotonic() + timeout
     clash = None
     while True:
@@ -92,11 +94,6 @@ def load_once(path, name, *, client=None, timeout=None, mode=0, gid=None):
                 raise clash from None
         left = None if end is None else max(0, end - time.monotonic())
         try:
-            _load_files(
-                client,
-                path,
-                name,
-                {"once": True, "timeout": left, "mode": mode, "gid": gid},
-            )
+            _load_files(client, path, name, {**options, "timeout": left})
         except Exists as error:
             clash = error  # Usually another process was first.

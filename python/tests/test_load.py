@@ -143,6 +143,13 @@ def test_a_loader_that_fails_lets_the_next_one_load(c, model, tmp_path):
     assert is_whole(fsdp.load_once(model, "m/", client=c))
 
 
+def test_a_model_may_have_a_time_to_live(c, model):
+    first = fsdp.load_once(model, "m/", client=c, ttl=0.5)
+    until(lambda: c.status()["slots_limbo"] >= N, "its name ends")
+    second = fsdp.load_once(model, "m/", client=c)
+    assert is_whole(first) and is_whole(second) and second["w1"]._id != first["w1"]._id
+
+
 def test_an_index_stands_for_its_files(c, tmp_path):
     save_file({"a": np.arange(3)}, tmp_path / "1.safetensors")
     save_file({"b": np.arange(4)}, tmp_path / "2.safetensors")
