@@ -55,6 +55,14 @@ except RuntimeError:  # torch before 2
     del _CODES[torch.bool]
 
 
+if hasattr(torch.Tensor, "untyped_storage"):
+    storage_of = torch.Tensor.untyped_storage
+else:  # torch before 2
+
+    def storage_of(tensor):
+        return tensor.storage()._storage
+
+
 # --- writing ------------------------------------------------------------------
 
 
@@ -117,8 +125,8 @@ class _Pickler(ForkingPickler):
     def reduce_tensor(self, tensor):
         tensor = tensor.resolve_conj().resolve_neg()
         piece, offset = self.placed.get(tensor.data_ptr()), 0
-        if piece is None or piece.end != tensor.nbytes:
-            storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+        if piece is None or piece.end != tensor.numel() * tensor.element_size():
+            storage, offset = storage_of(tensor), tensor.storage_offset()
             piece = Piece(storage, storage.data_ptr(), *_extent(tensor))
         where = offset, tuple(tensor.shape), tensor.stride()
         return make_tensor, (self.number_of(piece), tensor.dtype, *where)
@@ -212,17 +220,17 @@ class _Memory:
         if number not in self.storages:
             at, size, _ = self.pieces[number]
             data = torch.frombuffer(self.view, dtype=torch.uint8, offset=at, count=size)
-            self.storages[number] = data.untyped_storage()
+            self.storages[number] = storage_of(data)
         return self.storages[number]
 
     def make_tensor(self, number, dtype, offset, shape, strides):
         _, size, begin = self.pieces[number]
         if not size:
             return torch.empty_strided(shape, strides, dtype=dtype)
-        offset -= begin // dtype.itemsize
         # No view of another tensor: their in-place changes would be counted
         # together, and autograd would refuse them.
         tensor = torch.empty(0, dtype=dtype)
+        offset -= begin // tensor.element_size()
         return tensor.set_(self.storage(number), offset, shape, strides)
 
     def make_array(self, number, dtype, shape, order):

@@ -106,7 +106,7 @@ class _Place:
 
     def __init__(self, storage, at, shape, dtype, size):
         self.tensor = torch.empty(0, dtype=dtype)
-        self.tensor.set_(storage, at // dtype.itemsize, shape)
+        self.tensor.set_(storage, at // self.tensor.element_size(), shape)
         address = self.tensor.data_ptr()
         self.piece = address, _batch.Piece(storage, address, 0, size, at)
         self.record = id(self.tensor), _batch.record_of(at, shape, dtype)
@@ -114,7 +114,7 @@ class _Place:
 
 
 def _size_of(shape, dtype):
-    size = dtype.itemsize
+    size = torch.empty(0, dtype=dtype).element_size()
     for n in shape:
         size *= n
     return size
@@ -172,7 +172,7 @@ class _Sender:
 
             memory = (ctypes.c_uint8 * self._capacity).from_address(address)
             data = torch.frombuffer(memory, dtype=torch.uint8)
-            self._storages[address] = data.untyped_storage()
+            self._storages[address] = _batch.storage_of(data)
         return self._storages[address]
 
     def place(self, shape, dtype):

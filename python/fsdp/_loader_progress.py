@@ -360,7 +360,8 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
             self._progress.give(number, self._task_info[number][0], *self._drawn)
 
     def _process_data(self, data, *worker):
-        number = self._rcvd_idx - 1
+        # torch before 2.6 gives no worker, and counts the batch only after this.
+        number = self._rcvd_idx - len(worker)
         if not getattr(self, "_in_order", True):  # torch has it since 2.6
             number = self._progress.first_of(*worker)
         self._progress.hand_out(number)

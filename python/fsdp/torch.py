@@ -13,6 +13,7 @@ import torch.multiprocessing  # Its reducers first: install() replaces one.
 from torch.utils import dlpack
 
 from . import _fsdp
+from ._batch import storage_of
 from ._default import default
 from ._dtypes import LONG_NAMES
 from ._loader import DataLoader as DataLoader

@@ -6,6 +6,7 @@ batches, errors, warnings.
 
 import collections
 import gc
+import inspect
 import os
 import random
 import signal
@@ -32,7 +33,7 @@ Point = collections.namedtuple("Point", "x y")
 @pytest.fixture(autouse=True)
 def few_cpus_are_enough(monkeypatch):
     """torch warns if there are more workers than CPUs."""
-    monkeypatch.setattr(torch._utils, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
 
 
 # --- what is compared ---------------------------------------------------------
@@ -232,6 +233,8 @@ ARGUMENTS = {
     "empty": {"dataset": lambda: Numbers(0)},
     "empty_stream": {"dataset": lambda: Stream(0)},
 }
+if torch.__version__ < "2":  # it pins nothing without a GPU unless a device is named
+    del ARGUMENTS["pin_memory"]["pin_memory_device"]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -252,7 +255,7 @@ def test_arguments(broker, name):
     [
         {"num_workers": -1},
         {"timeout": -1},
-        {"num_workers": 0, "prefetch_factor": 2},
+        {"num_workers": 0, "prefetch_factor": 3},
         {"num_workers": 0, "persistent_workers": True},
         {"multiprocessing_context": "thread"},
         {"multiprocessing_context": 3},
@@ -275,6 +278,10 @@ def test_other_ways_to_start_workers(broker, method):
     assert same(outcome(LOADERS["fsdp"], work), expected)
 
 
+@pytest.mark.skipif(
+    "in_order" not in inspect.signature(LOADERS["torch"]).parameters,
+    reason=f"torch {torch.__version__} has no DataLoader(in_order=False)",
+)
 def test_without_order_all_batches_come(broker):
     batches = fsdp.torch.DataLoader(Stream(40), 2, num_workers=3, in_order=False)
     found = [int(i) for batch in batches for i in batch[:, 0]]
@@ -359,7 +366,8 @@ DTYPES = sorted(
 
 def tensor_of(dtype):
     """24 elements with many different bits, or None: torch itself cannot."""
-    size = 24 * dtype.itemsize
+    has_size = hasattr(dtype, "itemsize")  # torch has it since 2.1
+    size = 24 * (dtype.itemsize if has_size else torch._utils._element_size(dtype))
     data = torch.arange(size, dtype=torch.int16).to(torch.uint8) % 2
     try:
         tensor = data.view(dtype)
@@ -371,7 +379,7 @@ def tensor_of(dtype):
 
 def test_every_dtype(broker):
     tensors = [tensor for dtype in DTYPES if (tensor := tensor_of(dtype)) is not None]
-    assert len(tensors) >= 19
+    assert len(tensors) >= (12 if torch.__version__ < "2" else 19)
     things = Things(*tensors, *(tensor[1:, ::2] for tensor in tensors))
     compare(lambda loader: list(loader(things, batch_size=None, num_workers=1)))
 
@@ -453,6 +461,8 @@ COLLATED = {
     "arrays_of_text": (numpy.array(["a"]), numpy.array(["b"])),
     "read_only": (numpy.broadcast_to(numpy.ones(1), 500), numpy.ones(500)),
 }
+if torch.__version__ < "2":  # whose own loader waits for ever
+    del COLLATED["class_later"]
 
 
 @pytest.mark.parametrize("name", COLLATED)

@@ -1,4 +1,5 @@
 import gc
+import inspect
 import re
 import threading
 
@@ -13,6 +14,10 @@ from fsdp._dtypes import LONG_NAMES
 
 DTYPES = [d for d in fsdp.DTYPES if hasattr(torch, LONG_NAMES[d])]
 SHAPES = [(), (0,), (3,), (2, 3), (2, 0, 4)]
+ASSIGNS = pytest.mark.skipif(
+    "assign" not in inspect.signature(torch.nn.Module.load_state_dict).parameters,
+    reason=f"torch {torch.__version__} has no load_state_dict(assign=True)",
+)
 
 
 def sample(dtype, shape):
@@ -106,6 +111,7 @@ def test_private_can_be_written_and_others_see_nothing(c):
     assert tensor.torch().tolist() == [0, 1, 2]
 
 
+@ASSIGNS
 def test_a_model_takes_its_weights_from_a_bundle(broker, c):
     made = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     with c.stage("m/") as stage:
@@ -135,9 +141,10 @@ def test_large_private_tensors_of_a_bundle_are_of_their_dtype(c, dtype):
     mine = tensor.torch(private=True)
     assert mine.shape == (1024, 1024) and torch.equal(mine, tensor.torch())
     mine.zero_()
-    assert not mine.any() and tensor.torch().all()
+    assert not bits(mine).any() and bits(tensor.torch()).all()
 
 
+@ASSIGNS
 def test_a_private_state_dict_can_be_trained(c):
     with c.stage("m/") as stage:
         stage.put("weight", torch.ones(2, 3))
@@ -207,8 +214,9 @@ def test_queues_pass_tickets_on(broker, c):
             for expected in (0, 3, 20):
                 x = queue.get()
                 assert x.flatten()[0] == expected, x
+                storage = fsdp.torch.storage_of(x)
                 replies.put(fsdp.torch._fsdp.find_export(
-                    x.untyped_storage().data_ptr(), x.untyped_storage().nbytes()
+                    storage.data_ptr(), storage.nbytes()
                 ) is not None)
 
         if __name__ == "__main__":
