@@ -472,8 +472,14 @@ class _Tasks(_Queue):
             generation = self._receiver.begin_task(self._worker, task)
         data = _pickled((generation, task))
         data = memoryview(_WORD.pack(len(data)) + data)
-        while data:
-            data = data[os.write(self._writer.fileno(), data) :]
+        try:
+            while data:
+                data = data[os.write(self._writer.fileno(), data) :]
+        except OSError:
+            # Of an iterator in a cycle Python may have closed the pipe before: the
+            # worker reads its end, and ends.
+            if task is not None:
+                raise
 
     def _next(self):
         """The oldest task that has been read, or None."""

@@ -8,6 +8,7 @@ import functools
 import gc
 import io
 import itertools
+import multiprocessing
 import pickle
 import random
 import re
@@ -319,6 +320,43 @@ def test_at_any_point(broker, kept, name, persistent):
     options = {"num_workers": 2, "persistent_workers": persistent}
     points = [(0, 99), (1, 0), (1, 3)] if persistent else [(0, -1), (0, 2), (1, -1)]
     check(CASES[name], points, **options)
+
+
+def keep_often(share, worker):
+    """As the fixture `kept` does, which new processes do not inherit."""
+    _loader_keeper._SHARE = share
+
+
+@pytest.fixture(scope="module")
+def forkserver():
+    """Its workers are forked of a process that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fsdp.torch"])
+    return context
+
+
+def inheriting_nothing(context, share):
+    return {
+        "num_workers": 2,
+        "multiprocessing_context": context,
+        "worker_init_fn": functools.partial(keep_often, share),
+    }
+
+
+@pytest.mark.parametrize("share", [0, 1e9], ids=["always", "never"])
+@pytest.mark.parametrize("name", ["shuffle", "data_set_with_state", "stream", "stream_with_state"])
+def test_with_workers_of_a_forkserver(broker, forkserver, name, share):
+    options = inheriting_nothing(forkserver, share)
+    check(CASES[name], [(0, 3)], n_epochs=1, **options)
+    # Those that persist go on within an epoch, and in the one after it.
+    check(CASES[name], [(0, 2), (1, 3)], persistent_workers=True, **options)
+
+
+# A spawned worker takes seconds to import torch, so there are few of them.
+@pytest.mark.parametrize("name, share", [("shuffle", 1e9), ("stream_with_state", 0)])
+def test_with_spawned_workers(broker, name, share):
+    options = inheriting_nothing("spawn", share)
+    check(CASES[name], [(1, 3)], persistent_workers=True, **options)
 
 
 def without_order(make, cut):

@@ -1,0 +1,123 @@
+"""fsdp.torch.DataLoader and deaths in mid-epoch: an epoch outlives the broker, no
+death leaves memory in it, and the death of a worker is an error."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import fsdp
+import fsdp.torch
+from conftest import PATIENCE, Broker, start, until
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+# Workers ask the broker for new buffers while many batches are kept.
+KEPT = pytest.mark.parametrize("n_kept", [1, 30])
+
+
+class Samples(Dataset):
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, i):
+        return torch.full((4096,), i)
+
+
+def read_epoch(n_kept, pause):
+    """Check each batch as long as it is kept. Calls pause() with the pids of the
+    workers a few times. Returns how many batches there were."""
+    batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
+    kept = []
+    for n, batch in enumerate(batches):
+        kept = (kept + [batch])[-n_kept:]
+        if n % 30 == 15:
+            pause([worker.pid for worker in batches._workers])
+        first = 2 * (n + 1 - len(kept))
+        for i, sample in enumerate(torch.cat(kept)):
+            assert sample.shape == (4096,) and (sample == first + i).all(), (n, i)
+    return n + 1
+
+
+@pytest.fixture
+def default_of_supervised(supervised, monkeypatch):
+    monkeypatch.setenv("FSDP_SOCKET", supervised.path)
+    monkeypatch.setattr(fsdp._default, "_clients", {})
+    yield supervised
+    fsdp.default().close()
+
+
+@KEPT
+def test_an_epoch_goes_on_when_the_broker_is_killed(default_of_supervised, n_kept):
+    seen = []
+
+    def kill(workers):
+        fsdp.default().ping()  # The broker is back from its last death.
+        default_of_supervised.kill()
+        seen.append(workers)
+
+    before = fsdp.default().status()
+    assert read_epoch(n_kept, kill) == 100
+    assert seen == [seen[0]] * 3 and len(seen[0]) == 2
+    after = fsdp.default().status()
+    assert after["epoch"] > before["epoch"]
+    assert after["bytes_live"] == before["bytes_live"]
+
+
+def train(n_kept, pipe):
+    def pause(workers):
+        pipe.send(workers)
+        pipe.recv()
+
+    read_epoch(n_kept, pause)
+
+
+@pytest.mark.parametrize("victim", ["worker", "trainer"])
+@KEPT
+def test_a_death_leaves_no_memory_in_the_broker(c, victim, n_kept):
+    def used():
+        status = c.status()
+        return status["sessions"], status["bytes_live"]
+
+    before = used()
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    trainer = context.Process(target=train, args=(n_kept, there))
+    trainer.start()
+    workers = here.recv()
+    assert all(now > then for now, then in zip(used(), before, strict=True))
+    os.kill(trainer.pid if victim == "trainer" else workers[0], signal.SIGKILL)
+    here.send("go on")
+    trainer.join(6 * PATIENCE)
+    assert trainer.exitcode == (1 if victim == "worker" else -signal.SIGKILL)
+    until(lambda: used() == before, "the memory is free")
+
+
+def test_a_worker_that_is_killed_while_the_trainer_works(broker):
+    batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
+    next(batches)
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        os.kill(batches._workers[0].pid, signal.SIGKILL)
+        for _ in batches:
+            pass
+    del batches
+    assert len(list(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))) == 100
+
+
+def test_a_worker_ends_without_a_broker():
+    script = """
+        import fsdp.torch, sys
+        iterator = iter(fsdp.torch.DataLoader(range(8), num_workers=1))
+        next(iterator)
+        print("begun", flush=True)
+        sys.stdin.readline()
+        del iterator
+        print("ended")
+    """
+    broker = Broker()
+    process = start(broker, script)
+    assert process.stdout.readline() == "begun\n"
+    broker.stop()
+    assert process.communicate("\n", 6 * PATIENCE) == ("ended\n", "")
