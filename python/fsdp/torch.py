@@ -10,7 +10,6 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.multiprocessing  # Its reducers first: install() replaces one.
-from torch.utils import dlpack
 
 from . import _fsdp
 from ._batch import storage_of
@@ -25,8 +24,13 @@ from ._tensor import capsule_of_bits, capsule_of_bytes
 _BY_BITS = ("bool", "f8_e4m3", "f8_e5m2")
 
 
+_DTYPES = {name: getattr(torch, long, None) for name, long in LONG_NAMES.items()}
+# dlpack.from_dlpack() looks first for what a capsule never has.
+_from_dlpack = torch._C._from_dlpack
+
+
 def _torch_dtype(name):
-    dtype = getattr(torch, LONG_NAMES[name], None)
+    dtype = _DTYPES[name]
     if dtype is None:
         raise BufferError(
             f"torch {torch.__version__} has no {LONG_NAMES[name]}; install a later one"
@@ -46,15 +50,16 @@ def _watch():
 
 def from_tensor(tensor, private=False):
     """Tensor.torch()."""
-    dtype = _torch_dtype(tensor.dtype)
+    name = tensor.dtype
+    dtype = _torch_dtype(name)
     memory = memory_of(tensor) if private else None
     if memory is not None:
         return torch.frombuffer(memory, dtype=dtype).view(tensor.shape)
     _watch()
-    if tensor.dtype in _BY_BITS:
-        result = dlpack.from_dlpack(capsule_of_bits(tensor)).view(dtype)
+    if name in _BY_BITS:
+        result = _from_dlpack(capsule_of_bits(tensor)).view(dtype)
     else:
-        result = dlpack.from_dlpack(tensor._capsule(False, 0))
+        result = _from_dlpack(tensor._capsule(False, 0))
     return result.clone() if private else result
 
 
@@ -66,7 +71,7 @@ _reduce_before = None
 def _rebuild_storage(ticket):
     tensor = default().redeem(ticket)
     _watch()
-    return dlpack.from_dlpack(capsule_of_bytes(tensor)).untyped_storage()
+    return storage_of(_from_dlpack(capsule_of_bytes(tensor)))
 
 
 def _reduce_storage(storage):

@@ -268,14 +268,26 @@ static PyObject *tensor_strides(PyObject *self, void *closure)
 				     : spec_dims(info.strides, info.n_dims);
 }
 
+/* Each name is made once, since every export asks for one. */
+static PyObject *dtype_name(enum fsdp_dtype dtype)
+{
+	static PyObject *names[FSDP_C128 + 1];
+
+	if ((size_t)dtype >= sizeof(names) / sizeof(*names))
+		return PyUnicode_FromString(fsdp_dtype_name(dtype));
+	if (!names[dtype])
+		names[dtype] =
+			PyUnicode_InternFromString(fsdp_dtype_name(dtype));
+	Py_XINCREF(names[dtype]);
+	return names[dtype];
+}
+
 static PyObject *tensor_dtype(PyObject *self, void *closure)
 {
 	struct fsdp_info info;
 
 	(void)closure;
-	return look(self, &info) < 0
-		       ? NULL
-		       : PyUnicode_FromString(fsdp_dtype_name(info.dtype));
+	return look(self, &info) < 0 ? NULL : dtype_name(info.dtype);
 }
 
 static PyObject *tensor_nbytes(PyObject *self, void *closure)
