@@ -49,7 +49,11 @@ def _of_numpy(array):
         array = array.astype(array.dtype.newbyteorder("="))
 
     def copy_to(tensor):
-        numpy.copyto(tensor.numpy(), array)
+        if tensor.device == "host":
+            numpy.copyto(tensor.numpy(), array)
+        else:
+            # As bytes: buffers have no format for the types of ml_dtypes.
+            tensor.copy_from(numpy.ascontiguousarray(array).reshape(-1).view("u1"))
 
     return Source(array.shape, name_of(array.dtype), copy_to)
 

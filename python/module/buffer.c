@@ -23,6 +23,14 @@ static const char *const formats[] = {
 	[FSDP_C64] = "Zf", [FSDP_C128] = "Zd",
 };
 
+static const char *format_of(enum fsdp_dtype dtype)
+{
+	/* libfsdp may be newer. */
+	if ((size_t)dtype >= sizeof(formats) / sizeof(*formats))
+		return NULL;
+	return formats[dtype];
+}
+
 static const char *bits_format(enum fsdp_dtype dtype)
 {
 	switch (fsdp_dtype_size(dtype)) {
@@ -113,7 +121,7 @@ static int fill_checked(struct handle *handle, bool as_bits,
 		return -1;
 	}
 	format = as_bits ? bits_format(view.info.dtype)
-			 : formats[view.info.dtype];
+			 : format_of(view.info.dtype);
 	if (!format && (flags & PyBUF_FORMAT))
 		return refuse("buffers have no format for %s; use numpy(), "
 			      "torch() or __dlpack__()",

@@ -63,6 +63,20 @@ static const struct dl_dtype dtypes[] = {
 	[FSDP_C128] = {CODE_COMPLEX, 128, 1},
 };
 
+static int dtype_of(const struct fsdp_info *info, struct dl_dtype *ret)
+{
+	/* libfsdp may be newer. */
+	if ((size_t)info->dtype >= sizeof(dtypes) / sizeof(*dtypes)) {
+		errors_raise_text(-EOPNOTSUPP,
+				  "this version of the package has no DLPack "
+				  "dtype for %s; update it",
+				  fsdp_dtype_name(info->dtype));
+		return -1;
+	}
+	*ret = dtypes[info->dtype];
+	return 0;
+}
+
 /* The ordinal of a device in this process. */
 struct search {
 	struct fsdp_device device;
@@ -116,12 +130,13 @@ static int fill(struct export *export, const struct view *view, enum form form,
 	*ret = (struct dl_tensor){
 		.data = info->size ? view->data : NULL,
 		.n_dims = (int32_t)info->n_dims,
-		.dtype = dtypes[info->dtype],
 		.shape = export->shape,
 		.strides = export->strides,
 	};
 	memcpy(export->shape, info->shape, sizeof(export->shape));
 	memcpy(export->strides, info->strides, sizeof(export->strides));
+	if (dtype_of(info, &ret->dtype) < 0)
+		return -1;
 	if (form == FORM_BITS)
 		ret->dtype.code = CODE_UINT;
 	else if (form == FORM_BYTES)

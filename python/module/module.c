@@ -24,10 +24,13 @@ static PyObject *dtypes(PyObject *module, PyObject *none)
 
 	(void)module;
 	(void)none;
-	for (int i = FSDP_BOOL; dict && i <= FSDP_C128; i++) {
+	for (int i = FSDP_BOOL; dict; i++) {
 		size_t size = fsdp_dtype_size((enum fsdp_dtype)i);
-		PyObject *number = PyLong_FromSize_t(size);
+		PyObject *number;
 
+		if (!size)
+			break;
+		number = PyLong_FromSize_t(size);
 		if (!number ||
 		    PyDict_SetItemString(dict,
 					 fsdp_dtype_name((enum fsdp_dtype)i),

@@ -6,7 +6,7 @@
 
 enum fsdp_dtype spec_dtype(const char *name)
 {
-	for (int i = FSDP_BOOL; i <= FSDP_C128; i++)
+	for (int i = FSDP_BOOL; fsdp_dtype_size((enum fsdp_dtype)i); i++)
 		if (strcmp(name, fsdp_dtype_name((enum fsdp_dtype)i)) == 0)
 			return (enum fsdp_dtype)i;
 	return 0;
