@@ -7,13 +7,14 @@ before it sends anything. Both are timed in turns, by the CPU time of this
 process.
 """
 
+import importlib.util
 import itertools
 import json
 import os
 import pickle
-import statistics
 import time
 
+from ._bench_row import summary
 from ._default import connect
 
 _LOOPS = 10000
@@ -21,8 +22,10 @@ _PAIRS = 21
 
 
 class _Row:
-    def __init__(self, name, limit, floor, ours, loops=_LOOPS):
-        self.name, self.limit, self.loops = name, limit, loops
+    """The goal is a number of ns, or so many `times` the least of the floor."""
+
+    def __init__(self, name, limit, floor, ours, loops=_LOOPS, times=None):
+        self.name, self.limit, self.loops, self.times = name, limit, loops, times
         self.floor, self.ours = floor, ours
 
 
@@ -48,6 +51,27 @@ def _channel_rows(producer, consumer):
         _channel_row(producer, consumer, "python_channel_1MiB", 150_000, 100, 1 << 20),
         _channel_row(producer, consumer, "python_channel_114", 150_000, 100, *[256] * 114),
     ]
+
+
+def _export_row(client, package, limit):
+    """Get a tensor by name for a package, beside its smallest array."""
+
+    def floor(times):
+        for _ in times:
+            package.empty(0)
+
+    def export(times):
+        for _ in times:
+            getattr(client.get("bench/x"), package.__name__)()
+
+    return _Row(f"python_get_{package.__name__}", limit, floor, export, times=1.1)
+
+
+def _export_rows(client):
+    """Of the packages that there are."""
+    for name, limit in ("numpy", 800), ("torch", None):
+        if importlib.util.find_spec(name):
+            yield _export_row(client, importlib.import_module(name), limit)
 
 
 def _rows(client, tensor):
@@ -82,6 +106,7 @@ def _rows(client, tensor):
             memoryview(tensor)
 
     return [
+        *_export_rows(client),
         _Row("python_hold_release", 50, floor_hold, hold),
         _Row("python_get_by_name", 150, floor_get, get),
         _Row("python_memoryview", 400, floor_view, view),
@@ -99,21 +124,16 @@ def _measure(row):
     for _ in range(_PAIRS):
         floors.append(_time(row.floor, row.loops))
         ours.append(_time(row.ours, row.loops))
-    ours_sorted = sorted(ours)
-    return {
-        "name": row.name,
-        "median": statistics.median(ours),
-        "p99": ours_sorted[min(len(ours) - 1, len(ours) * 99 // 100)],
-        "unit": "ns",
-        "n": len(ours),
-        "floor": statistics.median(floors),
-        "ratio": statistics.median(o / f for o, f in zip(ours, floors) if f),
-        "least": ours_sorted[0],
-        "limit": row.limit,
-    }
+    limit = row.limit or row.times * min(floors)
+    return {**summary(row.name, "ns", ours, floors), "limit": limit}
 
 
-def _results(path, kind, is_quick):
+def _results(path, kind, is_quick, second):
+    if kind == "channel":
+        from . import _bench_channel
+
+        yield from _bench_channel.results(path, is_quick)
+        return
     if kind == "loader":
         from . import _bench_loader
 
@@ -122,7 +142,12 @@ def _results(path, kind, is_quick):
     if kind == "distributed":
         from . import _bench_distributed
 
-        yield from _bench_distributed.results(path, is_quick)
+        yield from _bench_distributed.results(path, is_quick, second)
+        return
+    if kind == "dcp":
+        from . import _bench_dcp
+
+        yield from _bench_dcp.results(path, is_quick)
         return
     with connect(path) as client:
         if kind == "model":
@@ -147,29 +172,34 @@ def _call_results(client):
 def _line(result, columns):
     numbers = "".join(f"{result[column]:10.6g}" for column in columns)
     line = f"{result['name']:28}{numbers}  {result['unit']}"
-    if "budget" not in result:
-        return line
-    word = "met" if result["ratio"] <= result["budget"] else "NOT MET"
-    line = (
-        f"{line}  {word}; CPU {result['cpu']:.4g}, floor {result['floor_cpu']:.4g}; "
-        f"page faults {result['faults']:.4g}, floor {result['floor_faults']:.4g}"
-    )
+    if "budget" in result:
+        is_met = result["ratio"] <= result["budget"]
+    else:
+        is_met = result["least"] <= result["limit"]
+    line += "  met" if is_met else "  NOT MET"
+    if "cpu" in result:
+        line += (
+            f"; CPU {result['cpu']:.4g}, floor {result['floor_cpu']:.4g}; "
+            f"page faults {result['faults']:.4g}, floor {result['floor_faults']:.4g}"
+        )
     if "memory" in result:
         line += f"; bytes {result['memory']:.4g}, floor {result['floor_memory']:.4g}"
+    for label, value in result.get("beside", {}).items():
+        line += f"; {label} {value:.4g}"
     return line
 
 
-def bench(path=None, as_json=False, kind="calls", is_quick=False):
-    """Print the table of one kind: "calls", "model", "loader" or
-    "distributed".
+def bench(path=None, as_json=False, kind="calls", is_quick=False, second=None):
+    """Print the table of one kind: "calls", "channel", "model", "loader",
+    "distributed" or "dcp". `second` is the socket of another broker, for "distributed".
 
     `limit` is the goal for the least of the samples. `ratio` is the median of
     ours / floor, `budget` the goal for it, and `best` the ratio of the least.
     """
     columns = ["least", "median", "floor"]
-    columns += ["best", "ratio", "budget"] if kind in ("loader", "distributed") else ["limit"]
+    columns += ["best", "ratio", "budget"] if kind in ("loader", "distributed", "dcp") else ["limit"]
     if not as_json:
         print(f"{'row':28}" + "".join(f"{column:>10}" for column in columns))
-    for result in _results(path, kind, is_quick):
+    for result in _results(path, kind, is_quick, second):
         line = json.dumps(result) if as_json else _line(result, columns)
         print(line, flush=True)

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from . import distributed as distributed  # registers the backend
+from ._bench_row import summary
 
 _KIB, _MIB = 1024, 1 << 20
 _CALLS = 0.05  # seconds of calls until the other backend's turn
@@ -171,12 +172,16 @@ def _own_bytes():
 # --- ranks --------------------------------------------------------------------
 
 
-def _rows(say, turns):
+def _collectives(say, turns):
     groups = [dist.new_group(backend=name) for name in ("gloo", "fsdpd")]
     for name, (size, _) in _ROWS.items():
         if turns == _QUICK and size > _MIB:
             continue
         say(name, _in_turns([_call(name, size, group) for group in groups], turns))
+
+
+def _rows(say, turns):
+    _collectives(say, turns)
     _fsdp2_rows(say, turns)
 
 
@@ -191,7 +196,9 @@ def _memory(way):
     return measure
 
 
-def _rank(store, rank, world, work, turns, pipe):
+def _rank(store, rank, world, socket, work, turns, pipe):
+    if socket:
+        os.environ["FSDP_SOCKET"] = socket
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -204,15 +211,15 @@ def _rank(store, rank, world, work, turns, pipe):
     dist.destroy_process_group()
 
 
-def _run(world, work, turns=0):
-    """What rank 0 says."""
+def _run(sockets, work, turns=0):
+    """What rank 0 says. `sockets` are the ranks' brokers; None: the default."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as directory:
         store = os.path.join(directory, "store")
         ranks = [
-            fork.Process(target=_rank, args=(store, r, world, work, turns, sender))
-            for r in range(world)
+            fork.Process(target=_rank, args=(store, r, len(sockets), at, work, turns, sender))
+            for r, at in enumerate(sockets)
         ]
         for rank in ranks:
             rank.start()
@@ -232,15 +239,7 @@ def _result(name, budget, peer, ours):
     cpu, floor_cpu = (statistics.median(m[1] * 1e6 for m in side) for side in (ours, peer))
     faults, floor_faults = (statistics.median(m[2] for m in side) for side in (ours, peer))
     return {
-        "name": name,
-        "median": statistics.median(times),
-        "p99": sorted(times)[len(times) * 99 // 100],
-        "unit": "us",
-        "n": len(times),
-        "floor": statistics.median(floors),
-        "best": min(times) / min(floors),
-        "ratio": statistics.median(o / f for o, f in zip(times, floors)),
-        "least": min(times),
+        **summary(name, "us", times, floors),
         "budget": budget,
         "cpu": cpu,
         "floor_cpu": floor_cpu,
@@ -251,20 +250,26 @@ def _result(name, budget, peer, ours):
 
 def _step_memory(world):
     """By the names of the rows."""
-    said = dict(row for way in _BACKENDS for row in _run(world, _memory(way)))
+    said = dict(row for way in _BACKENDS for row in _run([None] * world, _memory(way)))
     return {
         "fsdp2_step": {"memory": said["fsdpd"], "floor_memory": said["gloo"]},
         "fsdp2_shared_step": {"memory": said["shared"], "floor_memory": said["fsdpd"]},
     }
 
 
-def results(path, is_quick):
-    """The rows, as fsdp._bench prints them; a quick run has two ranks and fewer."""
+def results(path, is_quick, second=None):
+    """The rows, as fsdp._bench prints them; a quick run has two ranks and fewer.
+    With a `second` broker: collectives of two nodes with two ranks each."""
     if path:
         os.environ["FSDP_SOCKET"] = path  # where the ranks connect
+    turns = _QUICK if is_quick else _TURNS
+    if second:
+        for name, sides in _run([None, None, second, second], _collectives, turns):
+            yield _result(f"{name}_2x2", 1, *sides)
+        return
     budgets = {name: budget for name, (_, budget) in _ROWS.items()} | _FSDP2_ROWS
     for world in (2,) if is_quick else (2, 4):
         memory = _step_memory(world)
-        for name, sides in _run(world, _rows, _QUICK if is_quick else _TURNS):
+        for name, sides in _run([None] * world, _rows, turns):
             result = _result(f"{name}_{world}", budgets[name], *sides)
             yield result | memory.get(name, {})

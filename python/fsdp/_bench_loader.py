@@ -13,6 +13,7 @@ import time
 import torch.multiprocessing
 import torch.utils.data
 
+from ._bench_row import summary
 from .torch import DataLoader
 
 _SAMPLES = 16
@@ -104,19 +105,10 @@ def _measure(samples, seconds):
 
 
 def _result(name, budget, peer, ours):
-    times = sorted(ours.times())
-    median, cpu, faults = ours.median()
-    floor, floor_cpu, floor_faults = peer.median()
+    _, cpu, faults = ours.median()
+    _, floor_cpu, floor_faults = peer.median()
     return {
-        "name": name,
-        "median": median,
-        "p99": times[len(times) * 99 // 100],
-        "unit": "us",
-        "n": len(times),
-        "floor": floor,
-        "best": times[0] / min(peer.times()),
-        "ratio": statistics.median(o / p for o, p in zip(ours.times(), peer.times())),
-        "least": times[0],
+        **summary(name, "us", ours.times(), peer.times()),
         "budget": budget,
         "cpu": cpu,
         "floor_cpu": floor_cpu,

@@ -9,9 +9,10 @@ which all pages were read. There the times are those of a clock.
 
 import mmap
 import os
-import statistics
 import tempfile
 import time
+
+from ._bench_row import summary
 
 _WEIGHTS = 1000
 _SHAPE = (256, 64)
@@ -45,17 +46,7 @@ def _bytes_per_process(client, name):
 
 def _row(name, ours, floors, limit):
     """What was measured in turns, in ms."""
-    return {
-        "name": name,
-        "median": statistics.median(ours),
-        "p99": max(ours),
-        "unit": "ms",
-        "n": len(ours),
-        "floor": statistics.median(floors),
-        "ratio": statistics.median(o / f for o, f in zip(ours, floors)),
-        "least": min(ours),
-        "limit": limit,
-    }
+    return {**summary(name, "ms", ours, floors), "limit": limit}
 
 
 def _attach(client, name, path):

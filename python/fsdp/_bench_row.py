@@ -1,0 +1,20 @@
+"""What all benches say of a row."""
+
+import statistics
+
+
+def summary(name, unit, ours, floors):
+    """The row of what was measured in turns. `ratio` is the median of the turns,
+    `best` that of the least values."""
+    ordered, least = sorted(ours), min(floors)
+    return {
+        "name": name,
+        "median": statistics.median(ours),
+        "p99": ordered[len(ours) * 99 // 100],
+        "unit": unit,
+        "n": len(ours),
+        "floor": statistics.median(floors),
+        "best": ordered[0] / least if least else None,
+        "ratio": statistics.median(o / f for o, f in zip(ours, floors) if f),
+        "least": ordered[0],
+    }
