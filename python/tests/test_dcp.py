@@ -1,8 +1,14 @@
 """Checkpoints of torch.distributed.checkpoint in the broker's memory."""
 
+import os
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import torch.distributed.checkpoint
+from torch.distributed.checkpoint.api import CheckpointException
 
 import fsdp
 import fsdp.dcp
@@ -153,3 +159,92 @@ def test_wrong_names_are_told(c):
             fsdp.dcp.Writer(name, client=c)
     with pytest.raises(fsdp.NotFound):
         fsdp.dcp.drain("none", "/nowhere", client=c)
+
+
+# --- in this process, without others ------------------------------------------
+
+# torch says in a warning that it is alone.
+alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+def save(c, state, name="alone"):
+    torch.distributed.checkpoint.save(
+        state, storage_writer=fsdp.dcp.Writer(name, client=c), no_dist=True
+    )
+
+
+def load(c, state, name="alone"):
+    torch.distributed.checkpoint.load(
+        state, storage_reader=fsdp.dcp.Reader(name, client=c), no_dist=True
+    )
+    return state
+
+
+# A parameter's elements go by memcpy, those of views one by one.
+@alone
+def test_values_arrive_however_they_lie_in_memory(c):
+    rows = torch.arange(12.0).reshape(3, 4)
+    state = {
+        "parameter": torch.nn.Parameter(rows.clone()),
+        "transposed": rows.t(),
+        "strided": rows[:, ::2],
+        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        "negated": torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+        "scalar": torch.tensor(7),
+        "bool": torch.tensor([True, False, True]),
+        "bf16": rows.bfloat16(),
+        "none": torch.zeros(0, 3),
+    }
+    save(c, state)
+    got = load(c, {name: torch.zeros_like(value) for name, value in state.items()})
+    for name, value in state.items():
+        assert torch.equal(got[name], value), name
+
+
+@alone
+def test_a_checkpoint_of_another_version_is_refused_with_the_remedy(c):
+    base = f"ckpt.{os.getuid()}/alone/"
+    c.put(f"{base}meta", pickle.dumps({"storage_data": {}}))
+    for call in save, load:
+        with pytest.raises(CheckpointException, match=f"fsdpctl rm --prefix {base}"):
+            call(c, {"x": torch.ones(3)})
+    with pytest.raises(fsdp.Invalid, match="another version"):
+        fsdp.dcp.Reader("alone", client=c).read_metadata()
+
+
+@alone
+def test_a_save_writes_where_the_last_but_one_was(c):
+    state = {"weight": torch.zeros(6 << 20, dtype=torch.uint8)}
+    for step in range(6):
+        state["weight"].fill_(step)
+        state["note"] = "x" * step * 100  # which is not always of one size
+        save(c, state)
+        if step == 1:
+            chunks = c.status()["chunk_bytes"]
+    assert c.status()["chunk_bytes"] == chunks
+    assert load(c, {"weight": torch.zeros(6 << 20, dtype=torch.uint8)})["weight"][-1] == 5
+    (slab,) = c.names(f"ckpt.{os.getuid()}/alone/data.")
+    assert c.who(slab) == []
+
+
+@alone
+def test_a_reader_keeps_what_it_reads_while_saves_go_on(c):
+    state = {"weight": torch.zeros(1 << 20, dtype=torch.uint8)}
+    save(c, state)
+    reader = fsdp.dcp.Reader("alone", client=c)
+    metadata = reader.read_metadata()
+    reader.set_up_storage_reader(metadata, True)
+    ((index, _),) = metadata.storage_data.items()
+    first = reader.tensor(index).torch()
+    for step in range(1, 4):
+        state["weight"].fill_(step)
+        save(c, state)
+    assert not first.any()
+
+
+@alone
+def test_names_that_begin_alike_are_checkpoints_of_their_own(c):
+    for name in ("a", "a/b", "ab"):
+        save(c, {"x": torch.tensor(len(name))}, name)
+    fsdp.dcp.remove("a", client=c)
+    assert [int(load(c, {"x": torch.tensor(0)}, n)["x"]) for n in ("a/b", "ab")] == [3, 2]

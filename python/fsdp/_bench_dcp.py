@@ -1,0 +1,144 @@
+"""How long a save by fsdp.dcp.Writer keeps the trainer waiting.
+
+The state is saved again and again, in turns with one copy of its bytes by
+memcpy into memory that was used before, and with what torch has:
+FileSystemWriter into /dev/shm, and async_save() with it, of which only the part
+that the trainer waits for counts. The floor is memcpy for large tensors, and
+FileSystemWriter for small ones, with which torch's own planning takes longest.
+Times are those of a clock in the trainer.
+"""
+
+import ctypes
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+from . import dcp as ours
+from ._bench_row import summary
+from ._default import connect
+
+_SECONDS = 6  # of measuring for each row, and at least so many rounds:
+_ROUNDS = 5
+# Tensors, bytes of each, the floor, and the goal for ours / floor.
+_ROWS = {
+    "dcp_256MiB": (16, 16 << 20, "memcpy", 1.2),
+    "dcp_1000_tensors": (1000, 4096, "file", 1),
+}
+_NAME = f"bench.{os.getpid()}"
+
+
+def _usage():
+    """Time and CPU time in ms, and page faults."""
+    with open("/proc/self/stat") as file:
+        faults = int(file.read().rpartition(")")[2].split()[7])
+    return time.perf_counter_ns() / 1e6, time.process_time_ns() / 1e6, faults
+
+
+class _Side:
+    """One way to save, and what each turn took."""
+
+    def __init__(self, save):
+        self._save, self.turns = save, []
+
+    def measure(self):
+        before = _usage()
+        wait = self._save()
+        self.turns.append([b - a for a, b in zip(before, _usage())])
+        if wait is not None:
+            wait()  # The trainer goes on meanwhile.
+
+    def column(self, i):
+        return [turn[i] for turn in self.turns]
+
+    def median(self, i):
+        return statistics.median(self.column(i))
+
+
+def _memcpy(state):
+    """One copy of all bytes by the C library."""
+    size = sum(value.nbytes for value in state.values())
+    target = torch.zeros(size, dtype=torch.uint8)
+    pairs, at = [], target.data_ptr()
+    for value in state.values():
+        pairs.append((at, value.data_ptr(), value.nbytes))
+        at += value.nbytes
+
+    def copy():
+        for pair in pairs:
+            ctypes.memmove(*pair)
+
+    copy.target = target  # keeps the memory
+    return copy
+
+
+def _sides(client, state, folder):
+    def writer(name):
+        return dcp.FileSystemWriter(os.path.join(folder, name), sync_files=False)
+
+    def save_async():
+        return dcp.async_save(state, storage_writer=writer("async")).result
+
+    return {
+        "memcpy": _Side(_memcpy(state)),
+        "fsdp": _Side(lambda: _save(client, state)),
+        "file": _Side(lambda: dcp.save(state, storage_writer=writer("file")) and None),
+        "async": _Side(save_async),
+    }
+
+
+def _save(client, state):
+    dcp.save(state, storage_writer=ours.Writer(_NAME, client=client))
+
+
+def _measure(sides, seconds):
+    for _ in range(2):  # The memory of the first two saves is fresh.
+        for side in sides.values():
+            side.measure()
+    first = sides["fsdp"].turns[0][0]
+    for side in sides.values():
+        side.turns.clear()
+    end = time.monotonic() + seconds
+    while len(sides["fsdp"].turns) < _ROUNDS or time.monotonic() < end:
+        for side in sides.values():
+            side.measure()
+    return first
+
+
+def _result(name, floor_name, budget, sides, first):
+    fsdp, floor = sides["fsdp"], sides[floor_name]
+    beside = {label: side.median(0) for label, side in sides.items()}
+    return {
+        **summary(name, "ms", fsdp.column(0), floor.column(0)),
+        "budget": budget,
+        "cpu": fsdp.median(1),
+        "floor_cpu": floor.median(1),
+        "faults": fsdp.median(2),
+        "floor_faults": floor.median(2),
+        "beside": {"first": first, **beside},
+    }
+
+
+def results(path, is_quick):
+    """The rows, as fsdp._bench prints them; a quick run has the least rounds."""
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    try:
+        with connect(path) as client, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch's own planner
+            for name, (n, size, floor, budget) in _ROWS.items():
+                state = {str(i): torch.full((size // 4,), 1.0) for i in range(n)}
+                sides = _sides(client, state, folder)
+                first = _measure(sides, 0 if is_quick else _SECONDS)
+                ours.remove(_NAME, client=client)
+                yield _result(name, floor, budget, sides, first)
+    finally:
+        shutil.rmtree(folder)
+        dist.destroy_process_group()
