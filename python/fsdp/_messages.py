@@ -99,3 +99,9 @@ class Mail:
             self._comm.abort()
             self._is_open.set()
             self._thread.join()
+
+    def leave(self):
+        self._comm.leave()
+
+    def abort(self):
+        self._comm.abort()

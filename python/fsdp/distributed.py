@@ -21,12 +21,14 @@ from ._default import default
 from ._dtypes import DTYPES, LONG_NAMES
 from ._errors import Error, Invalid
 from ._messages import Mail
+from ._nodes import Comm, n_lanes
 from ._shared import PURPOSES, Pool
 from ._work import BackendError as BackendError
 from ._work import Line
 
 NAME = "fsdpd"
 _MAX_RANKS = 64
+_PATIENCE = 1.1  # time-out within a node / time-out between nodes
 
 _NUMBERS = {
     getattr(torch, LONG_NAMES[name], None): number
@@ -165,14 +167,13 @@ class ProcessGroup(dist.ProcessGroup):
     """The ranks of one node; init_process_group() and new_group() make it, with
     communicators for its collectives and for its messages."""
 
-    def __init__(self, comms, rank, world_size, seconds):
+    def __init__(self, comm, mail, rank, world_size, seconds):
         super().__init__(rank, world_size)
         self._rank, self._world_size = rank, world_size
         self._name = self._desc = ""
         self.seconds = seconds
         self.pools = {purpose: Pool(purpose) for purpose in PURPOSES}
-        self._comm, self._mail_comm = comms
-        self._line, self._mail = Line(), Mail(self._mail_comm, seconds)
+        self._comm, self._line, self._mail = comm, Line(), mail
         _groups.add(self)
 
     def _add(self, jobs, results, opts):
@@ -393,7 +394,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._line.close()
         self._mail.close()
         self._comm.leave()
-        self._mail_comm.leave()
+        self._mail.leave()
 
     def _stop(self):
         """End the threads; what is not complete will not be."""
@@ -405,7 +406,30 @@ class ProcessGroup(dist.ProcessGroup):
     def abort(self):
         """Calls under way fail soon, here and on the other ranks."""
         self._comm.abort()
-        self._mail_comm.abort()
+        self._mail.abort()
+
+
+class SeveralNodes(ProcessGroup):
+    """The ranks of several nodes, whose messages are gloo's."""
+
+    def __init__(self, comm, rank, world_size, seconds):
+        super().__init__(comm, Mail(comm, seconds), rank, world_size, seconds)
+        self.pools = {}  # They share no memory.
+
+    def _whole(self):
+        if self._comm.whole is None:
+            raise BackendError(
+                "cannot send or receive: the group was destroyed; make a new one"
+            )
+        return self._comm.whole
+
+    def send(self, tensors, rank, tag=0):
+        return self._whole().send(tensors, rank, tag)
+
+    def recv(self, tensors, rank, tag=0):
+        if rank is None:
+            return self._whole().recv_anysource(tensors, tag)
+        return self._whole().recv(tensors, rank, tag)
 
 
 _groups = weakref.WeakSet()
@@ -427,11 +451,11 @@ os.register_at_fork(after_in_child=_groups.clear)  # The child has no threads.
 def _place():
     """Says which broker this process uses, and on which machine."""
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return f"{file.read().strip()} {default().status()['pid']}"
+        return f"{file.read().strip()} {default().status()['memory_id']}"
 
 
 def _places(store, rank, world_size):
-    """Of all ranks; and a name for the group, which rank 0 has made."""
+    """The ranks of each node; and a name for the group, which rank 0 has made."""
     try:
         place, error = _place(), None
     except Error as caught:
@@ -440,28 +464,67 @@ def _places(store, rank, world_size):
     if error:
         raise error
     said = [store.get(f"place/{i}").decode().split("\n") for i in range(world_size)]
+    nodes = {}
     for i, (theirs, _) in enumerate(said):
         if theirs.startswith("error "):
             raise BackendError(f"rank {i}: {theirs.removeprefix('error ')}")
-    return {theirs for theirs, _ in said}, f"c10d.{said[0][1]}"
+        nodes.setdefault(theirs, []).append(i)
+    return list(nodes.values()), f"c10d.{said[0][1]}"
+
+
+def _join(store, rank, world_size, name, seconds):
+    """The group of one node."""
+    comm = default()._join(name, world_size, rank, seconds)
+    # All have joined, and so have read it. The next group with this store
+    # must not find it, and no rank makes one before all have joined again.
+    store.delete_key(f"place/{rank}")
+    mail = default()._join(f"{name}.p2p", world_size, rank, seconds)
+    return ProcessGroup(comm, Mail(mail, seconds), rank, world_size, seconds)
+
+
+def _join_nodes(store, rank, nodes, name, timeout):
+    """The group of several nodes."""
+
+    def gloo(key, ranks):
+        prefixed = dist.PrefixStore(f"{name}/{key}", store)
+        return dist.ProcessGroupGloo(prefixed, ranks.index(rank), len(ranks), timeout)
+
+    world_size, seconds = sum(map(len, nodes)), timeout.total_seconds()
+    whole = gloo("all", list(range(world_size)))
+    store.delete_key(f"place/{rank}")  # as for one node
+    k, here = next((k, ranks) for k, ranks in enumerate(nodes) if rank in ranks)
+    at, lane = here.index(rank), None
+    if at < n_lanes(nodes):
+        lane = gloo(at, [ranks[at] for ranks in nodes])
+    # A rank that waits for another node fails first, and then says why.
+    local = default()._join(f"{name}.{k}", len(here), at, seconds * _PATIENCE)
+    comm = Comm(nodes, rank, local, lane, whole)
+    return SeveralNodes(comm, rank, world_size, seconds)
+
+
+def _why_gloo(nodes):
+    """Why fsdpd does not serve such a group; None: it does."""
+    most = max(map(len, nodes))
+    if most > _MAX_RANKS:
+        return f"a node has {most} of its ranks, and fsdpd takes {_MAX_RANKS}"
+    if len(nodes) > _MAX_RANKS:
+        return f"it has {len(nodes)} nodes, and fsdpd takes {_MAX_RANKS}"
+    if len(nodes) > 1 and most == 1:
+        return f"its {len(nodes)} ranks use as many brokers"
+    return None
 
 
 def _make(store, rank, world_size, timeout):
-    places, name = _places(store, rank, world_size)
-    if len(places) == 1 and world_size <= _MAX_RANKS:
-        seconds = timeout.total_seconds()
-        comm = default()._join(name, world_size, rank, seconds)
-        # All have joined, and so have read it. The next group with this store
-        # must not find it, and no rank makes one before all have joined again.
-        store.delete_key(f"place/{rank}")
-        mail = default()._join(f"{name}.p2p", world_size, rank, seconds)
-        return ProcessGroup((comm, mail), rank, world_size, seconds)
-    if rank == 0:
-        why = f"its {world_size} ranks use {len(places)} brokers"
-        if len(places) == 1:
-            why = f"it has {world_size} ranks, and fsdpd takes {_MAX_RANKS}"
-        logging.getLogger("fsdp").warning("gloo works for a group, since %s", why)
-    return dist.ProcessGroupGloo(store, rank, world_size, timeout)
+    nodes, name = _places(store, rank, world_size)
+    if why := _why_gloo(nodes):
+        if rank == 0:
+            logging.getLogger("fsdp").warning(
+                "gloo serves a group for fsdpd, since %s", why
+            )
+        return dist.ProcessGroupGloo(store, rank, world_size, timeout)
+    if len(nodes) == 1:
+        return _join(store, rank, world_size, name, timeout.total_seconds())
+    return _join_nodes(store, rank, nodes, name, timeout)
 
 
 def register():

@@ -26,7 +26,7 @@ from .distributed import ProcessGroup, fold
 
 
 def _shares(group):
-    return isinstance(group, ProcessGroup) and group.size() > 1
+    return isinstance(group, ProcessGroup) and group.pools and group.size() > 1
 
 
 class AllGather(DefaultAllGather):
@@ -100,5 +100,6 @@ def use(model):
     others = {group._all_gather_process_group for _, group in groups}
     if any(other.size() > 1 and not _shares(other) for other in others):
         logging.getLogger("fsdp").warning(
-            "modules whose process group is not fsdpd's share no memory"
+            "modules share no memory whose process group is not fsdpd's or has several "
+            "nodes; pass fully_shard() a mesh of the backend fsdpd on one node"
         )
