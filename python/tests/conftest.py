@@ -90,6 +90,15 @@ def broker():
     broker.stop()
 
 
+@pytest.fixture(scope="module")
+def brokers(broker):
+    """Three, as of three nodes."""
+    others = [Broker(), Broker()]
+    yield [broker, *others]
+    for other in others:
+        other.stop()
+
+
 @pytest.fixture
 def supervised():
     broker = Broker("--supervised")

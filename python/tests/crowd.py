@@ -14,8 +14,10 @@ import torch.distributed as dist
 from conftest import PATIENCE
 
 
-def begin(backend, store, rank, world):
+def begin(backend, store, rank, world, socket=None):
     torch.set_num_threads(1)
+    if socket:
+        os.environ["FSDP_SOCKET"] = socket
     dist.init_process_group(
         backend,
         init_method=f"file://{store}",
@@ -25,8 +27,8 @@ def begin(backend, store, rank, world):
     )
 
 
-def _run(backend, cases, store, rank, world, said):
-    begin(backend, store, rank, world)
+def _run(backend, cases, said, *place):
+    begin(backend, *place)
     for name, case in cases.items():
         try:
             case()
@@ -43,18 +45,19 @@ def _received(receiver):
             yield receiver.recv()
 
 
-def run(backend, world, cases):
+def run(backend, world, cases, sockets=None):
     """What each rank says of each case: None, or its traceback. All run in one
-    go: a process that starts costs more than they do."""
+    go: a process that starts costs more than they do. `sockets` are the ranks'
+    brokers, if they have several."""
     fork = multiprocessing.get_context("fork")
     pipes = [fork.Pipe(duplex=False) for _ in range(world)]
     with tempfile.TemporaryDirectory(prefix="fsdp-ranks.") as directory:
         ranks = [
             fork.Process(
                 target=_run,
-                args=(backend, cases, f"{directory}/store", rank, world, pipe[1]),
+                args=(backend, cases, pipe[1], f"{directory}/store", rank, world, socket),
             )
-            for rank, pipe in enumerate(pipes)
+            for rank, (pipe, socket) in enumerate(zip(pipes, sockets or [None] * world))
         ]
         for rank in ranks:
             rank.start()
@@ -66,6 +69,12 @@ def run(backend, world, cases):
             for rank in ranks:
                 rank.kill()
                 rank.join()
+
+
+def run_on(brokers, layout, backend, cases):
+    """The same with the broker of the number layout[r] for rank r."""
+    sockets = [brokers[int(number)].path for number in layout]
+    return run(backend, len(layout), cases, sockets)
 
 
 def check(verdicts, case):
@@ -104,3 +113,22 @@ class Rank:
     def kill(self):
         self.process.kill()
         self.process.join()
+
+
+@contextlib.contextmanager
+def crew(directory):
+    """A function that starts Ranks with the call and their brokers, and returns
+    when all are in the group."""
+    started = []
+
+    def start(call, sockets):
+        store, world = directory / f"store{len(started)}", len(sockets)
+        ranks = [Rank(call, store, rank, world, at) for rank, at in enumerate(sockets)]
+        started.extend(ranks)
+        for rank in ranks:
+            assert rank.said() == "ready"
+        return ranks
+
+    yield start
+    for rank in started:
+        rank.kill()

@@ -3,6 +3,8 @@ same calls with the same tensors.
 
 What is moved must have the same bits. What is reduced is compared with the sum
 in the order of the ranks, bit by bit, and with gloo's, which rounds after each rank.
+A layout has a digit for each rank: the node it is on, that is, its broker. The
+sums of nodes are rounded, and added in the order of the nodes.
 """
 
 import functools
@@ -241,12 +243,17 @@ FOLDS = {
 
 
 @functools.cache
-def in_order(op, dtype, shape):
-    """The reduction of all ranks' inputs, in their order, rounded once."""
+def in_order(op, dtype, shape, layout):
+    """The reduction of all ranks' inputs, node by node and in their order."""
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    inputs = [values(rank, shape, dtype).to(wide) for rank in world()]
-    total = functools.reduce(FOLDS[op], inputs)
-    return (total / len(inputs) if op == "AVG" else total).to(dtype)
+    nodes = {}
+    for rank, node in enumerate(layout):
+        nodes.setdefault(node, []).append(values(rank, shape, dtype).to(wide))
+    sums = [functools.reduce(FOLDS[op], inputs) for inputs in nodes.values()]
+    if len(sums) > 1:
+        rounded = [total.to(dtype).to(wide) for total in sums]
+        sums = [functools.reduce(FOLDS[op], rounded).to(dtype)]
+    return (sums[0] / len(layout) if op == "AVG" else sums[0]).to(dtype)
 
 
 # --- comparing ----------------------------------------------------------------
@@ -265,7 +272,7 @@ def both(call, case):
     return list(zip(ours, theirs, strict=True))
 
 
-def check_move(call, dtype):
+def check_move(call, dtype, layout):
     for size in SIZES:
         case = Case(dtype, (size and max(1, size // dtype.itemsize),))
         for mine, theirs in both(call, case):
@@ -278,12 +285,12 @@ def ops_of(dtype):
     return OPS[:5] if dtype.is_floating_point else OPS[:1] + OPS[2:]
 
 
-def check_reduction(call, dtype):
+def check_reduction(call, dtype, layout):
     for size in SIZES:
         for op in ops_of(dtype) if size < 100 else ["SUM"]:
             case = Case(dtype, (size and max(1, size // dtype.itemsize),), op)
             for mine, theirs in both(call, case):
-                wanted = in_order(op, dtype, case.shape)
+                wanted = in_order(op, dtype, case.shape, layout)
                 assert torch.equal(bits(mine), bits(wanted)), (size, op)
                 if dtype.is_floating_point:
                     slack = dist.get_world_size() * torch.finfo(dtype).eps
@@ -302,8 +309,11 @@ VIEWS = {
 }
 
 
-def check_views(call):
-    """We take them all. gloo refuses some, on all ranks before it has begun."""
+def check_views(call, layout):
+    """We take them all, except as messages between nodes, which are gloo's. gloo
+    refuses some, on all ranks before it has begun."""
+    if call is ring and len(set(layout)) > 1:
+        return
     for view in VIEWS.values():
         case = Case(torch.float32, (15,), view=view)
         mine = call(case, groups()[1])
@@ -325,12 +335,82 @@ CASES = {
 } | {f"views-{call.__name__}": functools.partial(check_views, call) for call in VIEWED}
 
 
+LAYOUTS = ("0", "00", "000", "0000")
+LAYOUTS += ("0101", "0111", "0120")  # several nodes, also of several sizes
+
+
+def check_backend(layout):
+    is_several = isinstance(groups()[1], fsdp.distributed.SeveralNodes)
+    assert is_several == (len(set(layout)) > 1)
+
+
+CASES["backend"] = check_backend
+
+
+def check_uneven_parts(layout):
+    """Parts of one size for each rank, one of them empty: what is next to a part
+    stays."""
+    rank, group = dist.get_rank(), groups()[1]
+    sizes = [2 * other for other in world()]
+    wanted = [torch.full((size,), float(other)) for other, size in enumerate(sizes)]
+    spaces = [torch.full((size + 64,), -1.0) for size in sizes]
+    outputs = [space[:size] for space, size in zip(spaces, sizes)]
+    dist.all_gather(outputs, wanted[rank], group)
+    total = torch.full((sizes[rank] + 64,), -1.0)
+    dist.reduce_scatter(total[: sizes[rank]], wanted, group=group)
+    assert all(map(torch.equal, outputs, wanted))
+    assert torch.equal(total[: sizes[rank]], len(layout) * wanted[rank])
+    assert all((x[size:] == -1).all() for x, size in zip(spaces, sizes))
+    assert (total[sizes[rank] :] == -1).all()
+
+
+CASES["uneven_parts"] = check_uneven_parts
+
+MEANS = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16]
+MEANS += [torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32]
+MEANS += [torch.float64, torch.complex64, torch.complex128]
+
+
+def check_means(layout):
+    """Of integers whose sum has more bits than they, except in 64."""
+    n, rank, group = len(layout), dist.get_rank(), groups()[1]
+    for dtype in MEANS:
+        top, low = 1000, -1000
+        if not (dtype.is_floating_point or dtype.is_complex):
+            top, low = torch.iinfo(dtype).max, torch.iinfo(dtype).min
+        if dtype.itemsize == 8 and top > 1000:
+            top, low = top // n, -(-low // n)
+        tensor = torch.tensor([top - (rank == 0), low + (rank == 0)], dtype=dtype)
+        out = torch.zeros_like(tensor)
+        dist.reduce_scatter(out, [tensor] * n, dist.ReduceOp.AVG, group)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG, group)
+        exact = [(n * top - 1) / n, (n * low + 1) / n]
+        if not (dtype.is_floating_point or dtype.is_complex):
+            exact = [(n * top - 1) // n, -((-n * low - 1) // n) if low else 1 // n]
+        wanted = torch.tensor(exact, dtype=dtype)
+        for mine in (out, tensor):
+            torch.testing.assert_close(mine, wanted, msg=f"{mine} {wanted}")
+
+
+CASES["means"] = check_means
+
+
+def cases(layout):
+    """Between nodes all dtypes are bytes."""
+    is_one = len(set(layout)) == 1
+    skipped = () if is_one else ("float64", "float16", "uint8", "int8", "int64")
+    return {
+        name: functools.partial(case, layout=layout)
+        for name, case in CASES.items()
+        if name.rpartition("-")[2] not in skipped
+    }
+
+
 @pytest.fixture(scope="module")
-def verdicts(broker):
-    return functools.cache(lambda world: crowd.run("gloo", world, CASES))
+def verdicts(brokers):
+    return functools.cache(lambda at: crowd.run_on(brokers, at, "gloo", cases(at)))
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("world", (1, 2, 3, 4))
-def test_each_call_gives_what_gloo_gives(verdicts, world, case):
-    crowd.check(verdicts(world), case)
+@pytest.mark.parametrize("layout, case", [(l, c) for l in LAYOUTS for c in cases(l)])
+def test_each_call_gives_what_gloo_gives(verdicts, layout, case):
+    crowd.check(verdicts(layout), case)

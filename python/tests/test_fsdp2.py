@@ -206,7 +206,7 @@ def other_backends_gather_as_before():
         assert_same(trained({}, "gloo"), trained({}, "gloo", uses=False))
     finally:
         logging.getLogger("fsdp").removeHandler(handler)
-    assert said == ["modules whose process group is not fsdpd's share no memory"]
+    assert len(said) == 1 and "whose process group is not fsdpd's" in said[0]
 
 
 def cases(world):

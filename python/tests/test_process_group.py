@@ -269,19 +269,8 @@ def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
 @pytest.fixture
 def crew(broker, tmp_path):
     """Starts ranks that wait, and then make a call."""
-    started = []
-
-    def start_crew(call, world=3):
-        store = tmp_path / f"store{len(started)}"
-        ranks = [crowd.Rank(call, store, rank, world) for rank in range(world)]
-        started.extend(ranks)
-        for rank in ranks:
-            assert rank.said() == "ready"
-        return ranks
-
-    yield start_crew
-    for rank in started:
-        rank.kill()
+    with crowd.crew(tmp_path) as start_crew:
+        yield lambda call, world=3: start_crew(call, [broker.path] * world)
 
 
 def reduce():
@@ -391,6 +380,6 @@ def uses_gloo():
     assert torch.equal(tensor, torch.full((2,), 2.0))
 
 
-def test_ranks_of_several_nodes_use_gloo(broker, monkeypatch):
+def test_a_group_with_one_rank_on_each_node_uses_gloo(broker, monkeypatch):
     monkeypatch.setattr(fsdp.distributed, "_place", lambda: f"node of {os.getpid()}")
     crowd.check(crowd.run("fsdpd", 2, {"gloo": uses_gloo}), "gloo")

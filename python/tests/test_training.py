@@ -75,19 +75,27 @@ def check(way, case):
             torch.testing.assert_close(mine, their, rtol=slack, atol=slack)
 
 
-def cases(world):
-    fit = sharded_cases(world)
-    named = {f"fsdp2-{name}": functools.partial(check, sharded, c) for name, c in fit.items()}
-    return named | {
-        f"ddp-{name}": functools.partial(check, replicated, c) for name, c in REPLICATED.items()
+LAYOUTS = "00", "0000", "0011"  # the node of each rank
+ON_TWO_NODES = "ddp-plain", "ddp-small_buckets", "fsdp2-mixed", "fsdp2-replicas"
+
+
+def cases(layout):
+    named = {
+        f"{kind}-{name}": functools.partial(check, way, case)
+        for kind, way, some in (
+            ("fsdp2", sharded, sharded_cases(len(layout))),
+            ("ddp", replicated, REPLICATED),
+        )
+        for name, case in some.items()
     }
+    return {name: named[name] for name in (named if layout[-1] == "0" else ON_TWO_NODES)}
 
 
 @pytest.fixture(scope="module")
-def verdicts(broker):
-    return functools.cache(lambda world: crowd.run("gloo", world, cases(world)))
+def verdicts(brokers):
+    return functools.cache(lambda at: crowd.run_on(brokers, at, "gloo", cases(at)))
 
 
-@pytest.mark.parametrize("world, case", [(n, name) for n in (2, 4) for name in cases(n)])
-def test_training_gives_what_it_gives_over_gloo(verdicts, world, case):
-    crowd.check(verdicts(world), case)
+@pytest.mark.parametrize("layout, case", [(l, name) for l in LAYOUTS for name in cases(l)])
+def test_training_gives_what_it_gives_over_gloo(verdicts, layout, case):
+    crowd.check(verdicts(layout), case)
