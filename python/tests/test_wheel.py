@@ -1,5 +1,7 @@
 import importlib.metadata
 import os
+import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,16 +15,45 @@ pytest.importorskip("setuptools", reason="setuptools is not installed")
 pytest.importorskip("wheel", reason="wheel is not installed")
 
 
-def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(tmp_path):
-    setup = ["setup.py", "-q", "egg_info", "-e", tmp_path]
-    setup += ["build", "-b", tmp_path / "base", "bdist_wheel", "-b", tmp_path / "built", "-d", tmp_path]
+# What a program with the package maps of this project.
+PROGRAM = """
+import fsdp
+print(fsdp.__version__)
+for line in open('/proc/self/maps'):
+    if any(name in line for name in ('libfsdp', 'libprotobuf-c', 'libxxhash')):
+        print(line.split()[-1])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    path = tmp_path_factory.mktemp("wheel")
+    setup = ["setup.py", "-q", "egg_info", "-e", path]
+    setup += ["build", "-b", path / "base", "bdist_wheel", "-b", path / "built", "-d", path]
     subprocess.run(
         [sys.executable, *map(str, setup)],
         cwd=BUILD / "python",
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = path.glob("*.whl")
+    return wheel
+
+
+def run_program(python, folder, site):
+    """Its version, and the libraries that it maps."""
+    seen = subprocess.run(
+        [python, "-c", PROGRAM],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    return seen[0], set(seen[1:])
+
+
+def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(wheel, tmp_path):
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
@@ -32,19 +63,39 @@ def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(tmp_path):
         for point in dist.entry_points
     }
     assert points == {("vllm.general_plugins", "fsdpd"), ("sglang.srt.plugins", "fsdpd")}
-    seen = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import fsdp; print(fsdp.__version__)\n"
-            "for line in open('/proc/self/maps'):\n"
-            "    if 'libfsdp' in line: print(line.split()[-1])",
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+    version, mapped = run_program(sys.executable, tmp_path, tmp_path / "site")
+    assert version == fsdp.__version__
+    assert str(tmp_path / "site" / "fsdp" / "libfsdp.so.0") in mapped
+    assert len([path for path in mapped if "libfsdp" in path]) == 1
+
+
+def newest_glibc(folder):
+    """The last 2.x of which any library in the folder wants a symbol."""
+    wanted = set()
+    for path in folder.rglob("*.so*"):
+        wanted |= set(re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes()))
+    return max(map(int, wanted))
+
+
+def test_auditwheel_makes_it_one_for_all_of_linux(wheel, tmp_path):
+    tools = f"{BUILD.parent / 'venv' / 'bin'}:{os.environ['PATH']}"
+    if not shutil.which("auditwheel", path=tools):
+        pytest.skip("auditwheel is not in build/venv; scripts/venv installs it")
+    subprocess.run(
+        ["auditwheel", "repair", wheel, "-w", tmp_path],
+        env={**os.environ, "PATH": tools},
         check=True,
         capture_output=True,
-        text=True,
-    ).stdout.split()
-    assert seen[0] == fsdp.__version__
-    assert set(seen[1:]) == {str(tmp_path / "site" / "fsdp" / "libfsdp.so.0")}
+    )
+    (portable,) = tmp_path.glob("*.whl")
+    env = tmp_path / "env"
+    subprocess.run([sys.executable, "-m", "venv", env], check=True)
+    install = [env / "bin" / "pip", "install", "-q", "--no-index", portable]
+    subprocess.run(install, check=True, env={**os.environ, "PYTHONPATH": ""})
+    version, mapped = run_program(env / "bin" / "python", tmp_path, "")
+    assert version == fsdp.__version__
+    # Nothing is the build's or the system's.
+    assert len(mapped) == 3 and all(path.startswith(str(env)) for path in mapped)
+    (site,) = env.glob("lib/python*/site-packages")
+    glibc = max(newest_glibc(site / "fsdp"), newest_glibc(site / "fsdp.libs"))
+    assert f"-cp311-abi3-manylinux_2_{glibc}_" in portable.name
