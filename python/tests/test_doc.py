@@ -3,10 +3,15 @@
 import doctest
 import inspect
 import pathlib
+import re
 import subprocess
 import sys
 
+import pytest
+
 import fsdp
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_the_examples_of_the_package_are_true(c):
@@ -56,10 +61,39 @@ def test_the_module_finds_libfsdp_beside_itself():
 
 
 def test_the_examples_of_the_page_are_true(c):
-    page = pathlib.Path(__file__).parents[2] / "docs" / "python.md"
     failed, tried = doctest.testfile(
-        str(page),
+        str(ROOT / "docs" / "python.md"),
         module_relative=False,
         optionflags=doctest.IGNORE_EXCEPTION_DETAIL | doctest.ELLIPSIS,
     )
     assert failed == 0 and tried > 12
+
+
+def paragraphs_of_readme():
+    """Of its only block of Python; the first one needs no torch."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    return block.split("\n\n")
+
+
+def test_the_first_lines_of_the_readme_run(c):
+    names = {}
+    exec(paragraphs_of_readme()[0], names)
+    assert names["x"].tolist() == list(range(1024)) and not names["x"].flags.writeable
+
+
+def test_a_reader_of_the_readme_loads_a_model_and_data(c, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    import fsdp.safetensors
+
+    monkeypatch.chdir(tmp_path)
+    weights = torch.nn.Linear(3, 2).state_dict()
+    fsdp.safetensors.save_file(weights, "model.safetensors")
+    names = {"fsdp": fsdp, "model": torch.nn.Linear(3, 2)}
+    for paragraph in paragraphs_of_readme()[1:]:
+        exec(paragraph, names)
+    model = names["model"].state_dict()
+    assert all(model[name].equal(weights[name]) for name in weights)
+    data = torch.utils.data.TensorDataset(torch.arange(8))
+    batches = names["DataLoader"](data, batch_size=4, num_workers=2)
+    assert [x.tolist() for (x,) in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert names["load_file"]("model.safetensors")["weight"].equal(weights["weight"])

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import fsdp
+import fsdp.safetensors
 import fsdp.torch
 from conftest import holds, run, until
 from fsdp._dtypes import LONG_NAMES
@@ -130,6 +131,45 @@ def test_a_model_takes_its_weights_from_a_bundle(broker, c):
         del bundle
         c.remove("m/")
         assert model(x).equal(made(x))
+
+
+class Pretrained(torch.nn.Module):
+    """A stub of a model of transformers, which is made without memory and then
+    has each of its parameters replaced by a tensor of the state_dict."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.layer = torch.nn.Linear(config["n_in"], config["n_out"])
+
+    def forward(self, x):
+        return self.layer(x)
+
+    @classmethod
+    def from_pretrained(cls, path, *, config, state_dict):
+        assert path is None
+        with torch.device("meta"):
+            model = cls(config)
+        for name, tensor in state_dict.items():
+            owner, _, attribute = name.rpartition(".")
+            parameter = torch.nn.Parameter(tensor.to(config["dtype"]))
+            setattr(model.get_submodule(owner), attribute, parameter)
+        return model.eval()
+
+
+@ASSIGNS
+def test_pretrained_models_of_replicas_run_on_one_copy(c, broker, tmp_path):
+    config = {"n_in": 3, "n_out": 4, "dtype": torch.bfloat16}
+    made = Pretrained(config).bfloat16()
+    fsdp.safetensors.save_file(made.state_dict(), tmp_path / "model.safetensors")
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    for _ in range(2):
+        with fsdp.connect(broker.path) as replica:
+            bundle = fsdp.load_once(tmp_path / "model.safetensors", "m/", client=replica)
+            weights = bundle.state_dict()
+            model = Pretrained.from_pretrained(None, config=config, state_dict=weights)
+            assert model(x).equal(made(x))
+            for name, parameter in model.named_parameters():
+                assert parameter.data_ptr() == bundle[name].torch().data_ptr()
 
 
 @pytest.mark.parametrize("dtype", ["bool", "bf16", "f32", "c64", "i64"])
