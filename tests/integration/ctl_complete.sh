@@ -2,7 +2,7 @@
 # Tests shell completion: fsdpctl prints what can follow, and bash uses it.
 #
 #   ctl_complete.sh FSDPD FSDPCTL HOARD
-fsdpd=$1 fsdpctl=$2
+fsdpd=$1 fsdpctl=$2 hoard=$3
 . "$(dirname "$0")/ctl_lib.sh"
 scripts=$(dirname "$0")/../../client/ctl
 
@@ -42,6 +42,34 @@ offer "of the socket that is named" "run/a run/b " \
 	--socket "$FSDP_SOCKET" rm x r
 offer "the second operand has its own kind" "run/a run/b " save dir r
 
+"$python" - >set.safetensors <<'PY'
+import json, sys
+header = json.dumps({name: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, name in enumerate("ab")}).encode()
+sys.stdout.buffer.write(len(header).to_bytes(8, "little") + header + bytes(2))
+PY
+ctl load set.safetensors --prefix set/ >/dev/null
+offer "a bundle comes once, with its members" "set/ set/a set/b " stat s
+offer "and alone where only a bundle can be" "set/ " load --prefix s
+
+mkfifo go
+"$hoard" memory <go >ticket &
+"$hoard" board <go &
+exec 9>go
+eventually "there is a ticket" test -s ticket
+eventually "and a communicator" ctl_json "[c['name'] for c in d] == ['team/job']" comms
+secret=$(cat ticket)
+offer "tickets are offered without their secret" "${secret:0:16} " revoke ""
+offer "communicators, too" "team/job " groups te
+gpu=$(offers load --device GPU-)
+check "and devices" test "${gpu%% *}" = \
+	"$(ctl devices --json | "$python" -c 'import json, sys; print(json.load(sys.stdin)["devices"][0]["device"])')"
+ctl stat late --timeout 1h >late &
+waiting=$!
+eventually "stat waits for a name" ctl_json "d['counters']['waiters'] == 1" status
+ctl put x.raw --dtype u8 --shape 4 --name late >/dev/null
+check "and shows it" wait $waiting
+check "with its version" grep -q "^version    1$" late
+
 # Complete in bash, as if a person typed.
 COMP_WORDS=("$fsdpctl" stat run/) COMP_CWORD=2
 compopt() { :; }
@@ -52,6 +80,5 @@ COMP_WORDS=("$fsdpctl" load x.r) COMP_CWORD=2
 _fsdpctl
 check "and files" test "${COMPREPLY[*]}" = x.raw
 for shell in zsh fish; do
-	command -v $shell >/dev/null || continue
 	check "$shell reads its script" $shell -n "$scripts/fsdpctl.$shell"
 done

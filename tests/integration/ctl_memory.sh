@@ -34,7 +34,8 @@ keys = {k.strip() for group in re.findall(r"\(([a-z0-9_, ]+)\)", text) for k in 
 def ask(*args):
     return subprocess.run([sys.argv[2], *args], check=True, capture_output=True, text=True).stdout
 missing = []
-for args in (["ls", "--long"], ["ls", "--bundles", "--long"], ["clients"], ["tickets"], ["du"], ["limbo"], ["who", "shown"]):
+for args in (["ls", "--long"], ["ls", "--bundles", "--long"], ["clients"], ["tickets"], ["du"], ["limbo"], ["who", "shown"],
+             ["comms"], ["groups"], ["channels"], ["prefixes"], ["config"]):
     document = json.loads(ask(*args, "--json"))
     missing += [k for k in document if k not in keys] if isinstance(document, dict) else []
     for row in document["rows"] if isinstance(document, dict) else document:
@@ -45,8 +46,17 @@ sys.exit("not in the manual: %s" % missing if missing else 0)
 PY
 head -c 10 /dev/zero >shown.raw
 ctl put shown.raw --name shown --dtype u8 --shape 10 >/dev/null
+mkfifo gate
+"$hoard" run <gate &
+runner=$!
+exec 8>gate
+eventually "there is a channel and a group" ctl_json 'len(d) == 1' channels
 check "the manual has all columns and keys" "$python" manual.py "$man" "$fsdpctl"
+exec 8>&-
+wait "$runner"
+eventually "a group that is over can be removed" ctl end team/run
 ctl rm shown
+eventually "and its memory is free" ctl_json "d['bytes'] == 106 << 20" du
 
 check "du counts what is published, written, and kept otherwise" ctl_json \
 	"[(r['key'], r['bytes'], r['writing_bytes'], r['ticket_bytes'], r['limbo_bytes']) for r in d['rows']] == [('$(id -u)', 106 << 20, 3 << 20, 3 << 20, 100 << 20)]" \

@@ -356,6 +356,43 @@ def check_kinds(page):
                                            said), said)
 
 
+def check_limbo(page):
+    # A tensor that lost its name while a process holds it.
+    put("test/held", 8)
+    holder = subprocess.Popen([build / "hoard", "hold", "test/held"], text=True,
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    processes.append(holder)
+    check("a process holds a tensor", "holds" in holder.stdout.readline())
+    ctl("rm", "test/held")
+
+    def holders():
+        return [(h["pid"], h["command"]) for t in status()["limbo"]["items"]
+                for h in t["held_by"]]
+
+    until("its holder is named in limbo", lambda:
+          holders() == [(holder.pid, "hoard")])
+    if page:
+        page.wait('document.getElementById("limbo").innerText.includes('
+                  f'"hoard ({holder.pid})")')
+        check("the page names it, too", True)
+    holder.stdin.close()
+    check("the holder ends", holder.wait(timeout=60) == 0)
+    until("limbo is empty", lambda: not status()["limbo"]["n"])
+
+
+def check_ipv6():
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        print(f"skipped: IPv6: {error}", flush=True)
+        return
+    _, at = start_exporter("--address", "::1")
+    connection = http.client.HTTPConnection("::1", at, timeout=60)
+    connection.request("GET", "/icon.svg")
+    check("an IPv6 address is served", connection.getresponse().status == 200)
+    connection.close()
+
+
 def check_sizes(page):
     for width in 1400, 760, 360:
         page.view(width)
@@ -489,8 +526,10 @@ try:
         check_keys(page)
     else:
         print("skipped: the page, because there is no chromium", flush=True)
+    check_limbo(page)
     check_bounded(page)
     check_flood()
+    check_ipv6()
     check_usage()
     check_sandbox()
     check_stopped(broker)

@@ -1,11 +1,13 @@
 /*
- * Memory for the tests of fsdpctl.
+ * Memory for the tests of fsdpctl and fsdp-exporter.
  *
  *   hoard memory      100 MiB that a view of 16 bytes keeps, 3 MiB that a
  *                     ticket keeps, 2 MiB that were never published, 1 MiB in
  *                     the staged bundle "staged/"; prints the ticket, and ends
  *                     with its standard input
  *   hoard board       the board of a communicator of one rank; ends likewise
+ *   hoard run         a group and then a channel; ends likewise
+ *   hoard hold NAME   a hold of that tensor; prints a line, and ends likewise
  *   hoard names P N   N tensors of 4 bytes, published as P.0, P.1, ...
  */
 #include "client/fsdp.h"
@@ -95,6 +97,30 @@ static void make_board(void)
 	must(fsdp_barrier(comm, -1));
 }
 
+static void make_run(void)
+{
+	const struct fsdp_channel_options options = {.capacity = 64};
+	const struct fsdp_param_spec param = {.name = "weight",
+					      .spec = spec_of(64)};
+	struct fsdp_channel *channel;
+	struct fsdp_group *group;
+	struct fsdp_comm *comm;
+
+	must(fsdp_comm_join(client, "team/run", 1, 0, NULL, &comm));
+	must(fsdp_group_register(comm, "group", &param, 1, NULL, &group));
+	must(fsdp_channel_open(client, "team/batches", &options, FSDP_PRODUCER,
+			       &channel));
+}
+
+static void hold(const char *name)
+{
+	struct fsdp_tensor *tensor;
+
+	must(fsdp_get(client, &name, 1, NULL, &tensor));
+	puts("holds it");
+	fflush(stdout);
+}
+
 static void wait_for_end(void)
 {
 	char byte;
@@ -116,6 +142,12 @@ int main(int argc, char **argv)
 		wait_for_end();
 	} else if (argc == 2 && strcmp(argv[1], "board") == 0) {
 		make_board();
+		wait_for_end();
+	} else if (argc == 2 && strcmp(argv[1], "run") == 0) {
+		make_run();
+		wait_for_end();
+	} else if (argc == 3 && strcmp(argv[1], "hold") == 0) {
+		hold(argv[2]);
 		wait_for_end();
 	} else {
 		return EXIT_FAILURE;

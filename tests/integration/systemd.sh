@@ -2,7 +2,8 @@
 # Tests the installed system units under a booted systemd. The socket unit
 # starts a broker that runs as a user of its own. Its memory in the fd store
 # survives kill -9, a hang, `systemctl restart` and an upgrade, and neither
-# readers nor ranks that train are disturbed.
+# readers nor ranks that train are disturbed. A stop and a reboot drop it, but not
+# what was saved before.
 #
 #   systemd.sh BUILD_DIRECTORY
 build=$(realpath "$1")
@@ -20,6 +21,7 @@ before_boot()
 	# sanitizers ignores this.
 	printf '[Service]\nEnvironment=ASAN_OPTIONS=detect_leaks=0\n' \
 		>"$folder/sanitizer.conf"
+	install -d -o 1234 -g 1234 "$root/opt/backups"
 	# This journal can be read when the container has ended.
 	mkdir -p "$root/var/log/journal"
 }
@@ -213,26 +215,45 @@ runs_upgraded()
 	inside cmp "/proc/$(main_pid)/exe" /usr/local/bin/fsdpd
 }
 
+# save WHAT: it goes to a directory that survives the container's end.
+save()
+{
+	check "$1: all is saved" as_user fsdpctl save "/opt/backups/$1" node/
+}
+
+restore()
+{
+	check "$1: it is restored" as_user fsdpctl restore "/opt/backups/$1"
+	check "$1: the tensor is there" tensor_is_there
+}
+
 stops()
 {
+	save stop
 	check "systemctl stop" inside systemctl stop fsdpd
 	check "the journal names what a stop drops" journal_has \
 		"1 tensor (64 bytes)"
 	check "the next client starts an empty broker: systemd 252 drops the store" \
 		test "$(inside fsdpctl ls --json)" = "[]"
+	restore stop
 }
 
 reboots()
 {
-	check "a tensor is published again" put node/t
-	check "and another" put node/u
+	check "another tensor is published" put node/u
+	save reboot
 	kill -TERM "$nspawn"
 	wait "$nspawn"
-	nspawn=
+	nspawn='' pid1=''
 	journalctl -D "$root/var/log/journal" -u fsdpd --no-pager |
 		grep -qF "2 tensors (128 bytes)" ||
 		fail "the journal names what a reboot drops"
 	echo "ok: the journal names what a reboot drops"
+	start_container
+	until_true "systemd is up again" is_up
+	check "no broker runs yet" test "$(main_pid)" = 0
+	restore reboot
+	check "the other tensor, too" as_user fsdpctl stat node/u
 }
 
 boot

@@ -55,6 +55,16 @@ for verb in comms groups; do
 	"$fsdpctl" $verb >tables || exit 1
 	check "$verb shows what is kept" grep -q plain4 tables
 done
+# The plan of a group names the same parameters in both.
+group=$(kept groups | awk 'NR == 1 { print $2 }')
+"$fsdpctl" groups plain4 "$group" >plan || exit 1
+check "a plan says over what it is" \
+	grep -q "^4 shards, 1 replica, layout .*, hash [0-9a-f]*$" plan
+"$fsdpctl" groups plain4 "$group" --json >plan.json || exit 1
+check "and lists the parameters, for programs the same" \
+	cmp <(awk 'NR > 3 { print $1 }' plan) \
+	<(sed -n 's/.*"name": "\([^"]*\)".*/\1/p' plan.json)
+check "and at least one" test -n "$(sed -n 4p plan)"
 check "what nobody is in can be ended" "$fsdpctl" end plain4 again
 if "$fsdpctl" end again 2>err; then
 	echo "FAILED: what is not there was ended"

@@ -32,3 +32,15 @@ for program in fsdpd fsdp-worker fsdp-exporter fsdp-bench fsdpctl; do
 	check_usage "$1/$program"
 done
 check_usage "$1/fsdpctl" ls
+
+# The configuration with its origins, and what is wrong with it.
+"$1/fsdpd" --config /dev/null --set warm_ms=250ms --check-config >"$said" 2>&1
+check "a configuration is checked" test $? = 0
+check "each value has its origin" grep -qx "warm_ms = 250ms ; --set" "$said"
+"$1/fsdpd" --config /dev/null --set warm_ms=1x --check-config >"$said" 2>&1
+check "a wrong one is refused" test $? = 1
+check "and named" grep -q "warm_ms=1x" "$said"
+for program in fsdpd fsdp-worker fsdp-exporter fsdpctl; do
+	"$1/$program" --version >"$said" 2>&1
+	check "$program has a version" grep -qE "^$program [0-9]+\.[0-9]" "$said"
+done
