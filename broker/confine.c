@@ -24,7 +24,8 @@ static void add(struct places *places, const char *path, enum landlock_use use)
 	places->rules[places->n++] = (struct landlock_rule){path, use};
 }
 
-/* Files may be replaced by new ones of their names, so their folder counts. */
+/* A file may be replaced by a new one of its name, so the right is for its
+ * folder. */
 static void add_folder_of(struct places *places, const char *path,
 			  enum landlock_use use)
 {
@@ -41,8 +42,8 @@ static void add_folder_of(struct places *places, const char *path,
 	add(places, folder, use);
 }
 
-/* The worker with its libraries, the configuration and groups, processes and
- * memory limits. */
+/* These are for the worker with its libraries, for the configuration and
+ * groups, and for processes and memory limits. */
 static void add_read(struct places *places, const struct broker *broker)
 {
 	static const char *const folders[] = {
@@ -92,7 +93,7 @@ static int give_up_files(const struct broker *broker, struct error *err)
 	return r;
 }
 
-/* True: done. */
+/* Returns true if it is done. */
 static bool report(int r, const char *done, const struct error *err)
 {
 	if (r == 0)
@@ -133,7 +134,8 @@ void broker_confine(struct broker *broker)
 		confine_beside_driver(confinement);
 		return;
 	}
-	/* First: the calls for it are given up, too. */
+	/* Files come first, since the calls that give them up are then given
+	 * up, too. */
 	r = give_up_files(broker, &err);
 	confinement->has_files = report(
 		r,

@@ -9,7 +9,7 @@
 
 struct broker;
 
-/* For status. */
+/* What status reports. */
 enum confine_calls {
 	CONFINE_NO_CALLS = 0,
 	CONFINE_SOME_CALLS = 1, /* those of a list are refused */

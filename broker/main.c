@@ -84,7 +84,7 @@ static bool add_setting(const char *text)
 	return true;
 }
 
-/* True: continue; false: exit with `ret_status`. */
+/* Returns true to continue; false means to exit with `ret_status`. */
 static bool parse_arguments(int argc, char **argv, int *ret_status)
 {
 	int option;
@@ -213,15 +213,15 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	/* Comes first, while no other thread can read the environment. */
+	/* This comes first, while no other thread can read the environment. */
 	has_left_mps = device_leave_mps();
 	if (!parse_arguments(argc, argv, &status))
 		return status;
 	if (arg_is_check)
 		return check_config();
 	(void)signal(SIGPIPE, SIG_IGN);
-	/* Until it has its handler. Closing the terminal must not lose the
-	 * tensors. */
+	/* The signal is ignored until it has its handler. Closing the terminal
+	 * must not lose the tensors. */
 	(void)signal(SIGHUP, SIG_IGN);
 	return arg_is_supervised ? run_supervised() : run_broker();
 }

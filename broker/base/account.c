@@ -114,8 +114,8 @@ uint64_t account_left(const struct accounts *accounts,
 	return used < limit ? limit - used : 0;
 }
 
-/* The key to raise: without a quota_bytes of the user's own, memory_max is
- * the limit. */
+/* Return the key that an administrator must raise. A user without a quota_bytes
+ * of its own is limited by memory_max. */
 static const char *key_of(const struct accounts *accounts, uint64_t limit,
 			  enum account_kind kind)
 {

@@ -47,9 +47,11 @@ struct account {
 	 * first is the next to be read. */
 	struct peer *first_paused, *last_paused;
 	uint32_t n_peers;
-	/* The loop's time for its requests in one iteration. */
+	/* The time that the loop has spent on its requests in this
+	 * iteration. */
 	uint64_t iteration, iteration_ns;
-	/* It had its share of that iteration, and is in sessions.postponed. */
+	/* It has used its share of this iteration, and is in
+	 * sessions.postponed. */
 	bool is_postponed;
 	struct account *next_postponed;
 	struct account *next; /* next in the chain of accounts.buckets */
@@ -65,18 +67,18 @@ struct accounts {
 void accounts_init(struct accounts *accounts, const struct config *config);
 void accounts_deinit(struct accounts *accounts);
 
-/* The account of a uid, made on first use; NULL: out of memory. It stays valid
- * as long as `accounts`. */
+/* Find the account of a uid; it is made on first use. NULL means that memory
+ * ran out. The account stays valid as long as `accounts`. */
 struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 
-/* What all users together are charged. */
+/* Return what all users together are charged. */
 uint64_t accounts_total(const struct accounts *accounts,
 			enum account_kind kind);
 
 uint64_t account_limit(const struct accounts *accounts,
 		       const struct account *account, enum account_kind kind);
 
-/* The amount that may still be charged. */
+/* Return the amount that may still be charged. */
 uint64_t account_left(const struct accounts *accounts,
 		      const struct account *account, enum account_kind kind);
 
@@ -86,7 +88,7 @@ int account_charge(const struct accounts *accounts, struct account *account,
 /* Charge what exists already, regardless of the limit, during adoption. */
 void account_charge_adopted(struct account *account, enum account_kind kind,
 			    uint64_t amount);
-/* The same for the account of a uid. -ENOMEM. */
+/* Do the same for the account of a uid. -ENOMEM. */
 int accounts_charge_adopted(struct accounts *accounts, uint32_t uid,
 			    enum account_kind kind, uint64_t amount,
 			    struct error *err);

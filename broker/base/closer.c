@@ -13,10 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long an idle thread waits for more: making a thread costs some 30 us. */
+/* An idle thread waits so long for more, since making a thread costs some 30
+ * us. */
 #define LINGER_S 1
-/* Without a thread nothing is closed, and its user may not be read meanwhile.
- */
+/* No file can be closed without a thread, and meanwhile the broker may not read
+ * what its user sends. */
 #define RETRY_MS 100
 
 struct item {
@@ -29,7 +30,7 @@ struct queue {
 	uint32_t uid;
 	struct item *items; /* a ring */
 	uint32_t first, n, max;
-	bool is_closing; /* one more, already taken from the ring */
+	bool is_closing; /* one more file was already taken from the ring */
 	bool has_thread;
 	bool has_changed; /* `on_change` is to be called */
 	pthread_cond_t more;
@@ -40,7 +41,7 @@ struct closer_state {
 	pthread_mutex_t lock; /* never held during a close */
 	struct queue *queues;
 	uint32_t n_threads;
-	uv_async_t *async; /* NULL: the broker stops */
+	uv_async_t *async; /* NULL: the broker is stopping */
 	bool is_abandoned; /* the last thread frees the state */
 };
 
@@ -82,7 +83,7 @@ static void on_async(uv_async_t *async)
 	}
 }
 
-/* Call with the lock. */
+/* The caller holds the lock. */
 static void announce_change(struct queue *queue)
 {
 	queue->has_changed = true;
@@ -154,7 +155,7 @@ void closer_deinit(struct closer *closer)
 
 /* --- the threads --------------------------------------------------------- */
 
-/* Call with the lock. False: the wait timed out. */
+/* The caller holds the lock. Returns false if the wait timed out. */
 static bool wait_for_more(struct queue *queue)
 {
 	struct timespec until;
@@ -180,7 +181,7 @@ static void drain(int sock_fd)
 		;
 }
 
-/* Call with the lock, which is released during the close. */
+/* The caller holds the lock, which is released during the close. */
 static void close_first(struct queue *queue)
 {
 	struct closer_state *state = queue->state;
@@ -216,7 +217,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* Call with the lock. On failure the timer tries again. */
+/* The caller holds the lock. If this fails, the timer tries again. */
 static void start_thread(struct closer *closer, struct queue *queue)
 {
 	pthread_t thread;
@@ -311,7 +312,7 @@ static void put(struct closer *closer, uint32_t uid, const struct item *item)
 		pthread_cond_signal(&queue->more);
 	}
 	pthread_mutex_unlock(&state->lock);
-	if (!is_queued) /* out of memory: close it here */
+	if (!is_queued) /* memory ran out, so close it here */
 		(void)close(item->fd);
 }
 

@@ -49,15 +49,15 @@ void closer_deinit(struct closer *closer);
 void closer_put(struct closer *closer, uint32_t uid, int fd);
 /* Shut down a connection (consumed) of this user now, and close it later. */
 void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd);
-/* Close those descriptors of a frame that were not taken from it. */
+/* Close the descriptors of a frame that were not taken from it. */
 void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 
-/* Should this user's connections be left unread? When they may be read again,
+/* Must this user's connections be left unread? When they may be read again,
  * `on_change` is called. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
-/* The same for any user. */
+/* Is that the case for any user? */
 bool closer_is_any_full(const struct closer *closer);
 /* Has this user too many for one more connection? */
 bool closer_is_crowded(const struct closer *closer, uint32_t uid);
-/* Descriptors that are not closed yet. */
+/* Return the number of descriptors that are not closed yet. */
 uint64_t closer_n_open(const struct closer *closer);

@@ -1,13 +1,13 @@
 /*
  * The configuration: defaults, a file, its drop-ins, and settings of the
- * command line, each over the ones before.
+ * command line. Each of these replaces values of those before it.
  *
  * Files are INI files. The drop-ins of PATH are PATH.d/<name>.conf, in the
  * order of their names. Sizes take K, M, G, T (powers of 1024); times are in
  * milliseconds or take s, m, h. An unknown section, key or value, a key that is
  * set twice in one file and a key above the first section are refused with file
- * and line. config_keys.c has the table of all keys, docs/fsdpd.conf documents
- * each.
+ * and line. config_keys.c has the table of all keys, and docs/fsdpd.conf
+ * documents each.
  */
 #pragma once
 #include <stdbool.h>
@@ -61,12 +61,14 @@ struct config {
 	uint64_t quota_device_bytes;
 	uint64_t quota_slots;
 	uint64_t quota_sessions;
-	/* Of 4,096 sessions, for administrators. */
+	/* The number of sessions, of 4,096, that are reserved for
+	 * administrators. */
 	uint64_t sessions_reserved;
 	uint64_t quota_waiting; /* parked requests */
 	uint64_t quota_queue;   /* bytes of queued and recorded replies */
 	uint64_t quota_prefixes;
-	/* How long a first component keeps its owner after its last name. */
+	/* The time for which a first component keeps its owner after its last
+	 * name. */
 	uint64_t prefix_grace_ms;
 	uint64_t quota_chunks; /* of this uid's pools */
 	uint64_t quota_grants; /* tensors times sessions */
@@ -105,8 +107,8 @@ struct config_source {
 
 /* Set the defaults for this machine. */
 int config_init(struct config *config, struct error *err);
-/* Set the defaults, and read what the source names; on failure nothing is left
- * to free. May block; any thread may call it. */
+/* Set the defaults, and read what the source names. On failure nothing is left
+ * to free. It may block, and any thread may call it. */
 int config_load(struct config *config, const struct config_source *source,
 		struct error *err);
 void config_deinit(struct config *config);
@@ -118,7 +120,7 @@ struct config_entry {
 	char origin[CONFIG_ORIGIN_SIZE]; /* "default", FILE:LINE, "--set" */
 };
 
-/* Entry `i` in the order of the documents; false: there are fewer. Names are
- * valid as long as the configuration. */
+/* Read entry `i`, in the order of the documents; false means that there are
+ * fewer. Names are valid as long as the configuration. */
 bool config_entry(const struct config *config, size_t i,
 		  struct config_entry *ret);

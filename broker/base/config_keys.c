@@ -177,7 +177,7 @@ static int find_id(const char *name, bool is_group, uint32_t *ret,
 		*ret = (uint32_t)number;
 		return 0;
 	}
-	/* Name services say so in several ways. */
+	/* Name services report a missing entry in several ways. */
 	if (r < 0 && r != -ENOENT && r != -ESRCH)
 		return error_errno(err, r, "cannot look up %s \"%s\"", what,
 				   name);

@@ -35,10 +35,12 @@ bool config_is_section(const char *name);
 
 uint64_t config_key_get(const struct config *config,
 			const struct config_key *key);
-/* Parse `text` and store it: -EINVAL, or what looking a group up gives. */
+/* Parse `text` and store the value. Returns -EINVAL, or the error of looking a
+ * group up. */
 int config_key_set(struct config *config, const struct config_key *key,
 		   const char *text, struct error *err);
-/* The value as config_key_set() takes it, in the largest unit that fits. */
+/* Write the value as config_key_set() takes it, in the largest unit that
+ * fits. */
 void config_key_print(const struct config *config, const struct config_key *key,
 		      char ret[CONFIG_VALUE_SIZE]);
 

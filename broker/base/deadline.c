@@ -83,7 +83,7 @@ static void start_timer(struct deadlines *deadlines, uint64_t ms)
 	(void)uv_timer_start(&deadlines->timer, on_timer, ms + 1, 0);
 }
 
-/* Run for the first deadline, but not before `pause_ns` have passed. */
+/* Run for the first deadline, but only after `pause_ns` have passed. */
 static void arm_after(struct deadlines *deadlines, uint64_t pause_ns)
 {
 	uint64_t now = now_ms();
@@ -116,8 +116,8 @@ static void run(struct deadlines *deadlines)
 	size_t left = deadlines->n;
 
 	pace_begin(&deadlines->pace);
-	/* Run at most as many as there were: deadlines that add themselves
-	 * again at once must not starve the loop's other work. */
+	/* Run only as many deadlines as there were at first. Deadlines that add
+	 * themselves again at once must not keep the loop from other work. */
 	while (left-- > 0 && deadlines->n > 0 &&
 	       deadlines->heap[1].at_ms <= now && uv_hrtime() < end_ns) {
 		struct deadline due = take(deadlines, 1);

@@ -64,7 +64,8 @@ struct fdstore_text {
 	char state[];
 };
 
-/* False: there is no keeper, or its address is not a Unix socket. */
+/* Returns false if there is no keeper, or if its address is not a Unix
+ * socket. */
 static bool find_keeper(struct fdstore *store)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -113,7 +114,7 @@ static bool is_gone(int r)
 	       r == -ECONNRESET;
 }
 
-/* `fd` -1: no descriptor. -EAGAIN: the keeper's socket is full. */
+/* `fd` -1 stands for no descriptor. -EAGAIN: the keeper's socket is full. */
 static int send_once(const struct fdstore *store, const char *state, int fd)
 {
 	union {
@@ -161,7 +162,7 @@ static void drop_first(struct fdstore *store)
 	free(text);
 }
 
-/* True: all were sent. */
+/* Returns true if all were sent. */
 static bool flush(struct fdstore *store)
 {
 	int r;
@@ -330,7 +331,7 @@ static int send_fd(struct fdstore *store, int fd, const char *name)
 	return send_state(store, state, fd);
 }
 
-/* Block on the keeper at the start, before there are clients. */
+/* At the start, before there are clients, the broker blocks on the keeper. */
 static void wait_for_keeper(const struct fdstore *store)
 {
 	struct pollfd pollfd = {.fd = store->sock_fd, .events = POLLOUT};
@@ -389,7 +390,7 @@ void fdstore_remove(struct fdstore *store, const char *name)
 
 bool fdstore_probe(struct fdstore *store)
 {
-	/* A field of our own, which every keeper ignores. */
+	/* This field is our own; every keeper ignores it. */
 	fdstore_notify_now(store, "X_FSDPD_PROBE=1");
 	return store->is_kept;
 }

@@ -55,8 +55,8 @@ void fdstore_close(struct fdstore *store);
 /* The inherited fd of that name, now owned by the caller; -1: none. */
 int fdstore_take(struct fdstore *store, const char *name);
 
-/* Drop what nobody took of the inherited fds whose name is this word and a
- * number. */
+/* Drop the inherited fds whose name is this word and a number, as far as
+ * nothing has taken them. */
 void fdstore_drop_rest(struct fdstore *store, const char *word);
 
 /* From now on do not block on the keeper. `on_room` is called when
@@ -86,6 +86,6 @@ bool fdstore_probe(struct fdstore *store);
 
 /* Tell the service manager: "READY=1", "STATUS=...", "STOPPING=1". */
 void fdstore_notify(struct fdstore *store, const char *state);
-/* The same for messages that would be useless later: dropped if the socket
- * is full. */
+/* Send a message that would be useless later: it is dropped if the socket is
+ * full. */
 void fdstore_notify_now(struct fdstore *store, const char *state);

@@ -12,8 +12,9 @@ enum log_level {
 	LOG_LEVEL_INFO = 6,
 };
 
-/* Lines above this level are not written; notes are kept all the same. Only the
- * loop's thread may call it. LOG_LEVEL_INFO at first: all lines. */
+/* Set the level above which lines are not written; notes are kept all the same.
+ * At first it is LOG_LEVEL_INFO, so all lines are written. Only the loop's
+ * thread may call it. */
 void log_set_level(enum log_level level);
 
 /* Write a line to stderr, with the journal's <N> priority if stderr is the
@@ -21,7 +22,7 @@ void log_set_level(enum log_level level);
 void log_line(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Of lines that clients can cause in a tight loop. */
+/* A limit for lines that clients can cause in a tight loop. */
 struct log_limit {
 	uint64_t last_ms;    /* 0: there was none */
 	uint32_t n_left_out; /* since the last line */

@@ -66,7 +66,7 @@ static bool is_looked_at(const struct search *search, pid_t pid)
 	       (status.st_uid == search->uid || status.st_uid == 0);
 }
 
-/* 0: not found. */
+/* Returns 0 if it is not found. */
 static pid_t find(struct search *search, pid_t first)
 {
 	struct dirent *entry;

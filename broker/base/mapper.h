@@ -7,17 +7,17 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* The processes to search: this one first (0: none), then those of this user
- * and of root. Processes of other users are not read, since they could make
- * that slow. */
+/* The processes to search. This one comes first (0: no process), then those of
+ * this user and of root. Processes of other users are not read, since they
+ * could make the search slow. */
 struct mapper_suspect {
 	pid_t pid;
 	uid_t uid;
 };
 
 /*
- * Search /proc for a writable shared mapping of `fd`'s file. True: one was
- * found, and `ret` has "process 123 (python3)". The time grows with the
+ * Search /proc for a writable shared mapping of `fd`'s file. Returns true if
+ * one was found; `ret` is then "process 123 (python3)". The time grows with the
  * mappings of the processes, up to a limit, so it must not run on the broker's
  * loop.
  */

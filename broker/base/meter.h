@@ -36,13 +36,14 @@ struct meter {
 	uint64_t at_ns, idle_ns; /* at the last prepare; 0: before the first */
 	uint64_t lap_ns;   /* end of the last piece; 0: none this iteration */
 	uint64_t piece_ns; /* of all pieces of this iteration */
-	/* Since the start: */
+	/* These count since the start. */
 	uint64_t longest_ns; /* or since the last meter_reset() */
 	uint64_t task_ns[METER_N];
 	struct histogram iterations;
-	/* By kind of request; 0: unknown or damaged. Requests that were
-	 * answered at once, from reading to the reply, and requests that were
-	 * parked, from parking to the reply. */
+	/* These are indexed by the kind of request; 0 stands for an unknown or
+	 * damaged one. The first has requests that were answered at once, from
+	 * reading to the reply. The second has requests that were parked, from
+	 * parking to the reply. */
 	struct histogram requests[MESSAGE_MAX + 1], parked[MESSAGE_MAX + 1];
 };
 
@@ -57,13 +58,13 @@ void meter_reset(struct meter *meter);
 void meter_begin(struct meter *meter);
 /* A piece of work is done. Gives its duration in ns. */
 uint64_t meter_end(struct meter *meter, enum meter_task task);
-/* The same for a piece that has answered a request of this kind. */
+/* End a piece that has answered a request of this kind. */
 void meter_request(struct meter *meter, uint16_t kind);
 
 /* The time that the loop has waited for events since the start, in ns. */
 uint64_t meter_waited(const struct meter *meter);
 
-/* The time for meter_parked(). */
+/* Return the time for meter_parked(). */
 uint64_t meter_now(const struct meter *meter);
 /* A request that was parked at `since_ns` has been answered. */
 void meter_parked(struct meter *meter, uint16_t kind, uint64_t since_ns);

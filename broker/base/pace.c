@@ -5,7 +5,7 @@
 /* Shorter losses come from clients that are woken, and do not last. */
 #define LOST_NS    1000000
 #define CROWDED_NS 2000000000ull
-/* The pause in multiples of the work before it. */
+/* The pause is this multiple of the work before it. */
 #define PAUSE 8
 
 static uint64_t cpu_ns(void)

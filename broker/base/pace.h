@@ -18,6 +18,6 @@ struct pace {
 
 /* A round of long work begins, in this thread. */
 void pace_begin(struct pace *pace);
-/* The round is over, and there is more to do: how long to pause. 0: not at
- * all. */
+/* The round is over, and there is more to do. Returns how long to pause; 0
+ * means not at all. */
 uint64_t pace_end(struct pace *pace);

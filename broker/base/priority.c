@@ -21,7 +21,8 @@ int priority_set(struct error *err)
 		.sched_runtime = SLICE_NS,
 	};
 
-	/* Whoever started the broker may have chosen another policy. */
+	/* The process that started the broker may have chosen another
+	 * policy. */
 	if (attr.sched_nice >= 0 &&
 	    syscall(SYS_sched_getscheduler, 0) != SCHED_NORMAL)
 		return 0;

@@ -134,7 +134,7 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 		r = pidfd;
 	else if (process_has_ended(pidfd))
 		r = -ESRCH;
-	/* It runs, but its directory in /proc is hidden. */
+	/* The process runs, but its directory in /proc is hidden. */
 	else if (r == -ESRCH)
 		r = -ENOENT;
 	if (r == 0)
@@ -144,7 +144,8 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 	return r;
 }
 
-/* Since Linux 6.15, when its parent has waited for it. */
+/* Linux 6.15 and later report it after the parent has waited for the
+ * process. */
 static bool ask_exit_status(int pidfd, int *ret)
 {
 	struct pidfd_exit_info info = {.mask = PIDFD_EXIT_MASK};

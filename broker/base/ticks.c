@@ -9,7 +9,7 @@
 
 #define FIRST_NS 1000000
 #define NEXT_NS  1000000000
-/* Both clocks take far less than that. */
+/* Reading both clocks takes far less time than that. */
 #define MAX_READ_NS 2000
 
 static bool is_trusted(void)
@@ -28,7 +28,8 @@ static bool is_trusted(void)
 	return *name && strcmp(name, TICKS_CLOCKSOURCE) == 0;
 }
 
-/* Read both clocks at the same time. False: something came in between. */
+/* Read both clocks at the same time. Returns false if something interrupted the
+ * two readings. */
 static bool read_pair(uint64_t *ret_tick, uint64_t *ret_ns)
 {
 	uint64_t before_ns = uv_hrtime();

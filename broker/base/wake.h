@@ -18,11 +18,11 @@ struct wake {
 	/* A name was published (that of a bundle ends with '/'), or the event
 	 * of this key has happened. */
 	void (*on_name)(void *data, const char *name);
-	/* After on_room: a round of reruns is to follow even if nothing waits
-	 * (evict.h). */
+	/* After on_room this asks for one more round of reruns, even if nothing
+	 * waits (evict.h). */
 	void (*on_round)(void *data);
-	/* There is no host memory for an attempt to make some; `uid` not NULL:
-	 * only because the quota of that user is used up. This may commit. */
+	/* There is no host memory for an attempt to make some. If `uid` is not
+	 * NULL, only the quota of that user is used up. The hook may commit. */
 	void (*on_short)(void *data, const uint32_t *uid);
 };
 

@@ -37,7 +37,8 @@
 #define PAGE_UP(x)     LAYOUT_PAGE_UP(x)
 #define JOURNAL_OFFSET LAYOUT_PAGE_SIZE
 #define JOURNAL_SIZE   (UINT64_C(48) << 20)
-/* What a rare large transaction took beyond this goes back to the kernel. */
+/* Memory that a rare large transaction took beyond this goes back to the
+ * kernel. */
 #define JOURNAL_KEPT (UINT64_C(1) << 20)
 #define JOURNAL_END  (JOURNAL_OFFSET + JOURNAL_SIZE)
 
@@ -93,7 +94,7 @@
 #define BLOBS_AT     PAGE_UP(PREFIX_BUCKETS_AT + N_PREFIX_BUCKETS * 4)
 #define CATALOG_SIZE (BLOBS_AT + (UINT64_C(64) << 30))
 
-/* A change of any of these is a new CATALOG_LAYOUT_VERSION. */
+/* If any of these changes, CATALOG_LAYOUT_VERSION must change too. */
 _Static_assert(sizeof(struct catalog_header) <= JOURNAL_OFFSET, "header");
 _Static_assert(offsetof(struct catalog_header, layout_version) == 8, "header");
 _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
@@ -118,8 +119,8 @@ struct section {
 	uint64_t at;
 	uint32_t record_size;
 	uint32_t n; /* with record 0 */
-	/* A field that is not the one that tells a free record, and links the
-	 * free ones. */
+	/* This field links the free records. It is not the one that marks a
+	 * record as free. */
 	uint32_t free_link;
 };
 
@@ -254,9 +255,10 @@ static void set_journal_size(struct catalog_header *header, uint64_t size)
 }
 
 /*
- * Is it in the journal since the last commit? Only the oldest value counts
- * when a transaction is undone, and heads of lists and counts change with
- * every item of a batch. Remembers it if it was not.
+ * Was it saved in the journal since the last commit? Only the oldest value
+ * counts when a transaction is undone, but heads of lists and counts change
+ * with every item of a batch. If it was not saved, the function remembers that
+ * it is now.
  */
 static bool is_saved(struct catalog *catalog, uint64_t offset, size_t size)
 {
@@ -284,7 +286,8 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size)
 	if (is_saved(catalog, offset, size))
 		return;
 	assert(entry_size <= JOURNAL_SIZE - header->journal_size);
-	/* Mostly one number: then the compiler needs no call. */
+	/* Most ranges are one number; for that size the compiler needs no
+	 * call. */
 	if (size == 4)
 		memcpy(top, at, 4);
 	else if (size == 8)
@@ -315,7 +318,8 @@ size_t catalog_journal_room(const struct catalog *catalog)
 
 /* --- adoption ------------------------------------------------------------ */
 
-/* The entry that ends at `end` (in the journal); false: it is no entry. */
+/* Find the entry that ends at `end` (in the journal). Returns false if there is
+ * no valid entry. */
 static bool read_entry(const struct catalog_header *header, uint64_t end,
 		       struct journal_trailer *ret_trailer, uint64_t *ret_start)
 {
@@ -384,8 +388,8 @@ static int adopt(struct catalog_header *header, struct error *err)
 		return error_set(err, -EUCLEAN,
 				 "%u earlier adoptions of the catalog failed",
 				 header->adoption_attempts);
-	/* Counted before anything is done: what follows may be what kills
-	 * us. */
+	/* The attempt is counted before anything is done, since what follows
+	 * may kill the broker. */
 	*(volatile uint32_t *)&header->adoption_attempts += 1;
 	failpoint("catalog.attempt");
 	if (!journal_is_sound(header))
@@ -450,7 +454,7 @@ static uint32_t *free_link(void *record, enum catalog_section section)
 	return (void *)((uint8_t *)record + sections[section].free_link);
 }
 
-/* All but what outlives it: a slot's generation. */
+/* Clear all fields but a slot's generation, which outlives the record. */
 static void clear_record(void *record, enum catalog_section section)
 {
 	uint64_t generation = 0;

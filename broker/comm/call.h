@@ -40,11 +40,11 @@ struct calls {
 void calls_append(struct calls *calls, struct call *call);
 void calls_remove(struct calls *calls, struct call *call);
 
-/* The call of that number within the group; NULL. */
+/* Find the call of that number within the group, or NULL. */
 struct call *calls_find(const struct calls *calls, const struct group *group,
 			uint64_t sequence);
 
-/* The first call that others have made and the rank has not; NULL. */
+/* Find the first call that others have made and the rank has not, or NULL. */
 struct call *calls_next(const struct calls *calls, uint32_t rank);
 
 uint32_t calls_count(const struct calls *calls);
@@ -59,9 +59,9 @@ struct late_call {
 	bool is_waiting;
 };
 
-/* The call that is late first. */
+/* Find the call that is late first. */
 struct late_call calls_find_late(const struct calls *calls,
 				 const struct comm *comm);
 
-/* When that is; UINT64_MAX: never. */
+/* Return when that is; UINT64_MAX means never. */
 uint64_t calls_deadline(const struct calls *calls, const struct comm *comm);

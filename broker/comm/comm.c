@@ -214,7 +214,7 @@ bool comm_is_over(const struct comm *comm)
 	return comm->n_left == comm->n_joined;
 }
 
-/* The rank is gone; what that means for the run is up to the caller. */
+/* The rank is gone. The caller decides what that means for the run. */
 static void part(struct comm *comm, uint32_t rank)
 {
 	/* A rank that has left has no session by which to find it. */

@@ -154,7 +154,8 @@ struct comms {
 	struct gather_totals gathered; /* of runs that are over */
 };
 
-/* Communicators of one session, and groups of one communicator. */
+/* These limit the communicators of one session and the groups of one
+ * communicator. */
 #define COMM_MAX_OF_SESSION 64
 #define COMM_MAX_GROUPS     1024
 
@@ -176,7 +177,7 @@ void comm_leave(struct comm *comm, uint32_t rank);
 int comm_find(struct comms *comms, const struct session *session, uint64_t id,
 	      struct comm **ret, uint32_t *ret_rank, struct error *err);
 
-/* The communicator of that id, also a failed one; NULL. */
+/* Find the communicator of that id, also a failed one, or NULL. */
 struct comm *comm_find_id(const struct comms *comms, uint64_t id);
 
 /* As comm_find(), but finds failed ones, too, which a rank may leave. */
@@ -188,7 +189,7 @@ int comm_find_any(struct comms *comms, const struct session *session,
 bool comm_find_rank(const struct comm *comm, const struct session *session,
 		    uint32_t *ret);
 
-/* The communicator that forms or runs under that name; NULL. */
+/* Find the communicator that forms or runs under that name, or NULL. */
 struct comm *comm_find_name(const struct comms *comms, const char *name);
 
 /* Set `err` to the failure of a failed communicator. */
@@ -229,7 +230,7 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 bool comm_has_all(const struct comm *comm);
 bool comm_is_over(const struct comm *comm);
 
-/* The mask of all ranks. */
+/* Return the mask of all ranks. */
 uint64_t comm_all(const struct comm *comm);
 
 /* -EBUSY if `rank` has already committed the present step. */

@@ -37,7 +37,8 @@ static int check_step(const struct comm *comm, uint64_t step, struct error *err)
 	return 0;
 }
 
-/* Gathers that the broker does not see: the ranks have begun the same. */
+/* The broker does not see these gathers, so it checks that all ranks have begun
+ * the same. */
 static int check_gathers(const struct comm *comm, uint32_t rank,
 			 uint64_t n_gathers, struct error *err)
 {

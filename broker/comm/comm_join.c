@@ -21,7 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The run in which this very request has joined and waits for its reply. */
+/* Find the run in which this very request has joined and waits for its
+ * reply. */
 static struct comm *find_waiting(struct comms *comms,
 				 const struct session *session,
 				 const struct comm_join_request *request)
@@ -144,7 +145,7 @@ static int check_place(const struct comm *comm, const struct session *session,
 			 comm->ranks[other].rank, comm->name, rank);
 }
 
-/* If its kept shards are on a device: is the rank on the same device now? */
+/* If its kept shards are on a device, is the rank on the same device now? */
 static int check_device(const struct comm *comm,
 			const struct comm_join_request *request,
 			struct error *err)
@@ -188,7 +189,7 @@ static int check_number(struct comms *comms, const struct session *session,
 
 /* --- joining ------------------------------------------------------------- */
 
-/* Record the ranks' places for shards made from now on. */
+/* Record the ranks' places, for shards that are made from now on. */
 static void note_places(struct comm *comm)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
@@ -220,7 +221,7 @@ static void run(struct comm *comm)
 	run_record_make(comm);
 	if (!comm_is_by_worker(comm))
 		comm->state = COMM_RUNNING;
-	/* Otherwise the next round has the worker open it. */
+	/* If a worker runs it, the next round has the worker open it. */
 	comm_wake(comm);
 }
 

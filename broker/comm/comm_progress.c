@@ -25,8 +25,9 @@ static uint64_t left_mask(const struct comm *comm)
 
 /*
  * A rank that leaves does not make the run fail at once: the others may only
- * have replies to fetch before they leave as well. Do they request something
- * that needs all ranks? Fetching results and releasing memory does not.
+ * have replies to fetch before they leave as well. Have they requested
+ * something that needs all ranks? Fetching results and releasing memory does
+ * not.
  */
 static bool needs_all(const struct comm *comm, uint64_t left)
 {

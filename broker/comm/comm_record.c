@@ -66,7 +66,7 @@ static int add_deadline(struct comms *comms, uint32_t record, struct error *err)
 	return deadlines_add(&comms->store->base->deadlines, &deadline, err);
 }
 
-/* 0: the record is in use. */
+/* 0 means that the record is in use. */
 static void set_deadline(struct comms *comms, uint32_t record, uint64_t at_ms)
 {
 	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
@@ -96,7 +96,7 @@ static int check_owner(const struct comms *comms, const char *name,
 			 (int)name_prefix_size(name), name, owner, uid);
 }
 
-/* Make a record with its name; 0: the catalog is full. */
+/* Make a record with its name. Returns 0 if the catalog is full. */
 static uint32_t alloc_record(struct catalog *catalog, const char *name)
 {
 	size_t size = strlen(name);

@@ -35,7 +35,7 @@ static void place_ranks(struct comm *comm, const struct comm_record *record)
 	}
 }
 
-/* What its ranks may do without the broker, if all of them can. */
+/* Decide what its ranks may do without the broker, if all of them can. */
 static uint32_t find_direct(const struct comm *comm)
 {
 	uint32_t direct = 0;
@@ -51,7 +51,7 @@ static uint32_t find_direct(const struct comm *comm)
 	return direct;
 }
 
-/* Its id and its record are known. */
+/* The run has its id and its record already. */
 static void fill(struct comm *comm, const struct comm_join_request *request)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
@@ -105,7 +105,7 @@ static void refund(struct comm *comm)
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
-/* Make the struct, which nobody is charged for yet and no list has. */
+/* Make the struct. It is not charged yet, and is in no list. */
 static int make(struct comms *comms, uint64_t id, uint32_t record,
 		const struct comm_join_request *request, struct comm **ret,
 		struct error *err)
@@ -113,8 +113,8 @@ static int make(struct comms *comms, uint64_t id, uint32_t record,
 	const struct limiter_options options = {
 		.kind = request->limiter == COMM_LIMITER_FSDP1 ? LIMITER_FSDP1
 							       : LIMITER_WINDOW,
-		/* More cannot be in flight, and the FSDP1 limiter remembers at
-		 * most as many events. */
+		/* No more calls than this can be in flight, and the FSDP1
+		 * limiter remembers at most as many events. */
 		.limit = request->limit < GATHER_MAX ? request->limit
 						     : GATHER_MAX,
 		.limit_bytes = request->limit_bytes,

@@ -43,7 +43,7 @@ static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 	return comm && comm->state != COMM_FAILED ? comm : NULL;
 }
 
-/* NULL: out of memory. */
+/* Returns NULL if memory ran out. */
 static struct matter *matter_new(const struct comm *comm, uint64_t value,
 				 struct error *err)
 {
@@ -262,10 +262,10 @@ bool comm_worker_is_turn(struct group *group, uint64_t turn)
 
 void comm_worker_end_turn(struct comm *comm)
 {
-	/* A turn is taken before it ends. */
+	/* A call takes its turn before it ends. */
 	assert(comm->n_submitted < comm->n_begun);
 	comm->n_submitted++;
-	/* The next number may belong to the other list. */
+	/* The call with the next number may be in the other list. */
 	if (comm_worker_is_bound(comm))
 		comm_wake(comm);
 }

@@ -26,7 +26,7 @@ uint64_t full_memory_size(const struct group *group)
 
 /* If the ranks do the work themselves, their streams order the accesses to
  * memory that was unsharded before, so it can be reused at once, without
- * waiting for them. False: not possible here. */
+ * waiting for them. Returns false if that is not possible here. */
 static bool put_aside(const struct gather *gather)
 {
 	struct comm *comm = gather->call.group->comm;
@@ -46,7 +46,7 @@ static bool put_aside(const struct gather *gather)
 	return true;
 }
 
-/* Take memory that fits and is at most twice too large; false: there
+/* Take memory that fits and is at most twice too large. Returns false if there
  * is none. */
 static bool take_aside(struct gather *gather)
 {

@@ -14,8 +14,8 @@ struct error;
 struct gather;
 struct group;
 
-/* Bytes of one slot of unsharded parameters, which the limiter counts. A plan
- * in place allocates none. */
+/* Return the bytes of one slot of unsharded parameters, which the limiter
+ * counts. A plan in place allocates none. */
 uint64_t full_memory_size(const struct group *group);
 
 /* Make or reuse the memory of a gather. Returns enum pool_outcome. */
@@ -24,8 +24,9 @@ int full_memory_make(struct gather *gather, struct error *err);
 /* The gather ends: keep its memory, or unpin it. */
 void full_memory_release(struct gather *gather);
 
-/* Unpin the copies kept for smaller meshes. True: there were some. */
+/* Unpin the copies kept for smaller meshes. Returns true if there were some. */
 bool full_memory_drop_kept(struct comm *comm);
 
-/* Unpin these and what was put aside. True: there was some. */
+/* Unpin these copies and the memory that was put aside. Returns true if there
+ * was some. */
 bool full_memory_drop(struct comm *comm);

@@ -15,7 +15,7 @@
 
 /* --- the list ------------------------------------------------------------ */
 
-/* The gather that the rank has started and not resharded. */
+/* Find the gather that the rank has started and not resharded. */
 static struct gather *find_open(const struct group *group, uint32_t rank)
 {
 	struct gather *gather = gathers_first(group->comm);
@@ -68,7 +68,8 @@ void gather_free_ticket_if_due(struct gather *gather)
 
 	if (!is_ticket_due(gather))
 		return;
-	/* Shards of a smaller mesh that stay are not freed: no event. */
+	/* Shards of a smaller mesh stay, so nothing is freed and there is no
+	 * event. */
 	limiter_free_ticket(comm->limiter, gather->ticket, !gather->n_mesh);
 	gather->is_ticket_freed = true;
 	gathers_restart_waits(comm);
@@ -101,7 +102,7 @@ void gathers_on_commit(struct comm *comm)
 	struct gather *gather;
 
 	while ((gather = gathers_first(comm))) {
-		/* No rank has it open: its job still runs. */
+		/* If no rank has it open, its job still runs. */
 		assert(gather->ended == comm_all(comm));
 		if (!gather->is_ticket_freed)
 			limiter_free_ticket(comm->limiter, gather->ticket,
@@ -200,8 +201,8 @@ static int begin(struct group *group, struct gather **ret, struct error *err)
 	return 0;
 }
 
-/* The call that the rank makes next: one that others have made, or a new one.
- */
+/* Find the call that the rank makes next: one that others have made, or a new
+ * one. */
 static int find_next(struct group *group, uint32_t rank, struct gather **ret,
 		     struct error *err)
 {

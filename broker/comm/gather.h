@@ -79,8 +79,8 @@ int gather_start(struct group *group, uint32_t rank, uint64_t *ret_sequence,
 int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
 		struct error *err);
 
-/* The gather of that sequence number (0: any), if the rank has it
- * open. -EINVAL. */
+/* Find the gather of that sequence number (0: any), if the rank has it open.
+ * -EINVAL. */
 int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 		struct gather **ret, struct error *err);
 

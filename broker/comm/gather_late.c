@@ -26,7 +26,7 @@ static const struct gather *find_blocker(const struct gather *gather)
 	return NULL;
 }
 
-/* The cause of the wait: "it ..." */
+/* Say why it waits: "it ..." */
 static int describe_wait(const struct gather *gather, struct error *ret)
 {
 	const struct comm *comm = gather->call.group->comm;

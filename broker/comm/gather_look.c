@@ -5,8 +5,8 @@
 #include "collective/limiter.h"
 #include "shm/gathers.h"
 
-/* No gather has a greater number (shm/gathers.h). A run may have counted more;
- * a rank that writes nonsense must not make the totals fall. */
+/* No gather has a greater number (shm/gathers.h). A run may have counted more.
+ * If a rank writes nonsense, the totals must not fall. */
 #define MAX_COUNT (UINT64_C(1) << 48)
 
 static const struct group *find_group(const struct comm *comm, uint32_t index)
@@ -38,7 +38,7 @@ static void add(struct window *window, const struct group *group,
 {
 	uint64_t bytes = full_memory_size(group);
 
-	/* After the first that waits all wait. */
+	/* All gathers after the first that waits also wait. */
 	if (ret->n_waiting ||
 	    !window_admit(window, bytes, group->plan.policy.stays_unsharded)) {
 		ret->n_waiting++;

@@ -115,7 +115,8 @@ static int make_room(struct gather *gather, struct error *err)
 	return r;
 }
 
-/* The ranks do the work: for the broker it is done when it may begin. */
+/* The ranks do the work, so for the broker the gather is done when it may
+ * begin. */
 static void hand_to_ranks(struct gather *gather)
 {
 	struct group *group = gather->call.group;
@@ -128,7 +129,8 @@ static void hand_to_ranks(struct gather *gather)
 	comm_wake(group->comm);
 }
 
-/* False: it waits for memory or its turn, or the communicator has failed. */
+/* Returns false if it waits for memory or its turn, or if the communicator has
+ * failed. */
 static bool start_one(struct gather *gather)
 {
 	struct error err = ERROR_NULL;

@@ -247,7 +247,7 @@ void group_commit(struct group *group, uint64_t step)
 
 /* --- lateness ------------------------------------------------------------ */
 
-/* The registration that has waited longest; NULL: none waits. */
+/* Find the registration that has waited longest; NULL if none waits. */
 static struct group *find_late(const struct comm *comm)
 {
 	struct group *group = comm->first_group, *late = NULL;

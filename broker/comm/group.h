@@ -33,7 +33,8 @@ struct group {
 	uint64_t registered;  /* mask of ranks that requested it */
 	uint64_t answered;    /* mask of ranks that got the result */
 	bool is_ready;        /* all requested it, and there is memory */
-	/* When the first rank, or later when the last rank requested it. */
+	/* The time at which the first rank, or later the last rank, requested
+	 * it. */
 	uint64_t since_ms;
 	struct error refusal;  /* why it was withdrawn, for all ranks */
 	struct error shortage; /* why it is not ready after all requests */
@@ -48,8 +49,8 @@ struct group {
 	uint64_t n_gathers, n_reductions; /* sequence numbers used */
 	uint32_t index;     /* among those of the run that are ready */
 	uint64_t n_reduced; /* reductions done */
-	/* gathers that the ranks did by themselves, as far as they are
-	 * counted */
+	/* The number of gathers that the ranks did by themselves, as far as
+	 * they are counted. */
 	uint64_t n_gathered;
 	bool has_grads; /* a reduction into `grads` was submitted */
 	/* The slot that a rank fills, pinned, or 0; reductions_free()
@@ -59,11 +60,11 @@ struct group {
 	struct group *id_next; /* next in the chain of comms.groups */
 };
 
-/* The size of each slot of a rank_memory, if the plan, which is for one
+/* Return the size of each slot of a rank_memory, if the plan, which is for one
  * replica, has `size`. */
 uint64_t group_size(const struct group *group, uint64_t size);
 
-/* The group of that id in any communicator, also a failed one; NULL. */
+/* Find the group of that id in any communicator, also a failed one, or NULL. */
 struct group *group_find_id(const struct comms *comms, uint64_t id);
 
 /* Find the group of that id in any communicator of the session, with

@@ -36,7 +36,7 @@ uint32_t group_record_find(const struct comms *comms, uint32_t comm,
 
 /* --- making -------------------------------------------------------------- */
 
-/* Make a record with its spec; 0: the catalog is full. */
+/* Make a record with its spec. Returns 0 if the catalog is full. */
 static uint32_t alloc_record(struct catalog *catalog, const uint8_t *spec,
 			     size_t size)
 {

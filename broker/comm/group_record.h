@@ -11,10 +11,11 @@ struct comm;
 struct error;
 struct group_spec;
 
-/* The charge of a record with a spec of this size against ACCOUNT_GROUPS. */
+/* Return the charge of a record with a spec of this size against
+ * ACCOUNT_GROUPS. */
 uint64_t group_record_charge(size_t spec_size);
 
-/* The group of that name in a communicator (record); 0: none. */
+/* Find the group of that name in a communicator (record), or 0. */
 uint32_t group_record_find(const struct comms *comms, uint32_t comm,
 			   const char *name);
 

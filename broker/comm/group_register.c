@@ -107,7 +107,7 @@ static int choose_place(struct group *group, struct error *err)
 	return 0;
 }
 
-/* Do everything that can fail. */
+/* This does everything that can fail. */
 static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
 {
@@ -217,8 +217,8 @@ int group_revive(struct comm *comm, uint32_t record, struct error *err)
 
 /* --- registering --------------------------------------------------------- */
 
-/* The group that the rank waits for or has, unless it was told of
- * its withdrawal. */
+/* Find the group that the rank waits for or has, unless it was told of its
+ * withdrawal. */
 static struct group *find_own(const struct comm *comm, uint32_t rank,
 			      const char *name)
 {
@@ -235,7 +235,7 @@ static struct group *find_own(const struct comm *comm, uint32_t rank,
 	return NULL;
 }
 
-/* The first group that others have requested and the rank has not. */
+/* Find the first group that others have requested and the rank has not. */
 static struct group *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct group *group = comm->first_group;

@@ -26,6 +26,6 @@ int group_register(struct comm *comm, uint32_t rank,
 		   const struct group_request *request, struct group **ret,
 		   struct error *err);
 
-/* After a restart: make the group of this record in a run that goes on, still
- * without its memory. On failure too it is the communicator's. */
+/* After a restart, make the group of this record in a run that goes on; it has
+ * no memory yet. The communicator owns the group also if this fails. */
 int group_revive(struct comm *comm, uint32_t record, struct error *err);

@@ -31,7 +31,7 @@ int group_spec_borrow(const struct group_request *request,
 
 void group_spec_deinit(struct group_spec *spec);
 
-/* The mesh of the communicator. */
+/* Return the mesh of the communicator. */
 struct group_mesh {
 	uint32_t n_shards, n_replicas;
 	bool is_per_rank; /* true on devices */
@@ -39,7 +39,7 @@ struct group_mesh {
 int group_spec_plan(const struct group_spec *spec, struct group_mesh mesh,
 		    struct plan *ret, struct error *err);
 
-/* Returns as plan_compare(). */
+/* Compare two specs; the result is that of plan_compare(). */
 int group_spec_compare(const struct group_spec *mine,
 		       const struct group_spec *theirs, const char *whose,
 		       struct error *err);

@@ -53,7 +53,7 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 				 name, group->name);
 	if (comm->ranks[rank].n_inputs < comm->n_inputs)
 		return INPUT_OK;
-	/* The rank would wait for itself. */
+	/* Otherwise the rank would wait for itself. */
 	if (count_filled(comm, rank) >= comm->n_inputs)
 		return error_set(err, -EBUSY,
 				 "%s fills %u inputs, as many as it may have; "
@@ -102,7 +102,7 @@ int input_check_kept(const struct group *group, uint32_t rank,
 			 name, comm->n_inputs);
 }
 
-/* The place of the slot among the rank's inputs; NULL. */
+/* Find the place of the slot among the rank's inputs, or NULL. */
 static uint32_t *find_kept(struct run_rank *who, uint32_t slot)
 {
 	for (uint32_t i = 0; i < who->n_inputs; i++) {

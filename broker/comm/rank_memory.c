@@ -51,7 +51,7 @@ int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
 	return make_at(comm, &comm->ranks[rank].device, size, ret_slot, err);
 }
 
-/* Make enough memory for `size` bytes in whole pages, at any offset. */
+/* Make enough memory that `size` bytes in whole pages fit at any offset. */
 static int make_pages(struct comm *comm, uint64_t size, uint32_t *ret_slot,
 		      struct error *err)
 {

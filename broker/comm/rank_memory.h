@@ -20,10 +20,10 @@ struct rank_memory {
 	bool is_offloaded;
 };
 
-/* The number of slots needed. */
+/* Return the number of slots needed. */
 uint32_t rank_memory_count(const struct comm *comm);
 
-/* The slot that the rank uses; 0: not made. */
+/* Return the slot that the rank uses; 0 if it is not made. */
 uint32_t rank_memory_slot(const struct comm *comm,
 			  const struct rank_memory *memory, uint32_t rank);
 

@@ -62,7 +62,7 @@ static int check_factors(const struct group *group,
 	return 0;
 }
 
-/* Only the worker is told of it; the ranks' own streams need no telling. */
+/* Only the worker is told of it. The ranks' own streams need not be told. */
 static int check_order(const struct group *group, uint32_t rank,
 		       const struct reduce_request *request, struct error *err)
 {
@@ -101,7 +101,7 @@ static int check_new(const struct group *group, uint32_t rank,
 	return check_factors(group, request, err);
 }
 
-/* The option in which the two differ; NULL: none. */
+/* Find the option in which the two differ, or NULL. */
 static const char *differs(const struct reduction *reduction,
 			   const struct reduce_request *request)
 {
@@ -182,8 +182,8 @@ static int check_call(const struct group *group, uint32_t rank,
 	return check_order(group, rank, request, err);
 }
 
-/* The call that the rank makes next: one that others have made, or a new one.
- */
+/* Find the call that the rank makes next: one that others have made, or a new
+ * one. */
 static int find_next(struct group *group, uint32_t rank,
 		     const struct reduce_request *request,
 		     struct reduction **ret, struct error *err)
@@ -282,7 +282,7 @@ void reduction_release_inputs(struct reduction *reduction)
 	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
 		if (!reduction->inputs[rank])
 			continue;
-		/* It counts from input_add() on. */
+		/* The input counts from input_add() on. */
 		assert(comm->ranks[rank].n_inputs > 0);
 		(void)slot_unpin(comm->comms->store, reduction->inputs[rank]);
 		comm->ranks[rank].n_inputs--;

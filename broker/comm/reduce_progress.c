@@ -111,8 +111,8 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 			     work, err);
 }
 
-/* The worker gets the files of those that it must wait for. A session that has
- * ended took its communicator with it. */
+/* The worker gets the files of the timelines that it must wait for. A session
+ * that has ended took its communicator with it. */
 static int give_timelines(struct reduction *reduction, struct error *err)
 {
 	struct comm *comm = reduction->call.group->comm;
@@ -208,7 +208,8 @@ static int make_room(struct reduction *reduction, struct error *err)
 	return r;
 }
 
-/* False: it waits for memory or its turn, or the communicator has failed. */
+/* Returns false if it waits for memory or its turn, or if the communicator has
+ * failed. */
 static bool start_one(struct reduction *reduction)
 {
 	struct error err = ERROR_NULL;
@@ -224,8 +225,8 @@ static bool start_one(struct reduction *reduction)
 	return r == 0;
 }
 
-/* The ranks do the work, in the order of the list: for the broker it is done
- * when it may begin. */
+/* The ranks do the work, in the order of the list, so for the broker the
+ * reduction is done when it may begin. */
 static void hand_to_ranks(struct comm *comm)
 {
 	struct reduction *reduction;

@@ -136,7 +136,7 @@ static void go_on(struct comm *comm, const struct sessions *sessions)
 	comm_wake(comm);
 }
 
-/* `comm`: NULL if it was not made. */
+/* `comm` is NULL if it was not made. */
 static void end(struct comms *comms, uint32_t run, struct comm *comm,
 		const struct error *why)
 {
@@ -148,7 +148,7 @@ static void end(struct comms *comms, uint32_t run, struct comm *comm,
 		catalog_release(catalog, SECTION_RUN, run);
 		return;
 	}
-	/* What it has recorded is not pinned. */
+	/* The memory that the run has recorded is not pinned. */
 	run_record_free(comm);
 	comm_free(comm);
 }

@@ -175,15 +175,17 @@ static void count_reductions(struct group *group)
 	engine->bytes_reduced += n * group->plan.input_size * comm->n_ranks;
 }
 
-/* What runs gathered in all is counted by rank (gather_look.h). */
+/* Here gathers are counted by group; gather_look.h counts them by rank, over
+ * all runs. */
 static void count_gathers(struct group *group)
 {
 	group->n_gathered += board_gathered(&group->comm->board, group->index) -
 			     (uint32_t)group->n_gathered;
 }
 
-/* It is called again and again, so that what wraps is counted. If the broker
- * takes part in the reductions, it counts them itself. */
+/* This function is called often, so that counters which wrap are counted
+ * correctly. If the broker takes part in the reductions, it counts them
+ * itself. */
 void run_board_count(struct comm *comm)
 {
 	struct group *group = comm->board.page ? comm->first_group : NULL;

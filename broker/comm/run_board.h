@@ -21,7 +21,8 @@ struct store;
 #define RUN_BOARD_WAIT 1
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err);
 
-/* What is charged for the boards of this user; NULL: of all. */
+/* Return what is charged for the boards of this user; NULL stands for all
+ * users. */
 uint64_t run_boards_memory(const struct comms *comms, const uint32_t *uid);
 
 /* After a restart, when its groups are there: take the board that earlier ranks
@@ -35,10 +36,11 @@ void run_boards_drop_strays(struct store *store);
 /* Count what its ranks have gathered and reduced since the last time. */
 void run_board_count(struct comm *comm);
 
-/* The same of all runs. */
+/* Do the same for all runs. */
 void run_boards_count(struct comms *comms);
 
-/* The run has failed, which its verdict says already: wake those who wait. */
+/* The run has failed, which its verdict already says: wake the processes that
+ * wait. */
 void run_board_ring(struct comm *comm);
 
 /* The run is freed. */

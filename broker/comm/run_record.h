@@ -32,7 +32,7 @@ void run_record_free(struct comm *comm);
  * forgets what the run keeps, so that it can be freed. */
 void run_record_leave(struct comm *comm);
 
-/* The run was not adopted: the struct does not know what the run keeps. */
+/* The run was not adopted, so the struct does not know what the run keeps. */
 void run_record_put_off(struct comm *comm);
 
 /* Can a broker go on with the run? */

@@ -12,8 +12,8 @@ struct comms;
 struct error;
 struct group;
 
-/* Streams of a communicator: gathers run beside reductions, each kind in
- * its order. */
+/* The streams of a communicator. Gathers run at the same time as reductions,
+ * and each kind runs in its order. */
 enum work_stream {
 	WORK_STREAM_GATHER = 0,
 	WORK_STREAM_REDUCE = 1,
@@ -28,7 +28,7 @@ struct work {
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	     struct error *err);
 
-/* The number of the stream at the engine. */
+/* Return the number of the stream at the engine. */
 uint32_t work_stream(const struct group *group, enum work_stream stream);
 
 /* The job has ended: free the work, and return the gather or reduction of the

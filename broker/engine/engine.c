@@ -78,7 +78,7 @@ static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 	return 0;
 }
 
-/* The range of the slot, which is pinned until the job is done. */
+/* Set the range of the slot, which is pinned until the job is done. */
 static struct job_range take_slot(struct engine *engine, struct engine_job *job,
 				  uint32_t slot)
 {
@@ -264,7 +264,7 @@ static void let_go(struct engine *engine, struct engine_job *job)
 	}
 }
 
-/* The job was removed from the list: call back, then release its resources. */
+/* The job was removed from the list. Call back, then release its resources. */
 static void finish_job(struct engine *engine, struct engine_job *job,
 		       const struct job_done *done)
 {
@@ -391,7 +391,7 @@ static bool receive(struct engine *engine)
 	do
 		n = recv(worker->link_fd, &message, sizeof(message),
 			 MSG_DONTWAIT | MSG_TRUNC);
-	/* A reset is reported once, before earlier messages. */
+	/* The kernel reports a reset once, before the remaining messages. */
 	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0 && errno == EAGAIN)
 		return false;
@@ -527,7 +527,7 @@ static void forget_comms(struct engine *engine)
 	}
 }
 
-/* The worker is gone: clear what it had been sent. */
+/* The worker is gone, so clear what it had been sent. */
 static void forget_worker(struct engine *engine)
 {
 	struct engine_plan *plan, *next;

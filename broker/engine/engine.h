@@ -137,8 +137,8 @@ int engine_submit(struct engine *engine, const struct job *job,
  * n_ranks ranks on this node has slots of its own. The caller sets `comm`,
  * `plan` and the fields after them in `job`.
  */
-/* A timeline of a rank's session, and how far it is to come; 0: nothing is to
- * be waited for. */
+/* A timeline of a rank's session, and the value that it must reach. With 0
+ * there is nothing to wait for. */
 struct engine_fence {
 	uint32_t timeline;
 	uint64_t value;
@@ -157,8 +157,8 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
  * forgotten, even if the job fails. */
 int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 		     engine_done_fn *done, void *data, struct error *err);
-/* The file of a member's timelines, borrowed, for the fences of its inputs.
- * No-op if it is known. */
+/* Send the file of a member's timelines (borrowed), for the fences of its
+ * inputs. It has no effect if the worker has the file. */
 int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
 			 int fd, struct error *err);
 /* Forget a communicator; the worker aborts its remaining work. */

@@ -29,7 +29,8 @@ struct engine_comm {
 	uint32_t timeout_ms; /* of its ranks */
 	bool is_sent, is_removed;
 	uint32_t n_jobs; /* jobs that refer to it */
-	/* By member: 0, none; an fd, owned, to be sent; or it was. */
+	/* By member: 0 if there is none, an fd (owned) that is to be sent, or a
+	 * mark that it was sent. */
 	int timelines[PLAN_MAX_RANKS];
 	struct engine_comm *next;
 };
@@ -59,9 +60,9 @@ struct engine_job {
 };
 
 /*
- * One process. A lost worker is one that gets no more messages: it was sent
- * SIGKILL, and is gone when its pidfd says so. The struct is freed when its
- * handles are closed, for which the engine does not wait.
+ * One process. A worker counts as lost when it gets no more messages: it was
+ * sent SIGKILL, and its pidfd will report its end. The struct is freed when its
+ * handles are closed; the engine does not wait for that.
  */
 struct engine_worker {
 	struct engine *engine;
@@ -84,8 +85,8 @@ void engine_watch_silence(struct engine *engine);
 
 /* --- engine_link.c ------------------------------------------------------- */
 
-/* Send messages while the link takes them; the rest follows when it
- * has space. */
+/* Send messages while the link takes them; the rest are sent when it has
+ * space. */
 void engine_pump(struct engine *engine);
 
 struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id);

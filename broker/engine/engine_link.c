@@ -188,8 +188,8 @@ static int forget_plan(struct engine *engine, struct engine_plan *plan)
 	return r;
 }
 
-/* Comes first, since the communicator's work may wait for ranks that
- * are gone. */
+/* This comes first, since the communicator's work may wait for ranks that are
+ * gone. */
 static int forget_comms(struct engine *engine)
 {
 	struct engine_comm *comm, *next;

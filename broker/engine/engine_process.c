@@ -372,7 +372,8 @@ void worker_free(struct engine_worker *worker)
 
 /* --- after a restart ----------------------------------------------------- */
 
-/* For messages; -1 if it is gone, 0 if it is not visible. */
+/* Read the pid for messages: -1 if the process is gone, 0 if it is not
+ * visible. */
 static int read_pid(int pidfd)
 {
 	char path[64], line[128];
@@ -395,7 +396,8 @@ static int end_earlier(int pidfd, struct error *err)
 	int pid = read_pid(pidfd);
 
 	if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0) {
-		/* Gone already, or not a process, which cannot write. */
+		/* The process is gone already, or the descriptor is not that of
+		 * a process. Neither can write. */
 		if (errno == ESRCH || errno == EBADF)
 			return 0;
 		return error_errno(err, -errno,

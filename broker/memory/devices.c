@@ -13,7 +13,7 @@
 
 /* --- loading ------------------------------------------------------------- */
 
-/* On a thread. */
+/* This runs on a thread. */
 static void run_load(uv_work_t *req)
 {
 	struct devices *devices = req->data;

@@ -21,7 +21,7 @@ int donation_new(struct pools *pools, uint32_t uid, int fd,
 /* NULL is allowed. */
 void donation_drop(struct donation *donation);
 
-/* The descriptor, borrowed. */
+/* Return the descriptor, which is borrowed. */
 int donation_fd(const struct donation *donation);
 
 /*
