@@ -5,6 +5,7 @@
 #include "client/rank/run_board.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 /* The limit for the bytes of an all-reduce that all ranks have together. Up to
  * here each rank reduces everything, with a single wait; above, each reduces
@@ -221,11 +222,15 @@ static void set_fold(struct exchange *exchange, const struct fold *fold,
 		exchange->take[i].size = result->size;
 }
 
-/* The result is stored as numbers, not as bytes. */
-static int check_aligned(const struct exchange *exchange,
-			 const struct fold *fold, const void *out,
-			 struct error *err)
+/* take_bytes() for `out`, which is stored as numbers, not as bytes. */
+static int take_result(const struct exchange *exchange, const struct fold *fold,
+		       void *out, uint64_t count, struct bytes *ret,
+		       struct error *err)
 {
+	int r = take_bytes(exchange, out, count, "out", ret, err);
+
+	if (r < 0)
+		return r;
 	return (uintptr_t)out % fold->width == 0
 		       ? 0
 		       : error_set(err, -EINVAL, "`out` is not aligned for %s",
@@ -264,9 +269,7 @@ int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		return r;
 	share(&exchange, &bytes, mask(root));
 	if (is_root(&exchange)) {
-		r = take_bytes(&exchange, out, count, "out", &result, err);
-		if (r == 0)
-			r = check_aligned(&exchange, &fold, out, err);
+		r = take_result(&exchange, &fold, out, count, &result, err);
 		if (r < 0)
 			return r;
 		set_fold(&exchange, &fold, &result);
@@ -288,9 +291,7 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	if (r == 0)
 		r = take_parts(&exchange, in, "in", exchange.give, err);
 	if (r == 0)
-		r = take_bytes(&exchange, out, count, "out", &result, err);
-	if (r == 0)
-		r = check_aligned(&exchange, &fold, out, err);
+		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
 	set_fold(&exchange, &fold, &result);
@@ -347,9 +348,7 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	if (r == 0)
 		r = take_bytes(&exchange, in, count, "in", &bytes, err);
 	if (r == 0)
-		r = take_bytes(&exchange, out, count, "out", &result, err);
-	if (r == 0)
-		r = check_aligned(&exchange, &fold, out, err);
+		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
 	if (world(&exchange) > 1 && result.size > SMALL / world(&exchange))
@@ -361,18 +360,35 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 
 /* --- without other ranks ------------------------------------------------- */
 
-static int check_tensor(const struct fold *fold, const void *data,
-			uint64_t count, struct error *err)
+/* `name`: "in[N]" or "out". */
+static int check_tensor(const struct fold *fold, const char *name,
+			const void *data, uint64_t count, struct error *err)
 {
 	if (count && !data)
 		return error_set(err, -EINVAL,
-				 "a tensor has %" PRIu64
-				 " elements, but is NULL",
-				 count);
+				 "`%s` has %" PRIu64 " elements, but is NULL",
+				 name, count);
 	if ((uintptr_t)data % fold->width)
 		return error_set(err, -EINVAL,
-				 "a tensor is not aligned for its dtype");
+				 "`%s` is not aligned for its dtype", name);
 	return 0;
+}
+
+static int check_tensors(const struct fold *fold, const void *const *in,
+			 uint32_t n, const void *out, uint64_t count,
+			 struct error *err)
+{
+	char name[sizeof("in[4294967295]")];
+
+	for (uint32_t i = 0; i < n; i++) {
+		int r;
+
+		snprintf(name, sizeof(name), "in[%" PRIu32 "]", i);
+		r = check_tensor(fold, name, in[i], count, err);
+		if (r < 0)
+			return r;
+	}
+	return check_tensor(fold, "out", out, count, err);
 }
 
 int fsdp_fold(enum fsdp_dtype dtype, enum fsdp_reduction how,
@@ -388,16 +404,14 @@ int fsdp_fold(enum fsdp_dtype dtype, enum fsdp_reduction how,
 				 "there must be 1 to %d tensors, not %" PRIu32,
 				 FSDP_MAX_RANKS, in ? n : 0);
 	r = fold_init(&fold, dtype, how, n, err);
-	if (r == 0 &&
-	    (__builtin_mul_overflow(count, dtype_size(dtype), &size) ||
-	     size > INT64_MAX))
-		r = error_set(err, -EINVAL,
-			      "a tensor cannot have %" PRIu64 " elements",
-			      count);
-	for (uint32_t i = 0; i < n && r == 0; i++)
-		r = check_tensor(&fold, in[i], count, err);
-	if (r == 0)
-		r = check_tensor(&fold, out, count, err);
+	if (r < 0)
+		return r;
+	if (__builtin_mul_overflow(count, dtype_size(dtype), &size) ||
+	    size > INT64_MAX)
+		return error_set(err, -EINVAL,
+				 "`out` cannot have %" PRIu64 " elements of %s",
+				 count, dtype_name(dtype));
+	r = check_tensors(&fold, in, n, out, count, err);
 	if (r == 0 && count)
 		fold_run(&fold, out, in, n, size);
 	return r;

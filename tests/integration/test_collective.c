@@ -144,7 +144,9 @@ static int refuse_badly(void)
 	must(fsdp_fold(FSDP_F32, FSDP_SUM, in, 65, results, 1) == -EINVAL);
 	must(fsdp_fold(FSDP_F32, FSDP_SUM, NULL, 2, results, 1) == -EINVAL);
 	must(fsdp_fold(FSDP_F32, FSDP_SUM, in, 2, results, 1) == -EINVAL);
+	must(strstr(fsdp_error(), "`in[1]`"));
 	must(fsdp_fold(FSDP_F32, FSDP_SUM, in, 1, odd, 1) == -EINVAL);
+	must(strstr(fsdp_error(), "`out`"));
 	must(fsdp_fold(FSDP_F32, FSDP_BAND, in, 1, results, 1) == -EINVAL);
 	must(fsdp_fold(FSDP_F32, FSDP_SUM, in, 1, results, UINT64_MAX / 4) ==
 	     -EINVAL);
