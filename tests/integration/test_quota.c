@@ -75,14 +75,16 @@ Test(quota, of_tensors)
 
 Test(quota, of_tensors_leaves_a_channel_as_it_was)
 {
-	struct request request = {.kind = MESSAGE_CHANNEL_OPEN,
-				  .channel_open = {.name = "a/channel",
-						   .capacity = 64,
-						   .n_slots = 3,
-						   .role = CHANNEL_PRODUCER,
-						   .writes = true,
-						   .timeout_ms = -1,
-						   .knows_limit = true}};
+	struct request request = {
+		.kind = MESSAGE_CHANNEL_OPEN,
+		.channel_open = {.name = "a/channel",
+				 .access = {.gid = GID_DEFAULT},
+				 .capacity = 64,
+				 .n_slots = 3,
+				 .role = CHANNEL_PRODUCER,
+				 .writes = true,
+				 .timeout_ms = -1,
+				 .knows_limit = true}};
 	struct wire *alice;
 	uint64_t id;
 
