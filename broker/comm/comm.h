@@ -154,9 +154,9 @@ struct comms {
 	struct gather_totals gathered; /* of runs that are over */
 };
 
-/* These limit the communicators of one session and the groups of one
- * communicator. */
-#define COMM_MAX_OF_SESSION 64
+/* These limit the communicators of one session, which leave half of a node's
+ * runs (TABLE_RUNS) to others, and the groups of one communicator. */
+#define COMM_MAX_OF_SESSION 256
 #define COMM_MAX_GROUPS     1024
 
 /* The session ends: it leaves all of its communicators, or has died in them. */

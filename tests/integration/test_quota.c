@@ -191,6 +191,30 @@ Test(quota, of_bytes_counts_what_ranks_may_write_on_boards)
 	wire_close(alice);
 }
 
+/* A process of FSDP2 has four of them for each module that it shards. */
+Test(quota, of_communicators_leaves_some_to_other_connections)
+{
+	struct request request = join_alone("");
+	char name[16];
+	struct wire *alice, *bob;
+
+	skip_on_devices();
+	users_start("");
+	alice = open_as(ALICE);
+	request.comm_join.name = name;
+	for (int i = 0; i < 256; i++) {
+		snprintf(name, sizeof(name), "a/%d", i);
+		wire_must(alice, wire_call(alice, &request));
+	}
+	snprintf(name, sizeof(name), "a/more");
+	cr_assert(eq(int, wire_call(alice, &request), -EMFILE));
+	wire_says(alice, "this connection is in 256 communicators");
+	bob = open_as(ALICE);
+	wire_must(bob, wire_call(bob, &request));
+	wire_close(bob);
+	wire_close(alice);
+}
+
 Test(quota, of_bytes_evicts_tensors_for_a_board)
 {
 	struct wire *alice, *bob;
