@@ -199,7 +199,7 @@ Test(quota, of_communicators_leaves_some_to_other_connections)
 	struct wire *alice, *bob;
 
 	skip_on_devices();
-	users_start("");
+	users_start("[quota]\nquota_groups = 8192\n");
 	alice = open_as(ALICE);
 	request.comm_join.name = name;
 	for (int i = 0; i < 256; i++) {
