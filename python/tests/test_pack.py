@@ -4,6 +4,7 @@ import os
 import signal
 
 import numpy
+import numpy.random  # Here, since a fork of torch's may fail to (python/cpython#91351).
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
