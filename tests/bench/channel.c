@@ -344,12 +344,14 @@ static void count_wakes(const struct bench *bench, struct flow *flow,
 {
 	struct samples samples = SAMPLES_NULL;
 	struct daemon daemon;
+	uint32_t n_threads;
 
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
 	flow_open(flow, bench, &daemon);
 	(void)run_block(flow);
 	for (unsigned i = 0; i < bench->n_pairs; i++) {
-		uint64_t before = process_switches(flow->consumer.pid);
+		uint64_t before =
+			process_switches(flow->consumer.pid, &n_threads);
 
 		for (size_t j = 0; j < (is_seldom ? ONE_WAY : 1); j++) {
 			if (is_seldom)
@@ -357,7 +359,8 @@ static void count_wakes(const struct bench *bench, struct flow *flow,
 			(void)run_block(flow);
 		}
 		samples_add(&samples,
-			    (double)(process_switches(flow->consumer.pid) -
+			    (double)(process_switches(flow->consumer.pid,
+						      &n_threads) -
 				     before) /
 				    (double)(is_seldom ? ONE_WAY : flow->n));
 	}

@@ -169,7 +169,7 @@ static uint64_t thread_switches(pid_t pid, const char *thread)
 	return n;
 }
 
-uint64_t process_switches(pid_t pid)
+uint64_t process_switches(pid_t pid, uint32_t *ret_n_threads)
 {
 	char path[64];
 	struct dirent *entry;
@@ -180,9 +180,13 @@ uint64_t process_switches(pid_t pid)
 	dir = opendir(path);
 	if (!dir)
 		die("open %s: %m", path);
-	while ((entry = readdir(dir)))
-		if (entry->d_name[0] != '.')
-			n += thread_switches(pid, entry->d_name);
+	*ret_n_threads = 0;
+	while ((entry = readdir(dir))) {
+		if (entry->d_name[0] == '.')
+			continue;
+		n += thread_switches(pid, entry->d_name);
+		++*ret_n_threads;
+	}
 	closedir(dir);
 	return n;
 }

@@ -27,8 +27,8 @@ void daemon_stop(struct daemon *daemon);
 /* Returns the child of `pid`, or 0. */
 pid_t process_child(pid_t pid);
 
-/* Returns how often any thread of `pid` went to sleep. */
-uint64_t process_switches(pid_t pid);
+/* Returns how often the present threads of `pid` went to sleep. */
+uint64_t process_switches(pid_t pid, uint32_t *ret_n_threads);
 
 /* Returns the resident bytes of `pid`, except for mapped chunks. */
 uint64_t process_rss(pid_t pid);
