@@ -7,6 +7,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
+#include "tests/lib/item.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
@@ -39,35 +40,6 @@ static struct fsdp_channel *open_as(struct fsdp_client *of,
 	return channel;
 }
 
-static void send_number(uint64_t number)
-{
-	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
-	struct fsdp_item *item;
-	void *data;
-
-	must(fsdp_item_begin(from, -1, &item) == 0);
-	must(fsdp_item_part(item, &spec, &data) == 0);
-	*(uint64_t *)data = number;
-	must(fsdp_item_send(item) == 0);
-}
-
-static uint64_t number_of(const struct fsdp_item *item)
-{
-	struct fsdp_item_view view = {.struct_size = sizeof(view)};
-
-	must(fsdp_item_view(item, 0, &view) == 0);
-	return *(const uint64_t *)view.data;
-}
-
-static struct fsdp_item *receive(struct fsdp_channel *channel, uint64_t number)
-{
-	struct fsdp_item *item;
-
-	must(fsdp_item_receive(channel, -1, &item) == 0);
-	must(number_of(item) == number);
-	return item;
-}
-
 static int try_receive(struct fsdp_channel *channel)
 {
 	struct fsdp_item *item;
@@ -79,9 +51,9 @@ static int try_receive(struct fsdp_channel *channel)
 static void fill(void)
 {
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		must(fsdp_item_release(receive(quick, i)) == 0);
+		must(fsdp_item_release(item_receive(quick, i)) == 0);
 }
 
 /* All buffers are there and free again. */
@@ -114,23 +86,23 @@ Test(channel_lag, who_keeps_items_while_a_producer_waits_is_cut)
 	open_two();
 	slow = open_as(client, FSDP_CONSUMER);
 	fill();
-	held = receive(slow, 1);
+	held = item_receive(slow, 1);
 	for (uint64_t i = 10; i < 30; i++) {
-		send_number(i);
-		must(fsdp_item_release(receive(quick, i)) == 0);
+		item_send_number(from, i);
+		must(fsdp_item_release(item_receive(quick, i)) == 0);
 	}
-	cr_expect(eq(u64, number_of(held), 1));
+	cr_expect(eq(u64, item_number(held), 1));
 	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
 	cr_expect(strstr(fsdp_error(), " 23 items behind") != NULL, "%s",
 		  fsdp_error());
 	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
-	cr_expect(eq(u64, number_of(held), 1));
+	cr_expect(eq(u64, item_number(held), 1));
 	cr_expect(zero(int, fsdp_item_release(held)));
 	await_slots();
 	cr_expect(zero(int, fsdp_channel_close(slow)));
 	slow = open_as(client, FSDP_CONSUMER);
-	send_number(40);
-	cr_expect(zero(int, fsdp_item_release(receive(slow, 40))));
+	item_send_number(from, 40);
+	cr_expect(zero(int, fsdp_item_release(item_receive(slow, 40))));
 }
 
 Test(channel_lag, buffers_are_replaced_if_one_that_was_cut_keeps_all)
@@ -142,14 +114,14 @@ Test(channel_lag, buffers_are_replaced_if_one_that_was_cut_keeps_all)
 	slow = open_as(client, FSDP_CONSUMER);
 	fill();
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		held[i] = receive(slow, i + 1);
+		held[i] = item_receive(slow, i + 1);
 	for (uint64_t i = 10; i < 30; i++) {
-		send_number(i);
-		must(fsdp_item_release(receive(quick, i)) == 0);
+		item_send_number(from, i);
+		must(fsdp_item_release(item_receive(quick, i)) == 0);
 	}
 	await_slots();
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
-		cr_expect(eq(u64, number_of(held[i]), i + 1));
+		cr_expect(eq(u64, item_number(held[i]), i + 1));
 		cr_expect(zero(int, fsdp_item_release(held[i])));
 	}
 	await_slots();
@@ -172,7 +144,7 @@ Test(channel_lag, the_list_of_channels_shows_who_was_cut)
 	fill();
 	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
 	cr_expect(zero(int, n));
-	send_number(9);
+	item_send_number(from, 9);
 	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
 	cr_expect(eq(int, n, 1));
 }
@@ -199,7 +171,7 @@ Test(channel_lag, cutting_many_writes_one_line_to_the_log)
 	for (int i = 0; i < 8; i++)
 		(void)open_as(client, FSDP_CONSUMER);
 	fill();
-	send_number(9);
+	item_send_number(from, 9);
 	cr_expect(zero(int, fsdp_channels(client, find_cut, &n)));
 	cr_expect(eq(int, n, 8));
 	cr_expect(eq(int, count_lines("was cut"), 1));
@@ -230,7 +202,7 @@ Test(channel_lag, without_any_other_consumer_the_producer_is_told)
 	from = open_as(client, FSDP_PRODUCER);
 	slow = open_as(client, FSDP_CONSUMER);
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EPIPE));
 	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
 }
@@ -265,7 +237,7 @@ static void hold_for_ever(void *unused)
 
 	(void)unused;
 	atomic_store(has_item, 1);
-	(void)receive(slow, 1);
+	(void)item_receive(slow, 1);
 	atomic_store(has_item, 2);
 	for (;;)
 		pause();
@@ -301,7 +273,7 @@ Test(channel_lag, a_producer_is_never_cut_whatever_the_file_says)
 	other = open_as(client, FSDP_PRODUCER);
 	slow = open_as(client, FSDP_CONSUMER);
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	claim_all_late();
 	/* Both consumers are cut, and none is left. */
 	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EPIPE));
@@ -323,8 +295,8 @@ Test(channel_lag, a_process_that_was_cut_and_is_killed_leaves_nothing)
 	fill();
 	while (atomic_load(has_item) < 2)
 		nap_ms(1);
-	send_number(9);
-	must(fsdp_item_release(receive(quick, 9)) == 0);
+	item_send_number(from, 9);
+	must(fsdp_item_release(item_receive(quick, 9)) == 0);
 	(void)child_kill(pid);
 	await_slots();
 	(void)munmap(has_item, sizeof(*has_item));

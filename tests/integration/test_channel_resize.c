@@ -6,6 +6,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
+#include "tests/lib/item.h"
 #include "tests/lib/wire.h"
 #include <errno.h>
 #include <pthread.h>
@@ -43,38 +44,9 @@ static void open_both(enum fsdp_channel_mode mode)
 	to = open_as(client, FSDP_CONSUMER);
 }
 
-static void send_number(uint64_t number)
-{
-	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
-	struct fsdp_item *item;
-	void *data;
-
-	must(fsdp_item_begin(from, -1, &item) == 0);
-	must(fsdp_item_part(item, &spec, &data) == 0);
-	*(uint64_t *)data = number;
-	must(fsdp_item_send(item) == 0);
-}
-
-static uint64_t number_of(const struct fsdp_item *item)
-{
-	struct fsdp_item_view view = {.struct_size = sizeof(view)};
-
-	must(fsdp_item_view(item, 0, &view) == 0);
-	return *(const uint64_t *)view.data;
-}
-
-static struct fsdp_item *receive(struct fsdp_channel *channel, uint64_t number)
-{
-	struct fsdp_item *item;
-
-	must(fsdp_item_receive(channel, -1, &item) == 0);
-	cr_expect(eq(u64, number_of(item), number));
-	return item;
-}
-
 static void pass_on(struct fsdp_channel *channel, uint64_t number)
 {
-	must(fsdp_item_release(receive(channel, number)) == 0);
+	must(fsdp_item_release(item_receive(channel, number)) == 0);
 }
 
 static void resize(uint32_t n)
@@ -122,10 +94,10 @@ Test(channel_resize, a_larger_channel_has_more_under_way)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	resize(FSDP_CHANNEL_SLOTS);
 	for (uint64_t i = N_SLOTS; i < FSDP_CHANNEL_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 0; i < FSDP_CHANNEL_SLOTS; i++)
 		pass_on(to, i);
 	await_slots(FSDP_CHANNEL_SLOTS);
@@ -135,13 +107,13 @@ Test(channel_resize, a_smaller_channel_loses_nothing_and_frees_memory)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	resize(2);
 	cr_expect(eq(u32, count_slots(), N_SLOTS));
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
 		pass_on(to, i);
 		if (i < 2)
-			send_number(N_SLOTS + i);
+			item_send_number(from, N_SLOTS + i);
 	}
 	for (uint64_t i = N_SLOTS; i < N_SLOTS + 2; i++)
 		pass_on(to, i);
@@ -159,13 +131,13 @@ Test(channel_resize, a_buffer_that_has_not_left_yet_stays)
 
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		held[i] = receive(to, i);
+		held[i] = item_receive(to, i);
 	resize(1);
 	resize(N_SLOTS + 1);
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
-		cr_expect(eq(u64, number_of(held[i]), i));
+		cr_expect(eq(u64, item_number(held[i]), i));
 		must(fsdp_item_release(held[i]) == 0);
 	}
 	await_slots(N_SLOTS + 1);
@@ -199,7 +171,7 @@ Test(channel_resize, a_broadcast_loses_nothing)
 	open_both(FSDP_CHANNEL_BROADCAST);
 	other = open_as(client, FSDP_CONSUMER);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	must(fsdp_channel_resize(other, 2, 0) == 0);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
 		pass_on(to, i);
@@ -218,9 +190,9 @@ Test(channel_resize, a_kept_item_beyond_the_limit_is_not_replaced)
 
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		held[i] = receive(to, i);
+		held[i] = item_receive(to, i);
 	resize(N_SLOTS - 1);
 	must(fsdp_item_keep(held[N_SLOTS - 1], 0, &kept) == 0);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
@@ -245,24 +217,24 @@ Test(channel_resize, what_one_that_was_cut_keeps_stays_valid)
 	to = open_as(client, FSDP_CONSUMER);
 	slow = open_as(client, FSDP_CONSUMER);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
-		held[i] = receive(slow, i);
+		held[i] = item_receive(slow, i);
 		pass_on(to, i);
 	}
 	resize(2);
-	send_number(N_SLOTS);
+	item_send_number(from, N_SLOTS);
 	pass_on(to, N_SLOTS);
 	await_slots(2);
 	cr_expect(eq(int, fsdp_item_receive(slow, 0, &item), -EOVERFLOW));
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
-		cr_expect(eq(u64, number_of(held[i]), i));
+		cr_expect(eq(u64, item_number(held[i]), i));
 		must(fsdp_item_release(held[i]) == 0);
 	}
 	must(fsdp_channel_close(slow) == 0);
 	/* All see the new buffers. */
 	for (uint64_t i = 0; i < 2; i++)
-		send_number(i);
+		item_send_number(from, i);
 	for (uint64_t i = 0; i < 2; i++)
 		pass_on(to, i);
 	await_memory(2);
@@ -294,7 +266,7 @@ Test(channel_resize, a_restart_in_between_changes_nothing)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	resize(2);
 	daemon_kill_broker(&daemon_);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
@@ -317,7 +289,7 @@ static void hold_all(void *unused)
 
 	(void)unused;
 	for (uint64_t i = 0; i < N_SLOTS; i++) {
-		(void)receive(channel, i);
+		(void)item_receive(channel, i);
 		atomic_fetch_add(n_held, 1);
 	}
 	for (;;)
@@ -332,7 +304,7 @@ Test(channel_resize, what_the_dead_had_in_their_hands_leaves)
 	options = OPTIONS;
 	from = open_as(client, FSDP_PRODUCER);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
-		send_number(i);
+		item_send_number(from, i);
 	pid = child_start(hold_all, NULL);
 	while (atomic_load(n_held) < N_SLOTS)
 		nap_ms(1);
@@ -387,9 +359,9 @@ static void open_busy(uint64_t capacity, uint32_t n, struct fsdp_item **ret)
 	options.n_slots = n;
 	from = open_as(client, FSDP_PRODUCER);
 	to = open_as(client, FSDP_CONSUMER);
-	send_number(0);
-	ret[0] = receive(to, 0);
-	send_number(1);
+	item_send_number(from, 0);
+	ret[0] = item_receive(to, 0);
+	item_send_number(from, 1);
 	must(fsdp_item_begin(from, -1, &ret[1]) == 0);
 	must(fsdp_item_part(ret[1], &spec, &data) == 0);
 	*(uint64_t *)data = 2;
@@ -398,7 +370,7 @@ static void open_busy(uint64_t capacity, uint32_t n, struct fsdp_item **ret)
 /* Check that all arrives, and that the channel can use all of its buffers. */
 static void finish_busy(uint32_t n, struct fsdp_item *const *items)
 {
-	cr_expect(eq(u64, number_of(items[0]), 0));
+	cr_expect(eq(u64, item_number(items[0]), 0));
 	must(fsdp_item_release(items[0]) == 0);
 	must(fsdp_item_send(items[1]) == 0);
 	pass_on(to, 1);
@@ -557,8 +529,8 @@ Test(channel_resize, a_buffer_that_could_not_be_made_comes_later)
 	options.n_slots = 2;
 	from = open_as(client, FSDP_PRODUCER);
 	to = open_as(client, FSDP_CONSUMER);
-	send_number(0);
-	item = receive(to, 0);
+	item_send_number(from, 0);
+	item = item_receive(to, 0);
 	plan_failure(chaos.failures, "chunk.populate", 1, ENOMEM);
 	must(fsdp_item_keep(item, 0, &kept) == 0);
 	must(fsdp_item_release(item) == 0);

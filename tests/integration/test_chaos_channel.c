@@ -3,6 +3,7 @@
  * are still passed from process to process.
  */
 #include "tests/integration/scene.h"
+#include "tests/lib/item.h"
 #include <errno.h>
 
 #define NAME    "scene/batches"
@@ -17,29 +18,6 @@ static struct fsdp_tensor *kept;
 
 TestSuite(broker_dies_during, .timeout = 300);
 
-static void send_number(uint64_t number)
-{
-	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
-	struct fsdp_item *item;
-	void *data;
-
-	must(fsdp_item_begin(from, -1, &item) == 0);
-	must(fsdp_item_part(item, &spec, &data) == 0);
-	*(uint64_t *)data = number;
-	must(fsdp_item_send(item) == 0);
-}
-
-static struct fsdp_item *receive(uint64_t number)
-{
-	struct fsdp_item_view view = {.struct_size = sizeof(view)};
-	struct fsdp_item *item;
-
-	must(fsdp_item_receive(to, -1, &item) == 0);
-	must(fsdp_item_view(item, 0, &view) == 0);
-	must(*(const uint64_t *)view.data == number);
-	return item;
-}
-
 /* Check that every slot exists once, and that items reach the right user. */
 static void check_flow(void)
 {
@@ -47,9 +25,9 @@ static void check_flow(void)
 
 	for (uint64_t round = 0; round < 3; round++) {
 		for (uint64_t i = 0; i < N_SLOTS; i++)
-			send_number(i);
+			item_send_number(from, i);
 		for (uint64_t i = 0; i < N_SLOTS; i++)
-			items[i] = receive(i);
+			items[i] = item_receive(to, i);
 		must(fsdp_item_begin(from, 0, &held) == -ETIMEDOUT);
 		for (uint64_t i = 0; i < N_SLOTS; i++)
 			must(fsdp_item_release(items[i]) == 0);
@@ -75,9 +53,9 @@ SCENE(channel_open, .act = open_both, .check = check_open, .is_ragged = true)
 static void open_and_receive(struct stage *stage)
 {
 	open_both(stage);
-	send_number(1);
-	held = receive(1);
-	send_number(2);
+	item_send_number(from, 1);
+	held = item_receive(to, 1);
+	item_send_number(from, 2);
 }
 
 static void keep(struct stage *stage)
@@ -90,7 +68,7 @@ static void keep(struct stage *stage)
 static void check_kept_item(struct stage *stage)
 {
 	(void)stage;
-	must(fsdp_item_release(receive(2)) == 0);
+	must(fsdp_item_release(item_receive(to, 2)) == 0);
 	check_flow();
 	cr_assert(eq(u64, *(const uint64_t *)fsdp_data(kept), 1));
 	fsdp_free(kept);
@@ -111,7 +89,7 @@ static void check_ended(struct stage *stage)
 	struct fsdp_item *item;
 
 	must(fsdp_item_release(held) == 0);
-	must(fsdp_item_release(receive(2)) == 0);
+	must(fsdp_item_release(item_receive(to, 2)) == 0);
 	must(fsdp_item_receive(to, -1, &item) == -ENODATA);
 	must(fsdp_channel_open(stage->client, NAME, NULL, FSDP_PRODUCER,
 			       &from) == 0);
@@ -127,8 +105,8 @@ static void open_small_and_fill(struct stage *stage)
 {
 	open_both(stage);
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		send_number(i);
-	held = receive(1);
+		item_send_number(from, i);
+	held = item_receive(to, 1);
 }
 
 /* It becomes smaller and larger, and two buffers leave when they are free. */
@@ -138,7 +116,7 @@ static void resize(struct stage *stage)
 	must(fsdp_channel_resize(from, N_SLOTS + 2, -1) == 0);
 	must(fsdp_channel_resize(to, 2, -1) == 0);
 	for (uint64_t i = 2; i <= N_SLOTS; i++)
-		must(fsdp_item_release(receive(i)) == 0);
+		must(fsdp_item_release(item_receive(to, i)) == 0);
 	must(fsdp_ping(stage->other) == 0);
 }
 
@@ -180,8 +158,8 @@ static void open_and_lag(struct stage *stage)
 	must(fsdp_channel_open(stage->other, NAME, &options, FSDP_CONSUMER,
 			       &to) == 0);
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
-		send_number(i);
-	held = receive(1);
+		item_send_number(from, i);
+	held = item_receive(to, 1);
 	for (uint64_t i = 1; i <= N_SLOTS; i++) {
 		struct fsdp_item *item;
 
