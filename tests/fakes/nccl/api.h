@@ -18,6 +18,9 @@
  * It supports the part of NCCL that cuda/ uses: communicators that do not
  * block, all-gather, reduce-scatter and all-reduce; sum, average, PreMulSum.
  *
+ * The first collective of a kind connects the ranks: it is in progress until
+ * all of them have begun it, unless NCCL_RUNTIME_CONNECT is 0.
+ *
  * The work of one communicator is done in the order of the calls, even if it
  * is on several streams.
  *

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #define BOARD_MAX_RANKS 64
+#define BOARD_N_KINDS   3                   /* kinds of collectives */
 #define BOARD_ROOM      (UINT64_C(1) << 36) /* bytes, of a rank; not backed */
 
 enum board_count {
@@ -18,8 +19,9 @@ enum board_count {
 	COUNT_DONE,  /* collectives for which it has read all ranks' inputs */
 	COUNT_SPLIT, /* splits whose colour and key are in the seat */
 	COUNT_SPLIT_READ,
-	COUNT_FINAL, /* 1 if it has no more to do */
-	N_COUNTS,
+	COUNT_FINAL,   /* 1 if it has no more to do */
+	COUNT_CONNECT, /* 1 if it has begun a collective of the first kind */
+	N_COUNTS = COUNT_CONNECT + BOARD_N_KINDS,
 };
 
 /* The arguments that must be equal for all ranks, and the factor, which may

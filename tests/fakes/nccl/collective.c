@@ -242,6 +242,45 @@ static void issue(struct collective *c)
 	comm_unref(comm);
 }
 
+/* By default the real library connects ranks in the first collective of a kind
+ * (of an algorithm, in truth), and enqueues it when all have begun it. */
+static bool is_early(void)
+{
+	const char *setting = getenv("NCCL_RUNTIME_CONNECT");
+
+	return setting && strcmp(setting, "0") == 0;
+}
+
+static ncclResult_t connect_kind(ncclComm_t comm, uint32_t kind)
+{
+	struct board *board = &comm->join.board;
+	enum board_count which = COUNT_CONNECT + kind;
+	int left;
+
+	if (comm->is_connected[kind] || is_early())
+		return ncclSuccess;
+	board_tell(board, comm->join.rank, which, 1);
+	comm->is_connected[kind] = board_has(board, which, 1);
+	if (comm->is_connected[kind])
+		return ncclSuccess;
+	left = board_find_left(board, which, 1);
+	if (left == 0)
+		return ncclInProgress;
+	comm_fail(comm, ncclRemoteError);
+	return api_fail(ncclRemoteError, "%s: rank %d has left",
+			kind_names[kind], left - 1);
+}
+
+ncclResult_t collective_connect(ncclComm_t comm)
+{
+	ncclResult_t result = ncclSuccess;
+
+	for (struct collective *c = comm->pending; c && result == ncclSuccess;
+	     c = c->next)
+		result = connect_kind(comm, c->call.kind);
+	return result;
+}
+
 /* A thread that queries the state need not have the context. */
 void collective_issue(ncclComm_t comm)
 {

@@ -12,6 +12,10 @@
 
 struct collective;
 
+/* Connect the ranks for pending collectives. Returns ncclInProgress until all
+ * have begun them. */
+ncclResult_t collective_connect(ncclComm_t comm);
+
 /* Enqueue pending collectives on their streams. */
 void collective_issue(ncclComm_t comm);
 

@@ -361,17 +361,20 @@ static ncclResult_t ask_child(ncclComm_t comm)
 
 static ncclResult_t ask(ncclComm_t comm)
 {
-	ncclResult_t failure = (ncclResult_t)atomic_load(&comm->failure);
+	ncclResult_t result = (ncclResult_t)atomic_load(&comm->failure);
 	int r;
 
-	if (failure != ncclSuccess)
-		return failure;
+	if (result != ncclSuccess)
+		return result;
 	if (!atomic_load(&comm->is_joined))
 		return ncclInProgress;
 	if (comm->n_answers > 0) {
 		comm->n_answers--;
 		return ncclInProgress;
 	}
+	result = collective_connect(comm);
+	if (result != ncclSuccess)
+		return result;
 	collective_issue(comm);
 	if (comm->child)
 		return ask_child(comm);

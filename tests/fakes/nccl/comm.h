@@ -32,7 +32,8 @@ struct ncclComm {
 	/* replies "in progress" before `pending` is issued */
 	unsigned int n_answers;
 	struct collective *pending, **pending_end;
-	uint64_t n_issued;   /* collectives that have a number */
+	bool is_connected[BOARD_N_KINDS]; /* for this kind of collective */
+	uint64_t n_issued;                /* collectives that have a number */
 	uint64_t n_enqueued; /* those of them that are on streams */
 	_Atomic uint64_t n_run;
 	atomic_bool is_finalizing;

@@ -377,6 +377,17 @@ Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
+/* It does not return before the others have come, but not for ever. */
+Test(nccl_comm, a_first_collective_that_connects_ranks_has_a_limit)
+{
+	setenv("NCCL_RUNTIME_CONNECT", "1", 1);
+	mesh_join(2, 1);
+	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
+	cr_assert(zero(int, rank_run(&ranks, 0, become_impatient)));
+	expect_late(0, begin_gather, "one is late");
+	cr_expect(zero(int, ranks_run(&ranks, rank_abort)));
+}
+
 /* --- ends that NCCL does not come to ------------------------------------- */
 
 static int gather_behind_what_does_not_end(void)
