@@ -113,6 +113,11 @@ int nccl_load(struct error *err)
 	return loaded.r == 0 ? driver_load(err) : loaded.r;
 }
 
+void nccl_connect_early(void)
+{
+	(void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+}
+
 static int result_errno(ncclResult_t result)
 {
 	switch (result) {

@@ -35,6 +35,14 @@ extern struct nccl nccl;
 int nccl_load(struct error *err);
 
 /*
+ * For a process that is all ours: have NCCL connect ranks when they meet,
+ * unless the environment says otherwise. By default it does so in their first
+ * collectives, and then these calls wait for the other ranks. Call it before
+ * nccl_load(), while there is one thread, since it changes the environment.
+ */
+void nccl_connect_early(void);
+
+/*
  * Turn a result of NCCL into 0 or -errno and a sentence: the attempt
  * (`format`), NCCL's own words (name and last error), and the remedy where one
  * is known. InvalidArgument and InvalidUsage give -EINVAL, RemoteError

@@ -5,6 +5,7 @@
 #include "broker/worker/worker.h"
 #include "collective/job.h"
 #include "cuda/driver.h"
+#include "cuda/nccl.h"
 #include "proto/error.h"
 #include "sandbox/sandbox.h"
 #include <errno.h>
@@ -162,6 +163,7 @@ int main(int argc, char **argv)
 	if (!follow_parent())
 		return EXIT_FAILURE;
 	driver_ask_for_queues();
+	nccl_connect_early();
 	give_up_calls();
 	if (worker_run(WORKER_FD, count_threads(), &err) == 0)
 		return EXIT_SUCCESS;

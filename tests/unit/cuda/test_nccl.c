@@ -194,3 +194,13 @@ Test(nccl, a_sentence_about_another_rank_says_what_to_do)
 		     -ECONNABORTED));
 	expect_sentence(&err, "all ranks must leave and join again");
 }
+
+Test(nccl, ranks_connect_early_unless_the_environment_says_otherwise)
+{
+	unsetenv("NCCL_RUNTIME_CONNECT");
+	nccl_connect_early();
+	cr_expect(eq(str, getenv("NCCL_RUNTIME_CONNECT"), "0"));
+	setenv("NCCL_RUNTIME_CONNECT", "1", 1);
+	nccl_connect_early();
+	cr_expect(eq(str, getenv("NCCL_RUNTIME_CONNECT"), "1"));
+}
