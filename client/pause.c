@@ -23,7 +23,9 @@ int64_t pause_next(struct pause *pause)
 			return 0;
 		ns = PAUSE_MIN_NS;
 	}
-	pause->ns = ns * 2 < pause->max_ns ? ns * 2 : pause->max_ns;
+	pause->ns = ns + ns / pause->growth;
+	if (pause->ns > pause->max_ns)
+		pause->ns = pause->max_ns;
 	return ns;
 }
 

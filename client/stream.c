@@ -13,8 +13,10 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
-/* For an event of another process the broker is asked each time. */
-#define PAUSE_FOR_EVENT ((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000})
+/* For an event of another process the broker is asked each time, so there are
+ * few looks. */
+#define PAUSE_FOR_EVENT                                                        \
+	((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000, .growth = 1})
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {

@@ -5,8 +5,8 @@
  * NCCL has no descriptor to wait on, so waits poll: at first without a pause,
  * because every group of calls on a non-blocking communicator is in progress
  * for some microseconds, and a sleep takes at least ten. Later a wait sleeps
- * between polls for a tenth of the time that has passed already, and for at
- * most a millisecond.
+ * between polls for a 32nd of the time that has passed already, and for at most
+ * a millisecond.
  */
 #include "cuda/nccl_comm.h"
 #include "cuda/bounded.h"
@@ -33,7 +33,7 @@ static uint64_t now_ns(void)
 static void nap(uint64_t begin_ns)
 {
 	uint64_t passed_ns = now_ns() - begin_ns;
-	uint64_t ns = passed_ns / 10;
+	uint64_t ns = passed_ns / 32;
 	struct timespec time = {0};
 
 	if (passed_ns < SPIN_NS) {
