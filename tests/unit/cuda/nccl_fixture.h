@@ -179,27 +179,32 @@ static inline void rank_get(void *to, CUdeviceptr from, size_t size)
 	context_leave();
 }
 
-/* The stream of this rank waits here until rank_let_go(), which is called
- * once. */
-static CUdeviceptr gate;
+/*
+ * The stream of this rank waits here until rank_let_go(), which is called once.
+ * That is no call of the driver: it would wait, too, while NCCL is in one for
+ * its end.
+ */
+static _Atomic uint64_t *gate;
 
 static inline void rank_hold(CUstream stream)
 {
-	const uint64_t closed = 0;
+	CUdeviceptr address;
+	void *page;
 
-	gate = rank_allocate(sizeof(closed));
-	rank_put(gate, &closed, sizeof(closed));
 	must(context_enter(self.device, NULL) == 0);
-	must(cu.StreamWaitValue64(stream, gate, 1, CU_STREAM_WAIT_VALUE_GEQ) ==
+	must(cu.MemHostAlloc(&page, sizeof(*gate), CU_MEMHOSTALLOC_DEVICEMAP) ==
 	     CUDA_SUCCESS);
+	must(cu.MemHostGetDevicePointer(&address, page, 0) == CUDA_SUCCESS);
+	gate = page;
+	atomic_store(gate, 0);
+	must(cu.StreamWaitValue64(stream, address, 1,
+				  CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
 	context_leave();
 }
 
 static inline int rank_let_go(void)
 {
-	const uint64_t open = 1;
-
-	rank_put(gate, &open, sizeof(open));
+	atomic_store(gate, 1);
 	return 0;
 }
 
