@@ -25,11 +25,12 @@ static void add(struct held *held, char *line)
 	held->lines[held->n++] = line;
 }
 
-/* The fake driver keeps its devices as long as the process lives, and finds
- * leaks of device memory itself. */
-static bool is_of_fake(const char *line)
+/* A driver keeps its files and mappings as long as the process lives; the fake
+ * finds leaks of device memory itself. */
+static bool is_of_driver(const char *line)
 {
-	return strstr(line, "/dev/shm/fsdp-gpu-");
+	return strstr(line, "/dev/shm/fsdp-gpu-") ||
+	       strstr(line, "/dev/nvidia");
 }
 
 static void list_descriptors(struct held *held)
@@ -47,7 +48,7 @@ static void list_descriptors(struct held *held)
 			       entry->d_name);
 		n = readlink(path, target, sizeof(target) - 1);
 		target[n < 0 ? 0 : n] = '\0';
-		if (is_of_fake(target))
+		if (is_of_driver(target))
 			continue;
 		if (asprintf(&line, "descriptor %s: %s", entry->d_name,
 			     target) < 0)
@@ -67,7 +68,7 @@ static void list_mappings(struct held *held)
 
 	while (file && fgets(text, sizeof(text), file)) {
 		if (sscanf(text, "%*s %7s", flags) != 1 || flags[3] != 's' ||
-		    is_of_fake(text))
+		    is_of_driver(text))
 			continue;
 		text[strcspn(text, "\n")] = '\0';
 		if (asprintf(&line, "mapping %s", text) < 0)
