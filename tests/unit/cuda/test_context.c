@@ -353,8 +353,11 @@ Test(context, waiting_for_a_device_has_a_limit)
 
 Test(context, what_is_no_stream_is_refused)
 {
-	CUstream stream = make_stream(0);
+	CUstream stream;
 	struct error err = ERROR_NULL;
+
+	need_fake("a driver may crash");
+	stream = make_stream(0);
 
 	enter(0);
 	cr_assert(zero(int, cu.StreamDestroy(stream)));
