@@ -201,29 +201,6 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 	return r;
 }
 
-/* Can the driver export the memory of `handle`? */
-static int check_exportable(CUmemGenericAllocationHandle handle,
-			    CUdeviceptr address, struct error *err)
-{
-	CUmemAllocationProp prop = {0};
-	CUresult result =
-		cu.MemGetAllocationPropertiesFromHandle(&prop, handle);
-
-	if (result != CUDA_SUCCESS)
-		return driver_error(err, result,
-				    "cannot query the memory at 0x%llx",
-				    address);
-	if (!(prop.requestedHandleTypes &
-	      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-		return error_set(err, -EOPNOTSUPP,
-				 "the memory at 0x%llx was made without "
-				 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, so "
-				 "it cannot be shared; make it with that, or "
-				 "allocate from the broker",
-				 address);
-	return 0;
-}
-
 /* The handle of the mapping; the caller releases it. */
 static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 		  struct error *err)
@@ -239,6 +216,28 @@ static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 			 address);
 }
 
+/* The properties do not say whether it can be exported: those of memory that
+ * was imported have no type. */
+static int export_handle(struct vmm_export *export, struct error *err)
+{
+	CUresult result = cu.MemExportToShareableHandle(
+		&export->fd, export->handle,
+		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+
+	if (result == CUDA_ERROR_INVALID_VALUE ||
+	    result == CUDA_ERROR_NOT_SUPPORTED ||
+	    result == CUDA_ERROR_NOT_PERMITTED)
+		return error_set(err, -EOPNOTSUPP,
+				 "cannot share the memory at 0x%llx: it was "
+				 "made without "
+				 "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or "
+				 "imported; make it with that, or allocate "
+				 "from the broker",
+				 export->address);
+	return driver_error(err, result, "cannot export the memory at 0x%llx",
+			    export->address);
+}
+
 static int open_export(struct shared *shared, struct error *err)
 {
 	struct vmm_export *export = (struct vmm_export *)shared;
@@ -246,14 +245,7 @@ static int open_export(struct shared *shared, struct error *err)
 
 	if (r < 0)
 		return r;
-	r = check_exportable(export->handle, export->address, err);
-	if (r == 0)
-		r = driver_error(
-			err,
-			cu.MemExportToShareableHandle(
-				&export->fd, export->handle,
-				CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-			"cannot export the memory at 0x%llx", export->address);
+	r = export_handle(export, err);
 	if (r < 0) {
 		(void)cu.MemRelease(export->handle);
 		return r;
@@ -326,6 +318,13 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 	CUresult result = cu.MemMap(mapping->address, mapping->size, 0,
 				    mapping->handle, 0);
 
+	if (result == CUDA_ERROR_NOT_SUPPORTED ||
+	    result == CUDA_ERROR_INVALID_VALUE)
+		return error_set(err, -EINVAL,
+				 "cannot map %" PRIu64 " bytes of device "
+				 "memory: what was passed is smaller; share "
+				 "memory with its true size",
+				 mapping->size);
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
 				    "cannot map device memory as %" PRIu64

@@ -6,6 +6,7 @@
  */
 #include "tests/lib/check.h"
 #include "tests/lib/stage.h"
+#include "tests/lib/strike.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +159,8 @@ static int end_to_read(void)
 
 static int write_it(void)
 {
-	stream_fill(reader, tensor, 1);
+	must(strike(gpu_nth(0), (CUdeviceptr)(uintptr_t)fsdp_data(tensor),
+		    reader) == 0);
 	return stream_finish(reader) ? 0 : -EFAULT;
 }
 
@@ -227,6 +229,7 @@ Test(device_access, another_user_s_write_faults)
 	uint8_t bytes[STAGE_SIZE];
 
 	need_root();
+	need_kernels();
 	publish_late(&FOR_ALL);
 	open_gate();
 	must(actor_run(&somebody, read_when_it_is_there) == 0);

@@ -301,7 +301,9 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	head = allocation->memory->head;
 	memset(prop, 0, sizeof(*prop));
 	prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	prop->requestedHandleTypes = head->handle_types;
+	/* Who imports memory asks for none. */
+	if (!allocation->memory->is_imported)
+		prop->requestedHandleTypes = head->handle_types;
 	prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
 	prop->location.id = device_ordinal(head->device);
 	prop->allocFlags.gpuDirectRDMACapable = (unsigned char)head->is_rdma;

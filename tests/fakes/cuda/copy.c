@@ -189,7 +189,8 @@ static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
 	if (size == 0)
 		return CUDA_SUCCESS;
 	if (!to || !from || !has_all(to, size, to_side) ||
-	    !has_all(from, size, from_side))
+	    !has_all(from, size, from_side) ||
+	    (to_side == SIDE_DEVICE && !mapping_is_writable(stream, to, size)))
 		return CUDA_ERROR_INVALID_VALUE;
 	copy = calloc(1, sizeof(*copy));
 	if (!copy)

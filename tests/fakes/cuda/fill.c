@@ -40,7 +40,7 @@ static CUresult enqueue(struct context *context, CUstream handle,
 		return r;
 	if (wanted->n == 0)
 		return CUDA_SUCCESS;
-	if (!mapping_has_device(wanted->to, wanted->n))
+	if (!mapping_is_writable(stream, wanted->to, wanted->n))
 		return CUDA_ERROR_INVALID_VALUE;
 	fill = calloc(1, sizeof(*fill));
 	if (!fill)

@@ -148,21 +148,35 @@ static bool is_addressable(const struct mapping *mapping,
 	return mapping_is_device(mapping);
 }
 
-static bool is_allowed(const struct mapping *mapping, const struct work *work,
-		       bool is_write)
+static bool has_right(const struct mapping *mapping, const struct work *work,
+		      bool is_write)
 {
 	CUmemAccess_flags needed = is_write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 					    : CU_MEM_ACCESS_FLAGS_PROT_READ;
 
 	return mapping_is_device(mapping) &&
-	       mapping->changed_at <= work->queued_at &&
 	       (mapping->access[work->stream->context->device] & needed) ==
 		       needed;
+}
+
+static bool is_allowed(const struct mapping *mapping, const struct work *work,
+		       bool is_write)
+{
+	return mapping->changed_at <= work->queued_at &&
+	       has_right(mapping, work, is_write);
 }
 
 bool mapping_has_device(uint64_t address, uint64_t size)
 {
 	return check(address, size, is_addressable, NULL, false);
+}
+
+bool mapping_is_writable(const struct stream *stream, uint64_t address,
+			 uint64_t size)
+{
+	const struct work work = {.stream = (struct stream *)stream};
+
+	return check(address, size, has_right, &work, true);
 }
 
 bool mapping_allows(const struct work *work, uint64_t address, uint64_t size,

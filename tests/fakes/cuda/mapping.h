@@ -11,6 +11,7 @@
 struct allocation;
 struct context;
 struct memory;
+struct stream;
 struct work;
 
 enum mapping_kind {
@@ -63,6 +64,10 @@ bool mapping_is_device(const struct mapping *mapping);
  * a range with a part that belongs to no kind of memory.
  */
 bool mapping_has_device(uint64_t address, uint64_t size);
+/* May the stream's device write all of it? Calls that copy or fill refuse other
+ * memory; a kernel is queued, and faults. */
+bool mapping_is_writable(const struct stream *stream, uint64_t address,
+			 uint64_t size);
 /*
  * Does the work have this access on its device? If not, it is a fault, also if
  * the range was mapped, or its access changed, after the work was queued. A

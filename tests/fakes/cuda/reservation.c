@@ -167,9 +167,10 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	allocation = allocation_find(handle);
 	if (!allocation || offset || flags || size == 0 ||
 	    size % DEVICE_GRANULARITY || address % DEVICE_GRANULARITY ||
-	    size > allocation->memory->size || !is_reserved(address, size) ||
-	    mapping_overlaps(address, size))
+	    !is_reserved(address, size) || mapping_overlaps(address, size))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
+	if (size > allocation->memory->size)
+		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	return call_end(map(address, size, allocation));
 }
 

@@ -7,6 +7,7 @@
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/strike.h"
 #include <criterion/parameterized.h>
 #include <dirent.h>
 #include <errno.h>
@@ -103,18 +104,26 @@ static int count_fds(void)
 	return n;
 }
 
-static CUmemAllocationProp properties(int fd)
-{
-	CUmemGenericAllocationHandle handle;
-	CUmemAllocationProp prop = {0};
+/* What was asked for last: the properties of memory that was passed do not
+ * say. */
+static CUmemAllocationProp asked;
+static CUresult (*create_memory)(CUmemGenericAllocationHandle *handle,
+				 size_t size, const CUmemAllocationProp *prop,
+				 unsigned long long flags);
 
-	cr_assert(zero(int, cu.MemImportFromShareableHandle(
-				    &handle, (void *)(intptr_t)fd,
-				    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)));
-	cr_assert(zero(int,
-		       cu.MemGetAllocationPropertiesFromHandle(&prop, handle)));
-	cr_assert(zero(int, cu.MemRelease(handle)));
-	return prop;
+static CUresult create_and_note(CUmemGenericAllocationHandle *handle,
+				size_t size, const CUmemAllocationProp *prop,
+				unsigned long long flags)
+{
+	asked = *prop;
+	return create_memory(handle, size, prop, flags);
+}
+
+static void note_properties(void)
+{
+	(void)device(0); /* the driver is loaded */
+	create_memory = cu.MemCreate;
+	cu.MemCreate = create_and_note;
 }
 
 Test(vmm, sizes_round_up_to_the_granularity)
@@ -274,24 +283,22 @@ Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
 {
 	const struct vmm_options options = {.wants_rdma = true,
 					    .wants_fabric = true};
-	CUmemAllocationProp prop;
 	int fd = -1;
 
+	note_properties();
 	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, NULL)));
-	prop = properties(fd);
 	if (!is_fake() &&
-	    !(prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
+	    !(asked.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
 		gpu_skip("needs a node that permits fabric handles");
-	cr_expect(eq(int, prop.requestedHandleTypes,
+	cr_expect(eq(int, asked.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
 			     CU_MEM_HANDLE_TYPE_FABRIC));
-	cr_expect(eq(int, prop.allocFlags.gpuDirectRDMACapable, 1));
+	cr_expect(eq(int, asked.allocFlags.gpuDirectRDMACapable, 1));
 	close(fd);
 	fd = create(device(0), SIZE);
-	prop = properties(fd);
-	cr_expect(eq(int, prop.requestedHandleTypes,
+	cr_expect(eq(int, asked.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	cr_expect(zero(int, prop.allocFlags.gpuDirectRDMACapable));
+	cr_expect(zero(int, asked.allocFlags.gpuDirectRDMACapable));
 	close(fd);
 }
 
@@ -304,9 +311,10 @@ static void expect_plain_chunk(const char *without, long n_tries)
 
 	setenv("FAKECUDA_COUNT", "1", 1);
 	setenv("FAKECUDA_WITHOUT", without, 1);
+	note_properties();
 	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, &err)),
 		  "%s", err.msg);
-	cr_expect(eq(int, properties(fd).requestedHandleTypes,
+	cr_expect(eq(int, asked.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	cr_expect(eq(long, gpu_count(getpid(), "MemCreate"), n_tries));
 	close(fd);
@@ -402,13 +410,31 @@ Test(vmm, another_size_is_refused)
 	close(fd);
 }
 
-Test(vmm, who_writes_a_read_only_mapping_has_lost_the_device)
+Test(vmm, no_copy_goes_to_a_read_only_mapping)
+{
+	int fd = create(device(0), SIZE);
+	struct vmm_mapping own = map(device(0), fd, true);
+	struct vmm_mapping mapping = map(device(0), fd, false);
+
+	cr_assert(zero(int, put(&own, 7)));
+	cr_expect(eq(int, put(&mapping, 1), CUDA_ERROR_INVALID_VALUE));
+	cr_expect(eq(u64, get(&mapping), 7), "the device can still be used");
+}
+
+Test(vmm, whose_kernel_writes_a_read_only_mapping_has_lost_the_device)
 {
 	struct vmm_mapping mapping =
 		map(device(0), create(device(0), SIZE), false);
 	struct error err = ERROR_NULL;
-	CUresult result = put(&mapping, 1);
+	CUresult result;
+	CUstream stream;
 
+	need_kernels();
+	cr_assert(zero(int, context_enter(device(0), NULL)));
+	cr_assert(zero(int, cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING)));
+	cr_assert(zero(int, strike(device(0), mapping.address, stream)));
+	result = cu.StreamSynchronize(stream);
+	context_leave();
 	cr_assert(driver_is_sticky(result), "result %d", (int)result);
 	cr_expect(eq(int, driver_error(&err, result, "write"), -EIO));
 	cr_expect(says(&err, "start it again"), "%s", err.msg);
