@@ -216,8 +216,7 @@ static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 			 address);
 }
 
-/* The properties do not say whether it can be exported: those of memory that
- * was imported have no type. */
+/* A driver exports memory only for the process that made it. */
 static int export_handle(struct vmm_export *export, struct error *err)
 {
 	CUresult result = cu.MemExportToShareableHandle(

@@ -175,10 +175,8 @@ static CUresult export(void *shareable, const struct memory *memory,
 {
 	char name[LEDGER_NAME_SIZE] = "";
 
-	if (!(memory->head->handle_types & type))
+	if (memory->is_imported || !(memory->head->handle_types & type))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (memory->is_imported && !device_has(FEATURE_REEXPORT))
-		return CUDA_ERROR_NOT_PERMITTED;
 	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return export_fd(memory, shareable);
 	ledger_name(memory->head->serial, name);

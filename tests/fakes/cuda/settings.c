@@ -67,7 +67,6 @@ static const char *const feature_names[N_FEATURES] = {
 	[FEATURE_MEMOPS] = "memops",
 	[FEATURE_IPC_EVENTS] = "ipc_events",
 	[FEATURE_READONLY_REGISTER] = "readonly_register",
-	[FEATURE_REEXPORT] = "reexport",
 };
 
 static const struct {
@@ -94,7 +93,6 @@ static struct settings current = {
 			[FEATURE_RDMA] = true,
 			[FEATURE_MEMOPS] = true,
 			[FEATURE_IPC_EVENTS] = true,
-			[FEATURE_REEXPORT] = true,
 		},
 };
 

@@ -16,10 +16,10 @@
  *   FAKECUDA_DRIVER_VERSION  default 13000
  *   FAKECUDA_WITHOUT         features that devices lack, with commas: vmm
  *                            posix_fd fabric imex rdma memops ipc_events
- *                            readonly_register reexport
+ *                            readonly_register
  *   FAKECUDA_WITH            features that they have besides:
- *                            readonly_register, which GPUs on a bus of their
- *                            own and, by default, those of the fake lack
+ *                            readonly_register, which an H200 has and, by
+ *                            default, those of the fake lack
  *   FAKECUDA_MIG             1: devices are instances of one GPU in MIG mode;
  *                            a process sees one (CUDA_VISIBLE_DEVICES)
  *   FAKECUDA_DELAY_US        work is delayed by up to this time, default 200
@@ -62,7 +62,6 @@ enum feature {
 	FEATURE_MEMOPS,
 	FEATURE_IPC_EVENTS,
 	FEATURE_READONLY_REGISTER,
-	FEATURE_REEXPORT, /* of imported memory */
 	N_FEATURES,
 };
 

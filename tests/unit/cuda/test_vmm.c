@@ -587,9 +587,10 @@ static struct vmm_export *export(const struct vmm_mapping *own)
 
 Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
 {
-	struct vmm_mapping own = make_own(device(0)), more = own;
+	struct vmm_mapping own = make_own(device(0)),
+			   more = make_own(device(0));
 	struct vmm_export *one = export(&own), *same = export(&own), *other;
-	int fd = create(device(0), SIZE), fds = count_fds();
+	int fds = count_fds();
 
 	cr_expect(eq(int, same->fd, one->fd));
 	vmm_unexport(same);
@@ -598,9 +599,9 @@ Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
 	/* Memory that is mapped there next is different. */
 	cr_assert(zero(int, cu.MemUnmap(own.address, SIZE)));
 	cr_assert(zero(int, cu.MemRelease(own.handle)));
-	cr_assert(zero(int, cu.MemImportFromShareableHandle(
-				    &more.handle, (void *)(intptr_t)fd,
-				    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)));
+	cr_assert(zero(int, cu.MemUnmap(more.address, SIZE)));
+	cr_assert(zero(int, cu.MemAddressFree(more.address, SIZE)));
+	more.address = own.address;
 	cr_assert(zero(int, cu.MemMap(more.address, SIZE, 0, more.handle, 0)));
 	fds = count_fds();
 	other = export(&more);
@@ -609,5 +610,18 @@ Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
 	cr_expect(eq(int, count_fds(), fds));
 	vmm_unexport(one);
 	vmm_unmap(&more);
+}
+
+Test(vmm, what_others_made_cannot_be_given_away)
+{
+	int fd = create(device(0), SIZE);
+	struct vmm_mapping mapping = map(device(0), fd, true);
+	struct vmm_export *export = NULL;
+	struct error err = ERROR_NULL;
+
 	close(fd);
+	cr_expect(eq(int, vmm_export(mapping.address, &export, &err),
+		     -EOPNOTSUPP));
+	cr_expect(says(&err, "or imported"), "%s", err.msg);
+	vmm_unmap(&mapping);
 }
