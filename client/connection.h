@@ -31,6 +31,8 @@ struct connection {
 	pthread_mutex_t lock;
 	struct identity self; /* fixed once open */
 	int32_t reconnect_ms;
+	int64_t away_until_ms; /* how long calls wait for a broker that is away;
+				* 0: it is there */
 	int sock_fd; /* -1: not connected; only the reader replaces it */
 	int wake_fd; /* eventfd: the reader shall look for unsent requests */
 	int doorbell_fd;
@@ -79,9 +81,9 @@ void connection_leave(struct connection *c);
 
 /*
  * Send one request with a descriptor (-1: none; borrowed) and wait for its
- * reply, for as long as the broker takes; if the broker is away, for
- * reconnect_ms. A refusal is returned with its sentence. On success the caller
- * owns `ret` (received_deinit()).
+ * reply, for as long as the broker takes; if the broker is away, until
+ * reconnect_ms after a call first found that. A refusal is returned with its
+ * sentence. On success the caller owns `ret` (received_deinit()).
  */
 int connection_call(struct connection *connection,
 		    const struct request *request, int fd, struct received *ret,

@@ -131,8 +131,10 @@ struct fsdp_connect_options {
 	 * (see fsdp_alloc()), so that slow consumers slow their producer down.
 	 */
 	uint64_t budget;
-	/* How long a call waits for a broker that is being restarted, and
-	 * fsdp_close() for a device; 0: 10,000 ms. */
+	/* How long calls wait for a broker that is being restarted, from the
+	 * first one that finds it away; later calls try once and fail, until
+	 * it is back. Also how long fsdp_close() waits for a device. 0: 10,000
+	 * ms. */
 	int32_t reconnect_ms;
 	/* Called by the thread that waits in a call, whenever a signal ends its
 	 * sleep and every 200 ms. The library holds no lock meanwhile; the

@@ -10,6 +10,7 @@ static void connected(struct connection *c, int sock_fd)
 {
 	own_fd_mark(sock_fd, c->self.mark);
 	c->sock_fd = sock_fd;
+	c->away_until_ms = 0;
 	c->connected_ms = clock_now_ms();
 	c->calls.first_unsent = c->calls.first;
 }
@@ -58,16 +59,19 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 			   struct greeting *ret, struct error *err)
 {
 	struct identity self = c->self;
-	int64_t deadline_ms = clock_now_ms() + c->reconnect_ms;
-	int64_t wait_ms = 1, asked_ms = 0;
+	int64_t wait_ms = 1, asked_ms = 0, reply_ms = c->away_until_ms;
 
 	self.interrupt = call_interrupt(mine, &c->self.interrupt);
+	/* A late call tries once, but a broker that has come back by now gets
+	 * time for its reply. */
+	if (reply_ms <= clock_now_ms())
+		reply_ms = clock_now_ms() + c->reconnect_ms;
 	for (;;) {
-		int r = handshake_try(&self, deadline_ms, ret, err);
+		int r = handshake_try(&self, reply_ms, ret, err);
 
 		if (r <= 0)
 			return r;
-		if (clock_now_ms() + wait_ms > deadline_ms)
+		if (clock_now_ms() + wait_ms > c->away_until_ms)
 			return error_wrap(err, err->code,
 					  "fsdpd did not come back within "
 					  "%d ms",
@@ -88,6 +92,8 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 
 	if (c->lost.code < 0)
 		return error_set(err, c->lost.code, "%s", c->lost.msg);
+	if (!c->away_until_ms)
+		c->away_until_ms = clock_now_ms() + c->reconnect_ms;
 	pthread_mutex_unlock(&c->lock);
 	r = handshake_retry(c, mine, &greeting, err);
 	pthread_mutex_lock(&c->lock);
@@ -98,8 +104,10 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 		/* Other threads may try again. */
 		mine->is_interrupted = true;
 		r = 0;
-	} else if (err->code == -ESTALE || err->code == -EBADF) {
-		c->lost = *err;
+	} else {
+		c->away_until_ms = clock_now_ms();
+		if (err->code == -ESTALE || err->code == -EBADF)
+			c->lost = *err;
 	}
 	return r;
 }

@@ -77,6 +77,38 @@ Test(client_restart, without_a_broker_calls_fail_in_time_and_releases_do_not)
 	daemon_start(&daemon_);
 }
 
+static int count_sleep(void *data)
+{
+	(*(int *)data)++;
+	return 0;
+}
+
+/* A program that ends without a broker releases much, one call after another.
+ */
+Test(client_restart, the_calls_of_an_outage_wait_once_together)
+{
+	int n_sleeps = 0;
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&daemon_),
+		.reconnect_ms = 50,
+		.interrupted = count_sleep,
+		.interrupted_data = &n_sleeps};
+	struct fsdp_client *patient = NULL;
+
+	cr_assert(eq(int, fsdp_connect(&options, &patient), 0));
+	fsdp_close(client);
+	client = NULL;
+	daemon_stop(&daemon_);
+	cr_assert(lt(int, fsdp_ping(patient), 0));
+	cr_assert(gt(int, n_sleeps, 0));
+	n_sleeps = 0;
+	for (int i = 0; i < 3; i++)
+		cr_assert(lt(int, fsdp_ping(patient), 0));
+	fsdp_close(patient);
+	cr_assert(eq(int, n_sleeps, 0));
+	daemon_start(&daemon_);
+}
+
 /* A broker that has forgotten us must not be told of our holds. The memory
  * stays readable, and every call reports what happened. */
 Test(client_lost, a_broker_without_its_memory_ends_the_connection_for_good)
