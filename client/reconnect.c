@@ -72,7 +72,10 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 		if (r <= 0)
 			return r;
 		if (clock_now_ms() + wait_ms > c->away_until_ms)
-			return error_wrap(err, err->code,
+			/* Calls say by -ENOENT that a name is not there. */
+			return error_wrap(err,
+					  err->code == -ENOENT ? -ECONNREFUSED
+							       : err->code,
 					  "fsdpd did not come back within "
 					  "%d ms",
 					  c->reconnect_ms);
