@@ -177,7 +177,10 @@ class Channel:
 
 class Client:
     def __init__(
-        self, path: str | os.PathLike[str] | None = None, budget: int = 0
+        self,
+        path: str | os.PathLike[str] | None = None,
+        budget: int = 0,
+        reconnect: float | None = 10,
     ) -> None: ...
     @property
     def closed(self) -> bool: ...
@@ -286,7 +289,9 @@ class Client:
     def __exit__(self, *_: object) -> None: ...
 
 def connect(
-    path: str | os.PathLike[str] | None = None, budget: int = 0
+    path: str | os.PathLike[str] | None = None,
+    budget: int = 0,
+    reconnect: float | None = 10,
 ) -> Client: ...
 def default(path: str | None = None) -> Client: ...
 def load_once(

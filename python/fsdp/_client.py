@@ -25,10 +25,10 @@ class Client(_fsdp.Client):
     connection of its own.
     """
 
-    def __init__(self, path=None, budget=0):
+    def __init__(self, path=None, budget=0, reconnect=10):
         path = os.fsdecode(path) if path is not None else None
-        super().__init__(path, budget)
-        self._path = path
+        super().__init__(path, budget, reconnect)
+        self._path, self._reconnect = path, reconnect
         self._waits = {}
 
     def __enter__(self):

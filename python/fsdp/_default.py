@@ -11,13 +11,16 @@ _lock = threading.Lock()
 _clients = {}
 
 
-def connect(path=None, budget=0):
+def connect(path=None, budget=0, reconnect=10):
     """Connect to the broker at a socket; None: where fsdpctl looks, too.
 
     `budget` limits the bytes that this connection has allocated at a time.
+    `reconnect` is how many seconds calls wait for a broker that is being
+    restarted (None: for ever), from the first one that finds it away; then they
+    raise fsdp.Disconnected at once, until it is back.
     Raises fsdp.NotFound or fsdp.Disconnected if no broker listens there.
     """
-    return Client(path, budget)
+    return Client(path, budget, reconnect)
 
 
 def default(path=None):

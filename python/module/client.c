@@ -49,17 +49,22 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct client *client = (struct client *)self;
 	unsigned long long budget;
+	int32_t reconnect_ms;
 	struct link *link;
 	struct call call;
 	const char *path;
+	PyObject *time;
 	int r;
 
 	(void)kwargs;
-	if (!PyArg_ParseTuple(args, "zK", &path, &budget))
+	if (!PyArg_ParseTuple(args, "zKO", &path, &budget, &time) ||
+	    options_parse_time(time, &reconnect_ms) < 0)
 		return -1;
+	if (reconnect_ms <= 0) /* None: for ever; 0 is not libfsdp's default */
+		reconnect_ms = reconnect_ms < 0 ? INT32_MAX : 1;
 	if (call_begin(&call) < 0)
 		return -1;
-	r = link_open(path, budget, &link);
+	r = link_open(path, budget, reconnect_ms, &link);
 	call_end(&call);
 	if (r < 0) {
 		/* Without a socket no broker answers either. */

@@ -3,12 +3,14 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int link_open(const char *path, uint64_t budget, struct link **ret)
+int link_open(const char *path, uint64_t budget, int32_t reconnect_ms,
+	      struct link **ret)
 {
 	struct fsdp_connect_options options = {
 		.struct_size = sizeof(options),
 		.path = path,
 		.budget = budget,
+		.reconnect_ms = reconnect_ms,
 		.interrupted = call_is_interrupted,
 	};
 	struct link *link = malloc(sizeof(*link));

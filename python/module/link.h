@@ -16,7 +16,8 @@ struct link {
 
 /* One user. Waits for a broker that is being restarted, so call it between
  * call_begin() and call_end(). A negative errno; fsdp_error() has the text. */
-int link_open(const char *path, uint64_t budget, struct link **ret);
+int link_open(const char *path, uint64_t budget, int32_t reconnect_ms,
+	      struct link **ret);
 
 static inline struct link *link_use(struct link *link)
 {
