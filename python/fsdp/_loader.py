@@ -32,6 +32,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import _utils, dataloader, get_worker_info
 
 from . import _batch, _random_state
+from ._client import Client
 from ._default import default
 from ._errors import Ended, Error, Gone, Invalid, Left, Timeout
 from ._fsdp import stack_plain, write_plain
@@ -59,20 +60,35 @@ _STATE_FORMAT = 1  # of state_dict()
 class _Link:
     """What trainer and workers of one iterator know."""
 
-    def __init__(self):
+    def __init__(self, given):
         self.name = new_name()
         self.path = os.environ.get("FSDP_SOCKET")
         self.done = None  # torch's event that ends the workers
         self.keeper = None  # in a worker
+        # Of the client that the user gave: how a worker connects, too.
+        self._given = given and (given._path, given._reconnect)
+        self._client = given or default()
         self._sender = None
 
     def __getstate__(self):
-        return {**self.__dict__, "_sender": None}
+        return {**self.__dict__, "_sender": None, "_client": None}
 
-    def channel(self, generation, role, **options):
+    def enter(self, start):
+        """Be a worker, perhaps one that was forked."""
+        self._client, self.keeper = None, Keeper(start)
+        self.keeper.watch()
+
+    def _connect(self):
         # A fork server has the environment of its start.
         path = None if os.environ.get("FSDP_SOCKET") == self.path else self.path
-        return default(path).channel(f"{self.name}/{generation}", role, **options)
+        if self._given is None:
+            return default(path)
+        return Client(self._given[0] or path, reconnect=self._given[1])
+
+    def channel(self, generation, role, **options):
+        if self._client is None:
+            self._client = self._connect()
+        return self._client.channel(f"{self.name}/{generation}", role, **options)
 
     def sender(self):
         """In a worker: its end."""
@@ -556,8 +572,7 @@ class _Answers(_Queue):
 
 def _work(link, start, loop, args):
     """A worker."""
-    link.keeper = Keeper(start)
-    link.keeper.watch()
+    link.enter(start)
     loop(*args)
 
 
@@ -623,7 +638,14 @@ class DataLoader(torch.utils.data.DataLoader):
     when the trainer holds too many, later ones become ordinary tensors of the
     broker, or copies if it has no memory for them. Without workers, and with
     more than 63, it does as torch does.
+
+    `client` is the connection to use, such as fsdp.connect(reconnect=2); the
+    workers make one like it. None: that of fsdp.default().
     """
+
+    def __init__(self, dataset, *args, client=None, **options):
+        super().__init__(dataset, *args, **options)
+        self.client = client
 
     def _get_iterator(self):
         """torch's hook: an iterator for a new epoch, or the one to go on with."""
@@ -645,8 +667,7 @@ class DataLoader(torch.utils.data.DataLoader):
             return iterator
         _check_torch()
         self.check_worker_number_rationality()
-        default()  # before workers are started, if there is no broker
-        link = _Link()
+        link = _Link(self.client)  # connects, before workers are started
         receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
         context = self.multiprocessing_context or torch.multiprocessing
         context = _Context(context, link, receiver, starts(self, epoch))

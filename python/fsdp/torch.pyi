@@ -2,10 +2,18 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.utils.data import DataLoader as _DataLoader
+from torch.utils.data import Dataset as _Dataset
 
-from . import Tensor
+from . import Client, Tensor
 
 class DataLoader(_DataLoader[Any]):
+    def __init__(
+        self,
+        dataset: _Dataset[Any],
+        *args: Any,
+        client: Client | None = None,
+        **options: Any,
+    ) -> None: ...
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 

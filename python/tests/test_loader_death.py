@@ -109,7 +109,8 @@ def test_a_worker_that_is_killed_while_the_trainer_works(broker):
 def test_a_worker_ends_without_a_broker():
     script = """
         import fsdp.torch, sys
-        iterator = iter(fsdp.torch.DataLoader(range(8), num_workers=1))
+        client = fsdp.connect(reconnect=0.05)
+        iterator = iter(fsdp.torch.DataLoader(range(8), num_workers=1, client=client))
         next(iterator)
         print("begun", flush=True)
         sys.stdin.readline()
@@ -121,3 +122,29 @@ def test_a_worker_ends_without_a_broker():
     assert process.stdout.readline() == "begun\n"
     broker.stop()
     assert process.communicate("\n", 6 * PATIENCE) == ("ended\n", "")
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_trainer_and_workers_use_the_client_that_is_given(monkeypatch, tmp_path, method):
+    broker = Broker()
+    monkeypatch.setenv("FSDP_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setattr(fsdp._default, "_clients", {})
+    with fsdp.connect(broker.path) as client:
+        data = torch.utils.data.TensorDataset(torch.arange(8))
+        loader = fsdp.torch.DataLoader(data, 2, num_workers=2, client=client, multiprocessing_context=method)
+        assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    with pytest.raises(fsdp.Disconnected):
+        iter(fsdp.torch.DataLoader(data, 2, num_workers=2))
+    broker.stop()
+
+
+def test_workers_wait_for_a_broker_as_the_client_does(broker, monkeypatch, tmp_path):
+    def connect(path, reconnect):
+        (tmp_path / str(os.getpid())).write_text(f"{path} {reconnect}")
+        return fsdp.Client(path, reconnect=reconnect)
+
+    monkeypatch.setattr(fsdp._loader, "Client", connect)
+    with fsdp.connect(broker.path, reconnect=7) as client:
+        options = {"num_workers": 2, "multiprocessing_context": "fork", "client": client}
+        assert len(list(fsdp.torch.DataLoader(Samples(), 2, **options))) == 100
+    assert [file.read_text() for file in tmp_path.iterdir()] == [f"{broker.path} 7"] * 2
