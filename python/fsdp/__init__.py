@@ -26,7 +26,7 @@ docs/python.md has the rest.
 """
 
 from ._bundle import Bundle, Stage
-from ._channel import Channel
+from ._channel import Channel, Slab
 from ._client import Client
 from ._default import connect, default, redeem
 from ._dtypes import DTYPES
@@ -69,6 +69,7 @@ __all__ = [
     "NoRoom",
     "NotFound",
     "ProducerDied",
+    "Slab",
     "Stage",
     "Tensor",
     "Timeout",
@@ -79,5 +80,5 @@ __all__ = [
     "redeem",
 ]
 
-for _class in (Bundle, Channel, Client, Stage, Error, ProducerDied, *Error.__subclasses__()):
+for _class in (Bundle, Channel, Client, Slab, Stage, Error, ProducerDied, *Error.__subclasses__()):
     _class.__module__ = "fsdp"

@@ -1,17 +1,20 @@
 """Channel: objects from producers to consumers, through memory of the broker."""
 
 import errno
+import math
 import pickle
 import struct
 import sys
 
+from ._bundle import shape_of
+from ._dtypes import name_of, numpy_dtype
 from ._errors import Ended, Error, Gone, Invalid, Lagged, ProducerDied
 
 _ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
 _MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
 
 # An item: the number of pieces, the size of each, and the pieces, each at a
-# multiple of 64. The first piece is the pickle, the others are what arrays show.
+# multiple of 64. The last piece is the pickle, the others are what arrays show.
 _WORD = struct.Struct("<Q")
 _ALIGN = 64
 _INLINE = 1024  # bytes
@@ -44,23 +47,10 @@ def _rebuild(buffer, dtype, shape):
 
 
 class _Pickler(pickle.Pickler):
-    """Elements of arrays go beside the pickle: numpy does so by itself. Few bytes
-    are cheaper to copy once more than to be a piece."""
-
-    def __init__(self, file):
-        super().__init__(file, 5, buffer_callback=self.is_inline)
-        self.pieces = []
-        self.torch = sys.modules.get("torch")
-
-    def is_inline(self, piece):
-        piece = piece.raw()
-        if piece.nbytes < _INLINE:
-            return True
-        self.pieces.append(piece)
-        return False
+    """Elements of arrays go beside the pickle: numpy does so by itself."""
 
     def reducer_override(self, thing):
-        torch = self.torch
+        torch = sys.modules.get("torch")
         if torch is None or type(thing) is not torch.Tensor or thing.requires_grad:
             return NotImplemented
         if thing.device.type != "cpu" or thing.layout is not torch.strided:
@@ -79,19 +69,30 @@ class _Growing:
         self.write = self.parts.append
 
 
-def _pieces_of(thing):
-    file = _Growing()
-    pickler = _Pickler(file)
-    pickler.dump(thing)
-    return [b"".join(file.parts), *pickler.pieces]
+def _pieces_of(thing, is_filled=False):
+    """`is_filled`: of a slab, whose memory is the only piece beside the pickle."""
+    file, pieces = _Growing(), []
+
+    # No method of the pickler, which would be a cycle, and keep the arrays.
+    def is_inline(piece):
+        piece = piece.raw()
+        # Few bytes are cheaper to copy once more than to be a piece.
+        if pieces if is_filled else piece.nbytes < _INLINE:
+            return True
+        pieces.append(piece)
+        return False
+
+    _Pickler(file, 5, buffer_callback=is_inline).dump(thing)
+    return [*pieces, b"".join(file.parts)]
 
 
-def _fill(view, pieces):
+def _fill(view, pieces, n_filled=0):
     sizes = [len(pieces), *(len(piece) for piece in pieces)]
     struct.pack_into(f"<{len(sizes)}Q", view, 0, *sizes)
     at = _aligned(_WORD.size * len(sizes))
-    for piece in pieces:
-        view[at : at + len(piece)] = piece
+    for n, piece in enumerate(pieces):
+        if n >= n_filled:
+            view[at : at + len(piece)] = piece
         at = _aligned(at + len(piece))
 
 
@@ -107,7 +108,7 @@ def _thing_of(view):
     for size in sizes:
         pieces.append(view[at : at + size])
         at = _aligned(at + size)
-    return pickle.loads(pieces[0], buffers=pieces[1:])
+    return pickle.loads(pieces.pop(), buffers=pieces)
 
 
 def size_of(thing):
@@ -115,7 +116,7 @@ def size_of(thing):
     return _size_of(_pieces_of(thing))
 
 
-# --- the class that users see -------------------------------------------------
+# --- the classes that users see -----------------------------------------------
 
 
 def _as(kind, error):
@@ -123,6 +124,70 @@ def _as(kind, error):
     named = kind(*error.args)
     named.errno = error.errno
     return named
+
+
+def _arrays(buffer, specs):
+    import numpy
+
+    # Unlike numpy.ndarray(buffer=), its arrays count as views of the item.
+    memory = numpy.frombuffer(buffer, "u1")
+    at, arrays = 0, []
+    for shape, dtype in specs:
+        size = math.prod(shape) * dtype.itemsize
+        arrays.append(memory[at : at + size].view(dtype).reshape(shape))
+        at = _aligned(at + size)
+    return arrays
+
+
+class _Filled:
+    """Is pickled as the arrays, whose memory is in the item already."""
+
+    def __init__(self, memory, specs):
+        self._memory, self._specs = memory, specs
+
+    def __reduce__(self):
+        return _arrays, (pickle.PickleBuffer(self._memory), self._specs)
+
+
+class Slab(list):
+    """Arrays of numpy in a free buffer of a channel; Channel.alloc() makes it.
+
+    Fill them, and send() them. A slab that is dropped gives the buffer back.
+    """
+
+    def __init__(self, channel, item, specs, size):
+        self._channel, self._item = channel, item
+        self._specs, self._end = specs, size
+        self._show()
+
+    def _show(self):
+        self[:] = _arrays(memoryview(self._item)[_ALIGN : self._end], self._specs)
+
+    def _fill(self, meta):
+        memory = memoryview(self._item)
+        filled = _Filled(memory[_ALIGN : self._end], self._specs)
+        pieces = _pieces_of((filled, meta), is_filled=True)
+        if _size_of(pieces) > len(memory):
+            raise self._channel._too_large(_size_of(pieces))
+        _fill(memory, pieces, 1)
+
+    def send(self, meta=None):
+        """Send the arrays: get() returns a list of them, and `meta`, any object.
+
+        Nothing is copied but `meta`. The arrays and their views must be gone
+        but for those in the slab; else BufferError is raised, and the slab can
+        be sent later. Afterwards it is empty.
+        """
+        if self._item is None:
+            raise Invalid("the slab was sent; Channel.alloc() makes another one")
+        self.clear()
+        try:
+            self._fill(meta)
+            self._item.send()
+        except BaseException:
+            self._show()
+            raise
+        self._item = None
 
 
 class Channel:
@@ -148,6 +213,28 @@ class Channel:
         """
         self._send(_pieces_of(thing), timeout)
 
+    def alloc(self, specs, timeout=None):
+        """Take a free buffer to fill in place, and then to send: a Slab, which
+        is a list with an array for each (shape, dtype).
+
+        put() copies arrays into the buffer; this saves that copy. It waits and
+        raises as put() does.
+        """
+        specs = [(shape_of(shape), numpy_dtype(name_of(dtype))) for shape, dtype in specs]
+        size = _ALIGN + sum(
+            _aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in specs
+        )
+        capacity = self.info()["capacity"]
+        if size > capacity:
+            raise self._too_large(size)
+        return Slab(self, self._port.begin(capacity, timeout), specs, size)
+
+    def _too_large(self, size):
+        return Invalid(
+            f"cannot put an item of {size} bytes in channel {self.name!r}, whose "
+            f"capacity is {self.info()['capacity']}; open it with a larger one"
+        )
+
     def _send(self, pieces, timeout):
         size = _size_of(pieces)
         try:
@@ -155,10 +242,7 @@ class Channel:
         except Invalid as error:
             if error.errno != errno.ERANGE:
                 raise
-            raise Invalid(
-                f"cannot put an item of {size} bytes in channel {self.name!r}, whose "
-                f"capacity is {self.info()['capacity']}; open it with a larger one"
-            ) from None
+            raise self._too_large(size) from None
         with memoryview(item) as view:
             _fill(view, pieces)
         item.send()

@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 
 import numpy
 import pytest
@@ -349,3 +350,69 @@ def test_a_channel_says_what_it_is(pair):
     assert (info["producers"], info["consumers"], info["queued"]) == (1, 1, 0)
     with pytest.raises(TypeError, match="cannot be pickled"):
         producer.put(consumer)
+
+
+def test_a_slab_is_filled_in_place_and_sent(pair):
+    producer, consumer = pair
+    specs = [((2, 3), "f32"), ((), "i64"), ((0, 3), "f64"), (5, numpy.uint8)]
+    slab = producer.alloc(specs)
+    for i, array in enumerate(slab):
+        assert array.ctypes.data % 64 == 0
+        array[...] = i
+    del array
+    slab.send({"label": 7, "more": numpy.arange(1000)})
+    assert slab == []
+    arrays, meta = consumer.get(timeout=PATIENCE)
+    assert [(a.shape, a.dtype.name) for a in arrays] == [
+        ((2, 3), "float32"), ((), "int64"), ((0, 3), "float64"), ((5,), "uint8"),
+    ]
+    assert [a.tolist() for a in arrays] == [[[0] * 3] * 2, 1, [], [3] * 5]
+    assert not arrays[0].flags.owndata and arrays[0].flags.writeable
+    assert meta["label"] == 7 and meta["more"].sum() == 499500
+    with pytest.raises(fsdp.Invalid, match="the slab was sent"):
+        slab.send()
+    producer.alloc([]).send("only this")
+    assert consumer.get(timeout=PATIENCE) == ([], "only this")
+
+
+def test_a_slab_whose_arrays_are_used_is_not_sent_yet(pair):
+    producer, consumer = pair
+    slab = producer.alloc([(200, "i64")])
+    (array,) = slab
+    with pytest.raises(BufferError, match="still used"):
+        slab.send()
+    array[:] = 5
+    del array
+    slab.send()
+    assert consumer.get(timeout=PATIENCE)[0][0].sum() == 1000
+
+
+def test_slabs_are_credits_and_have_the_channels_capacity(pair):
+    producer, consumer = pair
+    slabs = [producer.alloc([(8, "u8")]) for _ in range(4)]
+    with pytest.raises(fsdp.Timeout):
+        producer.alloc([(8, "u8")], timeout=0.01)
+    with pytest.raises(fsdp.Invalid, match="capacity is 1048576"):
+        slabs[0].send(bytes(MIB))
+    slabs[0].send()
+    del slabs
+    with pytest.raises(fsdp.Invalid, match="capacity is 1048576"):
+        producer.alloc([(MIB, "u8")])
+    producer.alloc([(8, "u8")], timeout=PATIENCE)
+    assert consumer.get(timeout=PATIENCE)[1] is None
+    with pytest.raises(fsdp.Invalid):
+        consumer.alloc([(8, "u8")])
+    assert consumer.info()["queued"] == 0
+
+
+def test_put_keeps_nothing_of_what_it_has_sent(pair):
+    producer, _ = pair
+    array = numpy.ones(1000)
+    gone = weakref.ref(array)
+    gc.disable()
+    try:
+        producer.put([array])
+        del array
+        assert gone() is None
+    finally:
+        gc.enable()
