@@ -6,10 +6,12 @@ tensor([0, 1, 2, 3])
 """
 
 import faulthandler
+import threading
 from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.multiprocessing  # Its reducers first: install() replaces one.
+from torch.utils import _pytree
 
 from . import _fsdp
 from ._batch import storage_of
@@ -18,7 +20,7 @@ from ._dtypes import LONG_NAMES
 from ._loader import DataLoader as DataLoader
 from ._pack import pack as pack
 from ._private import memory_of
-from ._tensor import capsule_of_bits, capsule_of_bytes
+from ._tensor import Tensor, capsule_of_bits, capsule_of_bytes
 
 # What some version of torch cannot take by DLPack, but view.
 _BY_BITS = ("bool", "f8_e4m3", "f8_e5m2")
@@ -61,6 +63,34 @@ def from_tensor(tensor, private=False):
     else:
         result = _from_dlpack(tensor._capsule(False, 0))
     return result.clone() if private else result
+
+
+# --- copies to a device -------------------------------------------------------
+
+_copies, _copies_lock = [], threading.Lock()  # under way: an event, and what it reads
+
+
+def to(batch, device, non_blocking=True):
+    """Move the tensors of a batch to a device: whatever is in it, in lists,
+    tuples and dicts, and has a method to(), or is an fsdp.Tensor.
+
+    torch keeps the memory of a copy that does not block only if it is of its
+    own; so this keeps what is copied to a GPU, until a later to() finds that the
+    copy is done.
+    """
+    device = torch.device(device)
+    leaves, form = _pytree.tree_flatten(batch)
+    leaves = [one.torch() if isinstance(one, Tensor) else one for one in leaves]
+    moved = [
+        one.to(device, non_blocking=non_blocking) if hasattr(one, "to") else one
+        for one in leaves
+    ]
+    if non_blocking and device.type == "cuda":
+        event = torch.cuda.current_stream(device).record_event()
+        with _copies_lock:
+            _copies[:] = [copy for copy in _copies if not copy[0].query()]
+            _copies.append((event, leaves))
+    return _pytree.tree_unflatten(moved, form)
 
 
 # --- torch.multiprocessing ----------------------------------------------------

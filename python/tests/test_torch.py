@@ -1,7 +1,10 @@
+import collections
 import gc
 import inspect
 import re
 import threading
+import types
+import weakref
 
 import pytest
 
@@ -320,3 +323,49 @@ def test_threads_make_and_drop_storages(c):
         thread.join()
     del threads
     assert holds(c, "a/x") == 0
+
+
+# --- copies to a device -------------------------------------------------------
+
+
+def test_to_moves_what_is_in_a_batch(c):
+    Pair = collections.namedtuple("Pair", "x y")
+    x = torch.arange(3.0)
+    batch = {"a": [x, Pair(x, "text")], "b": (None, 7), "c": c.put("a/x", x)}
+    moved = fsdp.torch.to(batch, "meta")
+    assert str(moved) == str({
+        "a": [x.to("meta"), Pair(x.to("meta"), "text")], "b": (None, 7), "c": x.to("meta")
+    })
+    here = fsdp.torch.to(batch, "cpu")
+    assert here["a"][0] is x and here["c"].data_ptr() == c["a/x"].torch().data_ptr()
+
+
+class Copied:
+    """Stands for a tensor: there is no GPU here."""
+
+    def to(self, device, non_blocking):
+        return str(device), non_blocking
+
+
+class Stream:
+    def __init__(self):
+        self.events = []
+
+    def record_event(self):
+        self.events.append(types.SimpleNamespace(is_done=False))
+        self.events[-1].query = lambda event=self.events[-1]: event.is_done
+        return self.events[-1]
+
+
+def test_to_keeps_a_batch_until_its_copy_is_done(monkeypatch):
+    stream = Stream()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(fsdp.torch, "_copies", [])
+    batches = [[Copied()] for _ in range(3)]
+    kept = [weakref.ref(batch[0]) for batch in batches]
+    while batches:
+        assert fsdp.torch.to(batches.pop(0), "cuda:0") == [("cuda:0", True)]
+    assert all(one() for one in kept)
+    stream.events[1].is_done = True
+    fsdp.torch.to([], "cuda:0")
+    assert [one() is None for one in kept] == [False, True, False]
