@@ -313,6 +313,7 @@ def load_once(
     ttl: float | None = None,
     mode: int = 0,
     gid: int | None = None,
+    progress: bool = False,
 ) -> Bundle: ...
 def redeem(ticket: bytes, *, writable: bool = ...) -> Tensor: ...
 def plan(

@@ -1,6 +1,8 @@
 """load_once(): the first of many processes loads a model, and all attach it."""
 
+import contextlib
 import errno
+import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,12 +19,14 @@ _ALIGN = 64
 
 
 def _read(file, offset, view):
-    """Fill the view; the interpreter is free meanwhile."""
+    """Fill the view, and return its size; the interpreter is free meanwhile."""
+    size = view.nbytes
     while view.nbytes:
         n = os.preadv(file.fd, [view], offset)
         if n == 0:
             raise make(errno.EINVAL, f"cannot read {file.path}: it was cut off")
         view, offset = view[n:], offset + n
+    return size
 
 
 def bytes_of(tensor):
@@ -40,38 +44,69 @@ def _pieces(file, tensors):
             yield file, entry.offset + at, view[at : at + _PIECE]
 
 
-def _fill(stage, files):
+@contextlib.contextmanager
+def _progress(name, size, is_wanted):
+    """A function that is told how many bytes were read, and may show a bar."""
+    tqdm = None
+    try:
+        if is_wanted:
+            from tqdm.auto import tqdm
+    except ImportError:
+        logging.getLogger("fsdp").warning(
+            "cannot show the progress of %s: tqdm is not installed; install it", name
+        )
+    if tqdm is None:
+        yield lambda n: None
+        return
+    with tqdm(desc=name, total=size, unit="B", unit_scale=True) as bar:
+        yield bar.update
+
+
+def _fill(stage, files, update):
     pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     try:
         for file in files:
             stage.metadata.update(file.metadata)
             tensors = stage.alloc([(e.name, e.shape, e.dtype) for e in file.entries])
-            # The list raises what a thread has raised.
-            list(pool.map(lambda piece: _read(*piece), _pieces(file, tensors)))
+            # The loop raises what a thread has raised.
+            for n in pool.map(lambda piece: _read(*piece), _pieces(file, tensors)):
+                update(n)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _load(client, files, name, options):
+def _load(client, files, name, options, progress):
     size = sum(
         -(-entry.nbytes // _ALIGN) * _ALIGN for file in files for entry in file.entries
     )
+    n_bytes = sum(entry.nbytes for file in files for entry in file.entries)
     with client.stage(name, size=size, **options) as stage:
-        _fill(stage, files)
+        with _progress(name, n_bytes, progress) as update:
+            _fill(stage, files, update)
 
 
-def _load_files(client, path, name, options):
+def _load_files(client, path, name, options, progress):
     files = []
     try:
         for one in files_of(path):
             files.append(File(one))
-        _load(client, files, name, options)
+        _load(client, files, name, options, progress)
     finally:
         for file in files:
             file.close()
 
 
-def load_once(path, name, *, client=None, timeout=None, ttl=None, mode=0, gid=None):
+def load_once(
+    path,
+    name,
+    *,
+    client=None,
+    timeout=None,
+    ttl=None,
+    mode=0,
+    gid=None,
+    progress=False,
+):
     """Attach the bundle `name`, after loading it from safetensors files if it
     is not there: a Bundle.
 
@@ -80,7 +115,8 @@ def load_once(path, name, *, client=None, timeout=None, ttl=None, mode=0, gid=No
     before, the next one loads. The bundle stays when all of them have ended,
     until Client.remove(name), or until `ttl` seconds after it was loaded; who
     attached it keeps it. `path` is a file, a list of files, or a model's
-    .safetensors.index.json.
+    .safetensors.index.json. `progress`: the process that loads shows a bar, if
+    tqdm is installed.
     """
     client = client or default()
     options = {"once": True, "ttl": ttl, "mode": mode, "gid": gid}
@@ -94,6 +130,7 @@ def load_once(path, name, *, client=None, timeout=None, ttl=None, mode=0, gid=No
                 raise clash from None
         left = None if end is None else max(0, end - time.monotonic())
         try:
-            _load_files(client, path, name, {**options, "timeout": left})
+            options["timeout"] = left
+            _load_files(client, path, name, options, progress)
         except Exists as error:
             clash = error  # Usually another process was first.

@@ -44,12 +44,13 @@ def name_of_file(path):
     return name_of_files([path])
 
 
-def _attach(filename, prefix, client):
+def _attach(filename, prefix, client, progress):
     client = client or default()
     text = filename if isinstance(filename, str) else os.fsdecode(filename)
     if prefix is None and text.endswith("/"):
         return client.bundle(text)
-    return load_once(filename, prefix or name_of_file(filename), client=client)
+    name = prefix or name_of_file(filename)
+    return load_once(filename, name, client=client, progress=progress)
 
 
 class _Slice:
@@ -75,17 +76,26 @@ class safe_open:
 
     As safetensors.safe_open, with `framework` "pt" or "np". The tensors are
     views of the broker's memory. `prefix`: the bundle in which the file's
-    tensors are, or shall be.
+    tensors are, or shall be. `progress`: show a bar if the file is read.
     """
 
-    def __init__(self, filename, framework, device="cpu", *, prefix=None, client=None):
+    def __init__(
+        self,
+        filename,
+        framework,
+        device="cpu",
+        *,
+        prefix=None,
+        client=None,
+        progress=False,
+    ):
         if framework not in _TORCH + _NUMPY:
             raise make(
                 errno.EINVAL,
                 f'there is no framework {framework!r}; use "pt" or "np"',
             )
         self._is_torch, self._device = framework in _TORCH, device
-        self._bundle = _attach(filename, prefix, client)
+        self._bundle = _attach(filename, prefix, client, progress)
 
     def __enter__(self):
         return self
@@ -138,14 +148,23 @@ class safe_open:
         return _Slice(self._tensor(name), self._convert)
 
 
-def load_file(filename, device="cpu", *, prefix=None, client=None, framework="pt"):
+def load_file(
+    filename,
+    device="cpu",
+    *,
+    prefix=None,
+    client=None,
+    framework="pt",
+    progress=False,
+):
     """All tensors of a file, or of a bundle: a dict, as safetensors.torch's.
 
     The first process reads the file, and all others attach what it read; see
     fsdp.load_once(). `prefix`: the bundle's name; else it is made of the file's
-    path, size and times.
+    path, size and times. `progress`: show a bar of tqdm if the file is read.
     """
-    with safe_open(filename, framework, device, prefix=prefix, client=client) as file:
+    options = {"prefix": prefix, "client": client, "progress": progress}
+    with safe_open(filename, framework, device, **options) as file:
         return {name: file.get_tensor(name) for name in file.offset_keys()}
 
 

@@ -18,6 +18,7 @@ class safe_open:
         *,
         prefix: str | None = None,
         client: Client | None = None,
+        progress: bool = False,
     ) -> None: ...
     @property
     def bundle(self) -> Bundle: ...
@@ -36,6 +37,7 @@ def load_file(
     prefix: str | None = None,
     client: Client | None = None,
     framework: str = "pt",
+    progress: bool = False,
 ) -> dict[str, Any]: ...
 def save_file(
     tensors: Mapping[str, Any],

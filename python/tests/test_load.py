@@ -5,6 +5,8 @@ import random
 import signal
 import struct
 import subprocess
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -202,6 +204,54 @@ def test_what_is_no_safetensors_file_is_refused(c, tmp_path, data):
     with pytest.raises(fsdp.Invalid, match="not a safetensors file"):
         fsdp.load_once(path, "m/", client=c)
 
+
+
+# --- progress -----------------------------------------------------------------
+
+
+class Bar:
+    """As tqdm's."""
+
+    made = []
+
+    def __init__(self, desc, total, unit, unit_scale):
+        self.desc, self.total, self.seen, self.is_open = desc, total, [], True
+        self.made.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.is_open = False
+
+    def update(self, n):
+        assert self.is_open
+        self.seen.append(n)
+
+
+def test_who_reads_a_file_may_show_a_bar(c, model, monkeypatch):
+    tqdm = types.ModuleType("tqdm.auto")
+    tqdm.tqdm = Bar
+    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
+    monkeypatch.setitem(sys.modules, "tqdm.auto", tqdm)
+    monkeypatch.setattr(Bar, "made", [])
+    assert is_whole(fsdp.load_once(model, "m/", client=c, progress=True))
+    (bar,) = Bar.made
+    assert (bar.desc, bar.total, bar.is_open) == ("m/", N * SIZE, False)
+    assert len(bar.seen) >= N and sum(bar.seen) == N * SIZE
+    load_file(model, prefix="m/", client=c, framework="np", progress=True)
+    assert len(Bar.made) == 1  # It was there already.
+    load_file(model, prefix="n/", client=c, framework="np", progress=True)
+    load_file(model, prefix="o/", client=c, framework="np")
+    assert [bar.desc for bar in Bar.made] == ["m/", "n/"]
+
+
+def test_without_tqdm_a_model_is_loaded_all_the_same(c, model, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    assert is_whole(fsdp.load_once(model, "m/", client=c, progress=True))
+    (record,) = caplog.records
+    assert record.name == "fsdp" and "tqdm is not installed" in record.message
 
 # --- safe_open and load_file without torch ------------------------------------
 
