@@ -13,6 +13,8 @@ METADATA = "__metadata__"
 # Of one request.
 _BATCH = 256
 
+_ROWS = 60  # of tensors that a notebook shows
+
 
 def shape_of(shape):
     return (shape,) if isinstance(shape, int) else tuple(shape)
@@ -113,6 +115,17 @@ class Bundle(Mapping):
     def __repr__(self):
         noun = "tensor" if len(self) == 1 else "tensors"
         return f"fsdp.Bundle({self.name!r}, version={self.version}, {len(self)} {noun})"
+
+    def _repr_html_(self):
+        from html import escape
+
+        columns = "shape", "dtype", "nbytes"
+        rows = [("name", *columns)]
+        for name, tensor in list(self._members.items())[:_ROWS]:
+            rows.append((name, *(getattr(tensor, column) for column in columns)))
+        cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
+        lines = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<p>{escape(repr(self))}</p><table>{lines}</table>"
 
     def __reduce__(self):
         raise TypeError("a bundle cannot be pickled; send its name and get it there")

@@ -232,3 +232,13 @@ def test_what_is_in_no_bundle_is_copied(c):
     tensor.release()
     with pytest.raises(fsdp.Invalid):
         tensor.numpy(private=True)
+
+
+def test_notebooks_show_tensors_and_bundles_as_tables(c):
+    with c.stage("a/<m>/") as stage:
+        stage.alloc([(f"w{i}", (2, 3), "f32") for i in range(100)])
+    bundle = c.bundle("a/<m>/")
+    html = bundle._repr_html_()
+    assert "a/&lt;m&gt;/" in html and "100 tensors" in html
+    assert "<td>w59</td><td>(2, 3)</td><td>f32</td><td>24</td>" in html and "w60" not in html
+    assert "<th>dtype</th><td>f32</td>" in bundle["w0"]._repr_html_()
