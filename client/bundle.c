@@ -81,6 +81,37 @@ begin_request(const char *name, const struct fsdp_bundle_options *options)
 	};
 }
 
+static int bundle_new(struct fsdp_client *client, const struct request *request,
+		      struct fsdp_bundle **ret, struct error *err)
+{
+	struct fsdp_bundle *bundle = calloc(1, sizeof(*bundle));
+	struct received received;
+	int r;
+
+	if (!bundle)
+		return error_nomem(err, "a bundle");
+	r = client_call(client, request, &received, err);
+	if (r < 0) {
+		free(bundle);
+		return r;
+	}
+	bundle->client = client;
+	bundle->id = received.reply.bundle.bundle;
+	bundle->is_on_device =
+		!device_uuid_is_host(&request->bundle_begin.device);
+	received_deinit(&received);
+	*ret = bundle;
+	return 0;
+}
+
+static void link_bundle(struct fsdp_client *client, struct fsdp_bundle *bundle)
+{
+	pthread_mutex_lock(&client->bundles_lock);
+	bundle->next = client->bundles;
+	client->bundles = bundle;
+	pthread_mutex_unlock(&client->bundles_lock);
+}
+
 int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 		      const struct fsdp_bundle_options *options,
 		      struct fsdp_bundle **ret)
@@ -89,11 +120,9 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 	struct error *err = error_of_thread();
 	struct fsdp_bundle_options o;
 	struct request request = {.kind = MESSAGE_BUNDLE_BEGIN};
-	struct fsdp_bundle *bundle;
-	struct received received;
-	int r;
+	struct fsdp_bundle *bundle = NULL;
+	int r = client_check(client, err);
 
-	r = client_check(client, err);
 	if (r == 0)
 		r = sized_take(&o, options ? options : &defaults,
 			       SIZED(fsdp_bundle_options), err);
@@ -101,25 +130,11 @@ int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 		return r;
 	request.bundle_begin = begin_request(name, &o);
 	r = device_check_usable(&request.bundle_begin.device, err);
+	if (r == 0)
+		r = bundle_new(client, &request, &bundle, err);
 	if (r < 0)
 		return r;
-	bundle = calloc(1, sizeof(*bundle));
-	if (!bundle)
-		return error_nomem(err, "a bundle");
-	r = client_call(client, &request, &received, err);
-	if (r < 0) {
-		free(bundle);
-		return r;
-	}
-	bundle->client = client;
-	bundle->id = received.reply.bundle.bundle;
-	bundle->is_on_device =
-		!device_uuid_is_host(&request.bundle_begin.device);
-	received_deinit(&received);
-	pthread_mutex_lock(&client->bundles_lock);
-	bundle->next = client->bundles;
-	client->bundles = bundle;
-	pthread_mutex_unlock(&client->bundles_lock);
+	link_bundle(client, bundle);
 	*ret = bundle;
 	return 0;
 }

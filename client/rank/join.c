@@ -199,6 +199,47 @@ static int open_engine(struct fsdp_comm *comm,
 	return error_wrap(err, r, "cannot join communicator '%s'", comm->name);
 }
 
+/* What moves the ranks' bytes. */
+static int open_movers(struct fsdp_comm *comm,
+		       const struct comm_join_request *request,
+		       const struct comm_reply *reply, struct error *err)
+{
+	int r = open_engine(comm, request, reply, err);
+
+	if (r == 0)
+		r = host_reduce_init(comm, reply->direct, request->n_inputs,
+				     err);
+	if (r == 0)
+		r = host_gather_init(comm, request, reply->direct, err);
+	return r;
+}
+
+static int join(struct fsdp_client *client, const struct request *request,
+		struct fsdp_comm **ret, struct error *err)
+{
+	struct fsdp_comm *comm = calloc(1, sizeof(*comm));
+	struct received received;
+	int r;
+
+	if (!comm)
+		return error_nomem(err, "a communicator");
+	r = client_call(client, request, &received, err);
+	if (r < 0) {
+		free(comm);
+		return r;
+	}
+	take_comm(comm, client, &request->comm_join, &received.reply.comm);
+	link_comm(client, comm);
+	r = open_movers(comm, &request->comm_join, &received.reply.comm, err);
+	received_deinit(&received);
+	if (r < 0) {
+		fsdp_comm_leave(comm);
+		return r;
+	}
+	*ret = comm;
+	return 0;
+}
+
 int fsdp_comm_join(struct fsdp_client *client, const char *name,
 		   uint32_t n_ranks, uint32_t rank,
 		   const struct fsdp_comm_options *options,
@@ -207,11 +248,8 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	struct error *err = error_of_thread();
 	struct request request = {.kind = MESSAGE_COMM_JOIN};
 	struct fsdp_comm_options desc;
-	struct fsdp_comm *comm;
-	struct received received;
-	int r;
+	int r = client_check(client, err);
 
-	r = client_check(client, err);
 	if (r == 0)
 		r = sized_take(&desc, options, SIZED(fsdp_comm_options), err);
 	if (r < 0)
@@ -221,30 +259,7 @@ int fsdp_comm_join(struct fsdp_client *client, const char *name,
 	if (r < 0)
 		return error_wrap(err, r, "cannot join communicator '%s'",
 				  name);
-	comm = calloc(1, sizeof(*comm));
-	if (!comm)
-		return error_nomem(err, "a communicator");
-	r = client_call(client, &request, &received, err);
-	if (r < 0) {
-		free(comm);
-		return r;
-	}
-	take_comm(comm, client, &request.comm_join, &received.reply.comm);
-	link_comm(client, comm);
-	r = open_engine(comm, &request.comm_join, &received.reply.comm, err);
-	if (r == 0)
-		r = host_reduce_init(comm, received.reply.comm.direct,
-				     request.comm_join.n_inputs, err);
-	if (r == 0)
-		r = host_gather_init(comm, &request.comm_join,
-				     received.reply.comm.direct, err);
-	received_deinit(&received);
-	if (r < 0) {
-		fsdp_comm_leave(comm);
-		return r;
-	}
-	*ret = comm;
-	return 0;
+	return join(client, &request, ret, err);
 }
 
 uint64_t fsdp_comm_step(const struct fsdp_comm *comm)

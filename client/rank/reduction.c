@@ -90,63 +90,89 @@ static void note_first_full(struct fsdp_group *group,
 		group->first_full = sequence;
 }
 
-int fsdp_reduce(struct fsdp_group *group,
-		const struct fsdp_reduce_options *options,
-		struct fsdp_work *ret)
+static int check_reduce(const struct fsdp_group *group,
+			const struct fsdp_reduce_options *options,
+			struct fsdp_reduce_options *ret, struct error *err)
 {
-	struct error *err = error_of_thread();
-	struct request request = {.kind = MESSAGE_REDUCE};
-	struct fsdp_reduce_options o;
-	struct received received;
-	int r;
+	int r = comm_check_idle(group_comm(group), err);
 
-	r = comm_check_idle(group_comm(group), err);
 	if (r == 0)
-		r = sized_take(&o, options, SIZED(fsdp_reduce_options), err);
+		r = sized_take(ret, options, SIZED(fsdp_reduce_options), err);
 	if (r < 0)
 		return r;
 	if (!has_input(group))
 		return error_set(err, -EINVAL,
 				 "the group has no input here; fsdp_input() "
 				 "gives one");
-	if (o.stream)
-		r = comm_check_stream(group->comm, o.stream, err);
-	if (r < 0)
-		return r;
-	if (group->comm->reducer) {
-		r = host_reduce_begin(group, &o, ret, err);
-		if (r == 0)
-			note_first_full(group, &o, ret->sequence);
-		return r;
-	}
-	request.reduce = (struct reduce_request){
+	return ret->stream ? comm_check_stream(group->comm, ret->stream, err)
+			   : 0;
+}
+
+/* Have the broker plan the reduction. `ret` is what it was asked. */
+static int plan_reduce(struct fsdp_group *group,
+		       const struct fsdp_reduce_options *o, struct request *ret,
+		       struct fsdp_work *ret_work, struct error *err)
+{
+	struct received received;
+	int r = 0;
+
+	*ret = (struct request){.kind = MESSAGE_REDUCE};
+	ret->reduce = (struct reduce_request){
 		.group = group->id,
 		.input = input_ref(group),
-		.flags = reduce_flags(&o),
-		.has_factor = o.has_factor,
-		.factor = o.factor,
+		.flags = reduce_flags(o),
+		.has_factor = o->has_factor,
+		.factor = o->factor,
 	};
-	if (o.stream && !group->engine)
-		r = order_gradients(group, o.stream, &request.reduce, err);
+	if (o->stream && !group->engine)
+		r = order_gradients(group, o->stream, &ret->reduce, err);
+	if (r == 0)
+		r = comm_call(group->comm, ret, &received, err);
 	if (r < 0)
 		return r;
-	r = comm_call(group->comm, &request, &received, err);
-	if (r < 0)
-		return r;
-	*ret = (struct fsdp_work){.comm = group->comm,
-				  .group = group,
-				  .kind = WORK_REDUCE,
-				  .sequence = received.reply.work.sequence};
+	*ret_work = (struct fsdp_work){
+		.comm = group->comm,
+		.group = group,
+		.kind = WORK_REDUCE,
+		.sequence = received.reply.work.sequence,
+	};
 	received_deinit(&received);
-	note_first_full(group, &o, ret->sequence);
-	if (group->engine)
-		return engine_reduce(group, &request.reduce, ret->sequence,
-				     o.stream, err);
-	/* The broker keeps the input until it is reduced, so it need not be
-	 * woken now. */
+	return 0;
+}
+
+/* The broker keeps the input until it is reduced, so it need not be woken
+ * now. */
+static void spend_input(struct fsdp_group *group)
+{
 	fsdp_free(group->comm->spent);
 	group->comm->spent = group->input;
 	group->input = NULL;
 	lazy_mapping_drop(&group->input_mapping, group->comm->client);
+}
+
+int fsdp_reduce(struct fsdp_group *group,
+		const struct fsdp_reduce_options *options,
+		struct fsdp_work *ret)
+{
+	struct error *err = error_of_thread();
+	struct fsdp_reduce_options o;
+	struct request request;
+	int r = check_reduce(group, options, &o, err);
+
+	if (r < 0)
+		return r;
+	if (group->comm->reducer)
+		r = host_reduce_begin(group, &o, ret, err);
+	else
+		r = plan_reduce(group, &o, &request, ret, err);
+	if (r < 0)
+		return r;
+	note_first_full(group, &o, ret->sequence);
+	if (group->comm->reducer)
+		return 0;
+	if (group->engine)
+		return engine_reduce(group, &request.reduce, ret->sequence,
+				     o.stream, err);
+	spend_input(group);
 	return 0;
 }
