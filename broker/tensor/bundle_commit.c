@@ -130,48 +130,41 @@ static bool is_loading(const struct store *store, const char *name)
 	return false;
 }
 
-int bundle_begin(struct store *store, struct holdings *holdings,
-		 const struct bundle_begin_request *request, uint64_t *ret_id,
-		 struct error *err)
+/* Charge the account for a bundle, and make its record. */
+static int take_record(struct store *store, struct holdings *holdings,
+		       const char *name, uint32_t *ret, struct error *err)
+{
+	int r = account_charge(&store->base->accounts, holdings->account,
+			       ACCOUNT_BUNDLES, 1, err);
+
+	if (r < 0)
+		return r;
+	*ret = make_record(store, name);
+	if (*ret)
+		return 0;
+	account_refund(holdings->account, ACCOUNT_BUNDLES, 1);
+	return error_set(err, -ENOSPC,
+			 "the catalog has no room for one more bundle (%u "
+			 "fit); remove some",
+			 catalog_capacity(SECTION_BUNDLE));
+}
+
+/* The session stages the bundle. Returns its id. */
+static uint64_t stage(struct store *store, struct holdings *holdings,
+		      uint32_t bundle,
+		      const struct bundle_begin_request *request,
+		      const struct access_class *access)
 {
 	struct catalog *catalog = &store->catalog;
 	struct session_record *owner = holdings_record(holdings);
-	struct access_class access;
-	struct bundle_record *record;
-	uint32_t bundle;
-	int r;
+	struct bundle_record *record = catalog_bundle(catalog, bundle);
 
-	r = check_place(store, holdings, request->name, request->flags, err);
-	if (r < 0)
-		return r;
-	if ((request->flags & PUBLISH_ONCE) && is_loading(store, request->name))
-		return BUNDLE_IS_LOADING;
-	r = access_resolve(&holdings->credentials, &request->access, &access,
-			   err);
-	if (r < 0)
-		return r;
-	r = account_charge(&store->base->accounts, holdings->account,
-			   ACCOUNT_BUNDLES, 1, err);
-	if (r < 0)
-		return r;
-	bundle = make_record(store, request->name);
-	if (!bundle) {
-		account_refund(holdings->account, ACCOUNT_BUNDLES, 1);
-		return error_set(err, -ENOSPC,
-				 "the catalog has no room for one more bundle "
-				 "(%u fit); remove some",
-				 catalog_capacity(SECTION_BUNDLE));
-	}
-	/* An empty chunk of the record's last user may still be waiting to be
-	 * freed; its pool may have another access class. */
-	pool_forget_bundle(&store->pools, bundle);
-	record = catalog_bundle(catalog, bundle);
 	record->id = catalog->header->next_bundle_id;
 	record->born_ms = now_ms();
 	record->ttl_ms = request->ttl_ms;
 	record->loader = holdings->index;
 	record->flags = request->flags;
-	record->access = access;
+	record->access = *access;
 	record->device = request->device;
 	record->owner_uid = owner->uid;
 	record->size_hint = request->size_hint;
@@ -180,7 +173,32 @@ int bundle_begin(struct store *store, struct holdings *holdings,
 	catalog_set(catalog, catalog->header->next_bundle_id, record->id + 1);
 	catalog_set(catalog, owner->first_bundle, bundle);
 	failpoint("bundle.begun");
-	*ret_id = record->id;
+	return record->id;
+}
+
+int bundle_begin(struct store *store, struct holdings *holdings,
+		 const struct bundle_begin_request *request, uint64_t *ret_id,
+		 struct error *err)
+{
+	struct access_class access;
+	uint32_t bundle;
+	int r = check_place(store, holdings, request->name, request->flags,
+			    err);
+
+	if (r < 0)
+		return r;
+	if ((request->flags & PUBLISH_ONCE) && is_loading(store, request->name))
+		return BUNDLE_IS_LOADING;
+	r = access_resolve(&holdings->credentials, &request->access, &access,
+			   err);
+	if (r == 0)
+		r = take_record(store, holdings, request->name, &bundle, err);
+	if (r < 0)
+		return r;
+	/* An empty chunk of the record's last user may still be waiting to be
+	 * freed; its pool may have another access class. */
+	pool_forget_bundle(&store->pools, bundle);
+	*ret_id = stage(store, holdings, bundle, request, &access);
 	return BUNDLE_BEGUN;
 }
 

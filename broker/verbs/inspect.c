@@ -489,11 +489,41 @@ static uint64_t memory_id(const struct broker *broker)
 /* What fits into a page; each device has two values. */
 #define MAX_VALUES MESSAGE_MAX_ITEMS
 
+static void add_process(const struct broker *broker, struct status_reply *reply)
+{
+	add(reply, "epoch", broker->store.catalog.header->epoch);
+	add(reply, "memory_id", memory_id(broker));
+	add(reply, "pid", (uint64_t)getpid());
+	add(reply, "uptime_ms", now_ms() - broker->started_ms);
+	add(reply, "supervised", broker->base.fdstore.is_kept);
+	add(reply, "sandbox_calls", broker->confinement.calls);
+	add(reply, "sandbox_files", broker->confinement.has_files);
+	add(reply, "sessions", broker->sessions.n);
+	add(reply, "peers", broker->sessions.n_peers);
+	add(reply, "waiters", broker->sessions.waiters.n);
+	add(reply, "draining", broker->store.catalog.header->is_draining);
+	add(reply, "closing", closer_n_open(&broker->base.closer));
+}
+
+/* What the user who asks has. */
+static void add_own(const struct verb_call *call, struct status_reply *reply)
+{
+	const struct account *account = call->session->holdings.account;
+	const bool is_admin = session_is_admin(call->session);
+
+	add(reply, "board_bytes",
+	    run_boards_memory(&call->broker->comms,
+			      is_admin ? NULL : &account->uid));
+	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
+	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);
+	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);
+	add(reply, "own_queue_bytes", account->used[ACCOUNT_QUEUE]);
+}
+
 int verb_status(struct verb_call *call, struct error *err)
 {
 	struct broker *broker = call->broker;
 	struct status_reply *reply = &call->reply->status;
-	struct account *account = call->session->holdings.account;
 
 	if (call->request->status.resets && !session_is_admin(call->session))
 		return error_set(err, -EPERM,
@@ -507,31 +537,13 @@ int verb_status(struct verb_call *call, struct error *err)
 		return error_nomem(err, "the status");
 	reply->version = FSDP_VERSION;
 	reply->note = log_notes();
-	add(reply, "epoch", broker->store.catalog.header->epoch);
-	add(reply, "memory_id", memory_id(broker));
-	add(reply, "pid", (uint64_t)getpid());
-	add(reply, "uptime_ms", now_ms() - broker->started_ms);
-	add(reply, "supervised", broker->base.fdstore.is_kept);
-	add(reply, "sandbox_calls", broker->confinement.calls);
-	add(reply, "sandbox_files", broker->confinement.has_files);
-	add(reply, "sessions", broker->sessions.n);
-	add(reply, "peers", broker->sessions.n_peers);
-	add(reply, "waiters", broker->sessions.waiters.n);
-	add(reply, "draining", broker->store.catalog.header->is_draining);
-	add(reply, "closing", closer_n_open(&broker->base.closer));
+	add_process(broker, reply);
 	add_memory(broker, reply);
 	add_counters(broker, reply);
 	add_loop(&broker->base.loop.meter, reply);
 	if (call->request->status.resets)
 		meter_reset(&broker->base.loop.meter);
 	add_collectives(broker, reply);
-	add(reply, "board_bytes",
-	    run_boards_memory(&broker->comms, session_is_admin(call->session)
-						      ? NULL
-						      : &account->uid));
-	add(reply, "own_bytes", account->used[ACCOUNT_BYTES]);
-	add(reply, "own_device_bytes", account->used[ACCOUNT_DEVICE_BYTES]);
-	add(reply, "own_slots", account->used[ACCOUNT_SLOTS]);
-	add(reply, "own_queue_bytes", account->used[ACCOUNT_QUEUE]);
+	add_own(call, reply);
 	return add_devices(call, err);
 }
