@@ -42,10 +42,35 @@ static const struct library_symbol optional[] = {
 
 #define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
 
+static int say_old(const char *missing, struct error *err)
+{
+	const int min = DRIVER_VERSION_MIN;
+
+	return error_set(err, -ENOSYS,
+			 "the CUDA driver %s is too old: it is of version %d.%d"
+			 "%s%s, and %d.%d is needed; update the NVIDIA driver",
+			 loaded.library.path, loaded.version / 1000,
+			 loaded.version % 1000 / 10,
+			 missing ? " and lacks " : "", missing ? missing : "",
+			 min / 1000, min % 1000 / 10);
+}
+
+static int say_missing(const char *missing, struct error *err)
+{
+	const int min = DRIVER_VERSION_MIN;
+
+	return error_set(err, -ENOSYS,
+			 "the CUDA driver %s lacks %s, though it is of version "
+			 "%d.%d and those from %d.%d on have it; install the "
+			 "NVIDIA driver again",
+			 loaded.library.path, missing, loaded.version / 1000,
+			 loaded.version % 1000 / 10, min / 1000,
+			 min % 1000 / 10);
+}
+
 /* Is it a driver, and new enough? `missing`: a symbol that it lacks, or NULL */
 static int check_version(const char *missing, struct error *err)
 {
-	const int min = DRIVER_VERSION_MIN;
 	CUresult result;
 	int r;
 
@@ -67,25 +92,9 @@ static int check_version(const char *missing, struct error *err)
 			 loaded.library.path);
 	if (r < 0)
 		return r;
-	if (loaded.version < min)
-		return error_set(
-			err, -ENOSYS,
-			"the CUDA driver %s is too old: it is of version %d.%d"
-			"%s%s, and %d.%d is needed; update the NVIDIA driver",
-			loaded.library.path, loaded.version / 1000,
-			loaded.version % 1000 / 10,
-			missing ? " and lacks " : "", missing ? missing : "",
-			min / 1000, min % 1000 / 10);
-	if (missing)
-		return error_set(err, -ENOSYS,
-				 "the CUDA driver %s lacks %s, though it is of "
-				 "version %d.%d and those from %d.%d on have "
-				 "it; install the NVIDIA driver again",
-				 loaded.library.path, missing,
-				 loaded.version / 1000,
-				 loaded.version % 1000 / 10, min / 1000,
-				 min % 1000 / 10);
-	return 0;
+	if (loaded.version < DRIVER_VERSION_MIN)
+		return say_old(missing, err);
+	return missing ? say_missing(missing, err) : 0;
 }
 
 static int say_no_device(struct error *err)
