@@ -49,11 +49,12 @@ struct vmm_export {
 };
 
 /*
- * Give an fd of the memory that is mapped at `address`, whoever made it. Each
- * export by the driver is another open file, so that nobody can see that two
- * are of one memory; therefore the same memory at the same address is exported
- * once, until all have called vmm_unexport(). Until then it is not freed.
- * -EOPNOTSUPP: it is of another kind, or was made so that it has no fd.
+ * Give an fd of the memory that is mapped at `address`, which any library of
+ * this process made. Each export by the driver is another open file, so that
+ * nobody can see that two are of one memory; therefore the same memory at the
+ * same address is exported once, until all have called vmm_unexport(). Until
+ * then it is not freed. -EOPNOTSUPP: it is of another kind, another process
+ * made it, or it was made so that it has no fd.
  */
 int vmm_export(CUdeviceptr address, struct vmm_export **ret, struct error *err);
 void vmm_unexport(struct vmm_export *export); /* NULL is fine */
