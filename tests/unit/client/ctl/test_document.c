@@ -1,34 +1,25 @@
 /* Tests the values of documents for programs. */
 #include "client/ctl/document.h"
 #include "tests/lib/check.h"
-
-static void expect(json_t *value, const char *expected)
-{
-	char *text = json_dumps(value, JSON_ENCODE_ANY);
-
-	cr_assert(text != NULL);
-	cr_expect(eq(str, text, (char *)expected));
-	free(text);
-	json_decref(value);
-}
+#include "tests/lib/json.h"
 
 Test(document, text_that_is_no_utf8_gets_question_marks)
 {
-	expect(document_text("caf\xc3\xa9"), "\"caf\xc3\xa9\"");
-	expect(document_text("caf\xe9 \xc3\xa9"), "\"caf? ??\"");
+	expect_json(document_text("caf\xc3\xa9"), "\"caf\xc3\xa9\"");
+	expect_json(document_text("caf\xe9 \xc3\xa9"), "\"caf? ??\"");
 }
 
 Test(document, numbers_end_where_readers_of_json_do)
 {
-	expect(document_number(0), "0");
-	expect(document_number(UINT64_C(1) << 63), "9223372036854775807");
-	expect(document_number(UINT64_MAX), "9223372036854775807");
+	expect_json(document_number(0), "0");
+	expect_json(document_number(UINT64_C(1) << 63), "9223372036854775807");
+	expect_json(document_number(UINT64_MAX), "9223372036854775807");
 }
 
 Test(document, a_shape_is_an_array)
 {
 	const int64_t shape[] = {2, -1, 3};
 
-	expect(document_shape(shape, 3), "[2, -1, 3]");
-	expect(document_shape(shape, 0), "[]");
+	expect_json(document_shape(shape, 3), "[2, -1, 3]");
+	expect_json(document_shape(shape, 0), "[]");
 }
