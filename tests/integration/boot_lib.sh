@@ -7,16 +7,12 @@
 # The test sets `build`, the directory of the build, and calls boot. A function
 # before_boot() may change $root first.
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 # A test that hangs ends after this time, with the container's output. Nothing
 # else has a time limit.
 HANG_SECONDS=300
-
-skip()
-{
-	echo "skipped: $*"
-	exit 77
-}
 
 [[ $(id -u) == 0 ]] || skip "root is needed to boot a container"
 for program in systemd-nspawn /lib/systemd/systemd; do
@@ -66,20 +62,6 @@ inside()
 {
 	nsenter -t "$pid1" -m -u -i -n -p -C -- env -i \
 		PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@"
-}
-
-fail()
-{
-	echo "FAILED: $*"
-	exit 1
-}
-
-check()
-{
-	local what=$1
-	shift
-	"$@" || fail "$what"
-	echo "ok: $what"
 }
 
 # until WHAT COMMAND...: wait until the command succeeds, which it must.

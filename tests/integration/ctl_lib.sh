@@ -5,6 +5,8 @@
 # $PYTHON, or the first python3 that has numpy. Without it the test is skipped
 # (exit 77).
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 python=
 for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
@@ -39,18 +41,6 @@ cd "$dir" || exit 1
 ctl()
 {
 	"$fsdpctl" "$@" 2>"$dir/err"
-}
-
-# check WHAT COMMAND...: the command must succeed.
-check()
-{
-	local what=$1
-	shift
-	if ! "$@"; then
-		echo "FAILED: $what"
-		exit 1
-	fi
-	echo "ok: $what"
 }
 
 # refuse WHAT CODE TEXT ARGS...: fsdpctl must exit with CODE and print TEXT.

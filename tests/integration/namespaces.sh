@@ -5,16 +5,12 @@
 #
 #   namespaces.sh FSDPD FSDPCTL
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 fsdpd=$1 fsdpctl=$2
 dir=$(mktemp -d)
 daemon=
-
-skip()
-{
-	echo "skipped: $*"
-	exit 77
-}
 
 stop()
 {
@@ -32,12 +28,6 @@ finish()
 	exit $rc
 }
 trap finish EXIT
-
-fail()
-{
-	echo "FAILED: $*"
-	exit 1
-}
 
 is_answering()
 {

@@ -6,17 +6,13 @@
 #   slurm.sh BUILD_DIRECTORY
 # shellcheck disable=SC2016 # for the shells of jobs
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 build=$(realpath "$1")
 deploy=$(dirname "$(realpath "$0")")/../../docs/deploy.md
 dir=/run/cluster
 HANG_SECONDS=200
-
-skip()
-{
-	echo "skipped: $*"
-	exit 77
-}
 
 enter_namespaces()
 {
@@ -41,20 +37,6 @@ finish()
 	exit $rc
 }
 trap finish EXIT
-
-fail()
-{
-	echo "FAILED: $*"
-	exit 1
-}
-
-check()
-{
-	local what=$1
-	shift
-	"$@" || fail "$what"
-	echo "ok: $what"
-}
 
 # until WHAT COMMAND...: wait until the command succeeds, which it must.
 until_true()

@@ -4,6 +4,8 @@
 #
 #   units.sh BUILD_DIRECTORY
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 build=$(realpath "$1")
 # This is ten times what `systemd-analyze security` prints; 100 is the worst.
@@ -12,12 +14,6 @@ prefix=$(mktemp -d)
 # The user manager looks for its units in this folder.
 export XDG_RUNTIME_DIR=$prefix
 trap 'rm -rf "$prefix"' EXIT
-
-fail()
-{
-	echo "FAILED: $*"
-	exit 1
-}
 
 # verify MANAGER: verify the units. Warnings are failures, too, although the
 # exit status does not show them.
