@@ -83,6 +83,9 @@ reports "1 needs 2 GPUs"
 reports "| unit_test_missing | NOT RUN: not built |"
 reports "^- tests: 6 passed, 3 failed, 1 skipped"
 
+run --limit 10 "$dir/report" unit_test_passes
+reports "| unit_test_passes | NOT RUN: no time left |"
+
 # A kit of probes in another folder is run last, in the time that is left.
 mkdir "$dir/kit"
 cat >"$dir/kit/run.sh" <<'EOF_KIT'
@@ -101,10 +104,10 @@ grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages
 # The real stages succeed on a plain driver, and list the tests that they skip.
 FAKECUDA_PLAIN+=";QUEUES=8"
 run "$dir/report" facts idle_broker unit_test_vmm unit_test_fence \
-	integration_test_stream_death queues bench_import_and_map ||
+	integration_test_stream_death queues bench_import_and_map python ||
 	fail "exit status $? of stages that are there"
 reports "^# REHEARSAL"
-reports "stages: 7 of 7 run"
+reports "stages: 8 of 8 run"
 reports "tests: .* passed, 0 failed"
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
 reports "^NCCL: .*/plain/libnccl.so.2"
@@ -112,6 +115,7 @@ for stage in facts idle_broker unit_test_vmm unit_test_fence \
 	integration_test_stream_death queues bench_import_and_map; do
 	reports "^| $stage | ended |"
 done
+reports "^| python | exit status 77 |"
 reports "needs a device that registers pages read-only (attribute 113)"
 reports "needs the fake driver: calls must fail"
 reports "^of 8 queues: HELD UP"
