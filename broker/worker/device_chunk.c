@@ -10,8 +10,8 @@
 struct device_chunk {
 	struct device_uuid device;
 	uint64_t size;
-	pthread_mutex_t lock; /* of the next two */
-	int fd;               /* owned; -1: it is mapped */
+	pthread_mutex_t lock; /* protects the next two */
+	int fd;               /* owned; -1 once the memory is mapped */
 	struct vmm_mapping mapping;
 };
 

@@ -1,9 +1,9 @@
 /*
- * The link's thread: finding communicators, checking their jobs, giving them
+ * The link's thread: it finds communicators, checks their jobs, and gives them
  * to the ranks.
  *
  * A communicator that was forgotten stays in the list until its threads have
- * ended; the next call that looks through the list removes it.
+ * ended; the next call that searches the list removes it.
  */
 #include "broker/worker/device_comms.h"
 #include "broker/worker/device_chunk.h"
@@ -76,8 +76,8 @@ static struct device_comm *find(const struct device_comms *comms, uint64_t id)
 	return comm;
 }
 
-/* A job looks for its communicator. -ECANCELED: there is no such one any more.
- */
+/* A job looks for its communicator. -ECANCELED: there is none with this id any
+ * more. */
 static int find_for_job(const struct device_comms *comms, uint64_t id,
 			struct device_comm **ret, struct error *err)
 {
@@ -121,7 +121,7 @@ static void append(struct device_rank *rank, struct device_share *share)
 	pthread_cond_signal(&rank->has_work);
 }
 
-/* All ranks get theirs, or, where it is over, none. */
+/* Every rank gets its share, or none does if the communicator is over. */
 static int give(struct device_comm *comm, struct device_job *job,
 		struct error *err)
 {
@@ -209,7 +209,8 @@ static int start_thread(struct device_rank *rank, struct error *err)
 	return 0;
 }
 
-/* Their first share is there already; those that do not start end it here. */
+/* Their first shares are queued already. Those of ranks that do not start are
+ * ended here. */
 static void start_threads(struct device_comm *comm, struct device_job *job)
 {
 	struct error err = ERROR_NULL;
@@ -306,7 +307,8 @@ int device_comms_compare(struct device_comms *comms,
 	return give(comm, job, err);
 }
 
-/* What one rank needs: 0 bytes, none. */
+/* Check a range of one rank, and take a reference to its chunk; with size 0
+ * there is no range. */
 static int take_range(struct device_comms *comms,
 		      const struct device_rank *rank,
 		      const struct job_range *range, uint64_t size,
@@ -355,7 +357,7 @@ static int take_gather(struct device_comms *comms,
 	return r;
 }
 
-/* When its gradients are there. */
+/* Take the value of the timeline at which the gradients are written. */
 static int take_fence(const struct device_rank *rank,
 		      const struct job_rank *from, struct device_share *share,
 		      struct error *err)

@@ -20,7 +20,7 @@ static bool is_written(const struct device_gate *gate,
 		share->value);
 }
 
-/* One page of our own. */
+/* One page of this process. */
 static int want_counter(struct device_gate *gate, const struct device *device,
 			struct error *err)
 {

@@ -1,12 +1,12 @@
 /*
- * A gate: by it a stream of the worker waits until a rank's own stream has
- * written what it handed in.
+ * A gate makes a stream of the worker wait until a rank's own stream has
+ * written what the rank handed in.
  *
  * The rank says which value of its timelines (shm/timeline.h) that is. The
- * worker's stream waits for a counter of the worker's instead, which the
- * thread of the rank raises when it sees that the timeline has come so far, or
- * that the communicator is over: a stream that waited for the timeline itself
- * could not be let go where the rank's stream never ends.
+ * worker's stream does not wait for the timeline: nothing could let it go if
+ * the rank's stream never ended. It waits for a counter of the worker, which
+ * the rank's thread raises when it sees that the timeline has reached the
+ * value, or that the communicator is over.
  */
 #pragma once
 #include "broker/worker/device_job.h"
@@ -14,25 +14,26 @@
 #include "shm/timeline.h"
 
 struct device_gate {
-	struct timelines timelines; /* the rank's; pages NULL: none came */
+	struct timelines timelines; /* of the rank; pages NULL: none was sent */
 	struct fence_map map;       /* of the counter; device NULL: none */
 	_Atomic uint64_t *counter;
-	uint64_t n_waits, n_open; /* opened in the order of the waits */
+	uint64_t n_waits, n_open; /* waits end in their order */
 };
 
-/* Before jobs that name them. Consumes `fd`. -EEXIST: they are known. */
+/* Call it before jobs that name the timelines. Consumes `fd`. -EEXIST: they are
+ * known already. */
 int device_gate_take(struct device_gate *gate, int fd, struct error *err);
 
-/* Have the stream wait until the share's input is written; notes in the share
- * at which wait. */
+/* Make the stream wait until the share's input is written. The share keeps the
+ * number of the wait. */
 int device_gate_wait(struct device_gate *gate, const struct device *device,
 		     CUstream stream, struct device_share *share,
 		     struct error *err);
 
-/* Let go of it if its input is written; false: it is not. */
+/* End the share's wait if its input is written; false if it is not. */
 bool device_gate_open(struct device_gate *gate,
 		      const struct device_share *share);
-/* All waits, those to come as well. */
+/* End all waits, and those to come. */
 void device_gate_end(struct device_gate *gate);
-/* No stream waits. */
+/* No stream may wait. */
 void device_gate_close(struct device_gate *gate);

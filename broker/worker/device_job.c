@@ -80,7 +80,7 @@ void device_job_send_done(const struct device_job *job, const struct error *err)
 		done.ns = job->end_ns - job->begin_ns;
 	}
 	/* A peer that closed the link does not need it, and the link's thread
-	 * sees that it is closed. */
+	 * will see that the link is closed. */
 	(void)link_send_done(job->sock_fd, &done, NULL);
 }
 
@@ -97,8 +97,8 @@ void device_share_end(struct device_share *share, const struct error *err)
 	if (!is_last)
 		return;
 	job->end_ns = now_ns();
-	/* Before the broker learns that it is done: what is forgotten then is
-	 * unmapped then. */
+	/* This comes before the broker learns that the job is done: what it
+	 * then forgets is unmapped at once. */
 	give_back(job);
 	device_job_send_done(job, &job->failure);
 	job_free(job);

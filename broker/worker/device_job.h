@@ -1,6 +1,7 @@
 /*
- * A job of a communicator on devices: for each rank that is here a share, which
- * that rank's thread does. It is answered with the end of the last.
+ * A job of a communicator on devices has a share for each rank of this node,
+ * which that rank's thread does. The job is answered when its last share has
+ * ended.
  */
 #pragma once
 #include "broker/worker/store.h"
@@ -11,16 +12,16 @@
 
 struct event;
 
-/* A range that was checked; chunk NULL: none. */
+/* A range that was checked; chunk NULL: there is none. */
 struct device_range {
-	struct store_chunk *chunk; /* referenced */
+	struct store_chunk *chunk; /* a reference */
 	uint64_t offset, size;
 };
 
 enum device_range_index {
-	RANGE_SHARDS = 0, /* gathers */
+	RANGE_SHARDS = 0, /* of gathers */
 	RANGE_FULL = 1,
-	RANGE_INPUT = 0, /* reductions */
+	RANGE_INPUT = 0, /* of reductions */
 	RANGE_GRADS = 1,
 	RANGE_PARTIAL = 2,
 	N_RANGES = 3,
@@ -28,43 +29,49 @@ enum device_range_index {
 
 struct device_share {
 	struct device_job *job;
-	struct device_share *next; /* its rank's next, of queue or running */
+	/* the rank's next share, queued or running */
+	struct device_share *next;
 	struct device_range ranges[N_RANGES];
-	/* Reductions: the input is written when that timeline of the rank has
-	 * come so far; 0: it is. The rank's stream waits at its gate. */
+	/* Of reductions: the input is written when this timeline of the rank
+	 * has reached this value; 0: it is written already. The rank's stream
+	 * waits at its gate. */
 	uint32_t timeline;
 	uint64_t value, gate;
-	/* Behind its work: the rank's thread's; NULL: not enqueued. */
+	/* Recorded after the share's work. It belongs to the rank's thread;
+	 * NULL: the work is not enqueued yet. */
 	struct event *done;
-	bool is_prepared; /* its rank has all that it needs to begin it */
+	bool is_prepared; /* the rank has all that it needs to begin it */
 	bool is_done;
-	struct error failure; /* of the share alone; code 0: none */
+	/* of this share alone; code 0: it has not failed */
+	struct error failure;
 };
 
 struct device_job {
 	int sock_fd; /* borrowed */
 	uint32_t kind;
 	uint64_t number;
-	struct store_plan *plan; /* referenced; NULL: needs none */
+	struct store_plan *plan; /* a reference; NULL: the job needs none */
 	union {
-		/* gathers and reductions, without ranges */
+		/* of gathers and reductions; without the ranges */
 		struct {
 			uint32_t flags;
 			bool has_factor, is_sum_forced;
 			double factor;
 		};
-		/* JOB_COMPARE */
+		/* of JOB_COMPARE */
 		struct {
 			uint64_t value;
 			char what[JOB_MAX_WHAT];
 		};
 	};
 	uint64_t n_bytes;
-	atomic_uint n_unprepared;  /* shares: none begins before all are */
-	pthread_mutex_t lock;      /* of the next three */
-	uint32_t n_left;           /* shares that have not ended */
-	struct error failure;      /* of the first that has one */
-	uint64_t begin_ns, end_ns; /* of its work; 0: not begun */
+	/* shares; none begins before all are prepared */
+	atomic_uint n_unprepared;
+	pthread_mutex_t lock; /* protects the next three */
+	uint32_t n_left;      /* shares that have not ended */
+	struct error failure; /* of the first share that failed */
+	/* when its work began and ended; 0: it has not begun */
+	uint64_t begin_ns, end_ns;
 	uint32_t n_shares;
 	struct device_share shares[];
 };
@@ -72,17 +79,17 @@ struct device_job {
 int device_job_new(int sock_fd, uint32_t kind, uint64_t number,
 		   uint32_t n_shares, struct device_job **ret,
 		   struct error *err);
-/* Before anybody has a share of it: it is not answered. */
+/* Free a job of which nobody has a share yet; it is not answered. */
 void device_job_drop(struct device_job *job);
 
 /* The work of a share begins. */
 void device_share_begin(struct device_share *share);
 
-/* It has ended, with an error or without (NULL). With the last share what the
- * job uses is given back, its end is sent, and it is freed. */
+/* A share has ended, with an error or without (NULL). After the last one the
+ * job releases what it uses, its end is sent, and it is freed. */
 void device_share_end(struct device_share *share, const struct error *err);
 
-/* Send the broker the end of the job at once, as this process is about to end.
- * The code of `err` is 0 if the job succeeded. */
+/* Send the broker the end of the job at once, because this process is about to
+ * end. The code of `err` is 0 if the job succeeded. */
 void device_job_send_done(const struct device_job *job,
 			  const struct error *err);

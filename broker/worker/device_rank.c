@@ -24,7 +24,7 @@ static uint64_t now_ns(void)
 
 /* --- taking shares ------------------------------------------------------- */
 
-/* With the lock. */
+/* The caller has the lock. */
 static void pause_for_work(struct device_rank *rank)
 {
 	uint64_t until_ns = now_ns() + rank->pause_ns;
@@ -39,8 +39,8 @@ static void pause_for_work(struct device_rank *rank)
 		rank->pause_ns *= 2;
 }
 
-/* NULL: none, for a moment at least. Waits where it has nothing to look for.
- * With the lock. */
+/* Returns NULL if there is no share yet. It waits only if the thread has
+ * nothing else to look for. The caller has the lock. */
 static struct device_share *take(struct device_rank *rank)
 {
 	struct device_share *share;
@@ -54,7 +54,7 @@ static struct device_share *take(struct device_rank *rank)
 	if (!share || rank->comm->failure.code < 0)
 		return NULL;
 	if (!share->is_prepared)
-		return share; /* it stays where it is */
+		return share; /* it stays in the queue */
 	if (atomic_load(&share->job->n_unprepared) > 0) {
 		pause_for_work(rank);
 		return NULL;
@@ -63,7 +63,7 @@ static struct device_share *take(struct device_rank *rank)
 	return share;
 }
 
-/* -ECANCELED: it is over. */
+/* -ECANCELED: the communicator is over. */
 static int next(struct device_rank *rank, struct device_share **ret,
 		struct error *err)
 {
@@ -96,9 +96,9 @@ static void end_share(struct device_rank *rank, struct device_share *share)
 }
 
 /*
- * To map and to allocate, the driver may wait for all streams of the process,
- * those of other ranks among them, whose collectives wait for this rank. So no
- * rank begins its share before all ranks have what they need.
+ * A driver that maps or allocates may wait for all streams of the process.
+ * Streams of other ranks are among them, and their collectives wait for this
+ * rank. So no rank begins its share before all ranks have what they need.
  */
 static int prepare(struct device_rank *rank, struct device_share *share,
 		   struct error *err)
@@ -188,7 +188,7 @@ static int check_late(const struct device_rank *rank, struct error *err)
 				 : "reduction");
 }
 
-/* Somebody waits for each of these the sooner the better. */
+/* Somebody waits for each of these, so they are ended soon. */
 static void open_gates(struct device_rank *rank)
 {
 	const struct device_share *share = rank->running;
@@ -199,7 +199,7 @@ static void open_gates(struct device_rank *rank)
 		rank->pause_ns = PAUSE_GATE_NS;
 }
 
-/* NCCL tells of a failure before it lets a stream go: so the events are asked
+/* NCCL reports a failure before it lets a stream go on, so the events are asked
  * first. */
 static int look(struct device_rank *rank, struct error *err)
 {
@@ -233,7 +233,7 @@ static int step(struct device_rank *rank, struct error *err)
 
 /* --- the end ------------------------------------------------------------- */
 
-/* All that it has not ended; nothing more comes. */
+/* End all shares that have not ended; no more will come. */
 static struct device_share *take_rest(struct device_rank *rank)
 {
 	struct device_share *rest = rank->running, *share;
@@ -249,8 +249,8 @@ static struct device_share *take_rest(struct device_rank *rank)
 	return rest;
 }
 
-/* No call of the driver can work any more in this process, or one does not
- * come back. If several ranks see it, one of them says so. */
+/* No call of the driver can work in this process any more, or one does not
+ * return. If several ranks see that, one of them says so. */
 static void die(struct device_rank *rank, const struct error *err)
 {
 	static atomic_flag is_dying = ATOMIC_FLAG_INIT;

@@ -13,14 +13,14 @@
 /* A plan of which this rank has had a job. */
 struct rank_group {
 	struct rank_group *next;
-	struct store_plan *source; /* referenced */
+	struct store_plan *source; /* a reference */
 	struct plan plan;
 	struct device_group *work;
 };
 
 /* --- opening ------------------------------------------------------------- */
 
-/* For as long as the thread lives. */
+/* The thread keeps these for as long as it lives. */
 static int enter_device(struct device_rank *rank, struct error *err)
 {
 	const struct device *device;
@@ -62,7 +62,7 @@ static int open_rank(struct device_rank *rank, struct error *err)
 
 /* --- comparing ----------------------------------------------------------- */
 
-/* That ranks differ is a result, and no failure of the communicator. */
+/* It is a result that ranks differ, and no failure of the communicator. */
 static int verify_equal(struct device_rank *rank, struct device_share *share,
 			struct error *err)
 {
@@ -148,7 +148,7 @@ void device_work_drop_groups(struct device_rank *rank)
 
 /* --- gathers and reductions ---------------------------------------------- */
 
-/* 0 where there is none. */
+/* Gives address 0 if there is no range. */
 static int find_address(struct device_rank *rank,
 			const struct device_range *range, CUdeviceptr *ret,
 			struct error *err)
@@ -272,8 +272,8 @@ int device_work_check(const struct device_rank *rank, struct error *err)
 			    rank->comm->name, rank->rank, rank->device->name);
 }
 
-/* What is on the streams waits for nothing but NCCL, which was aborted, and
- * for the gate, which is open. */
+/* The streams wait for nothing but NCCL, which was aborted, and the gate, which
+ * is open. */
 static int await_idle(const struct device_rank *rank, struct error *err)
 {
 	const struct timespec pause = {.tv_nsec = IDLE_PAUSE_NS};

@@ -2,8 +2,8 @@
  * Messages over SOCK_SEQPACKET.
  *
  * The kernel installs fds in this process before anybody has looked at the
- * message, and there can be more of them than expected: the padding of the
- * control buffer has room. So all are taken first and those that nobody
+ * message, and there can be more of them than expected, since the padding of
+ * the control buffer has room. So all are taken first, and those that nobody
  * expects are closed.
  */
 #include "broker/worker/link.h"
@@ -20,7 +20,8 @@ union control {
 	char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-/* Size and number of fds of the kinds that the worker hears. */
+/* The size and the number of fds of each kind of message that the worker
+ * receives. */
 static const struct {
 	size_t size;
 	size_t n_fds;

@@ -1,7 +1,8 @@
 /*
- * The socket to the broker: messages of job.h, whole, with at most one fd.
+ * The socket to the broker. It carries whole messages of job.h, with at most
+ * one fd each.
  *
- * One thread receives; any may send.
+ * One thread receives; any thread may send.
  */
 #pragma once
 #include "collective/job.h"
@@ -9,7 +10,8 @@
 struct error;
 
 union link_message {
-	uint32_t kind; /* enum job_message_kind: the message begins with it */
+	/* enum job_message_kind; the first word of the message */
+	uint32_t kind;
 	struct job_chunk chunk;
 	struct job_plan plan;
 	struct job job;
@@ -22,22 +24,23 @@ union link_message {
 
 enum link_outcome {
 	LINK_OK = 0,
-	LINK_CLOSED = 1, /* the broker is gone */
-	LINK_EMPTY = 2,  /* nothing is there to be received */
+	LINK_CLOSED = 1, /* the broker has closed it */
+	LINK_EMPTY = 2,  /* there is no message yet */
 };
 
-/* Is `fd` a socket as job.h has it? */
+/* Is `fd` a socket of the kind that job.h describes? */
 bool link_is_socket(int fd);
 
 /*
- * The next message; `may_wait`: wait for it. `ret_fd` is the caller's; -1 where
- * the kind brings none. -EPROTO: not a message of the right size with the right
- * fds; all that came with it is closed.
+ * Receive the next message; with `may_wait`, wait for it. The caller owns
+ * `ret_fd`, which is -1 if messages of this kind bring none. -EPROTO: the
+ * message has a wrong size or wrong fds; all fds that came with it are closed.
  */
 int link_receive(int sock_fd, bool may_wait, union link_message *ret,
 		 int *ret_fd, struct error *err);
 
-/* Waits for room. LINK_CLOSED. */
+/* Waits until there is room. Returns LINK_CLOSED if the broker has closed
+ * it. */
 int link_send_hello(int sock_fd, const struct job_hello *hello,
 		    struct error *err);
 int link_send_done(int sock_fd, const struct job_done *done, struct error *err);

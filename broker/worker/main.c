@@ -1,5 +1,6 @@
 /*
- * fsdp-worker: parse arguments, tie this process to its broker, run.
+ * The main program of fsdp-worker: it parses arguments, ties this process to
+ * its broker, and runs.
  */
 #include "broker/worker/link.h"
 #include "broker/worker/worker.h"
@@ -21,7 +22,7 @@
 #define DEFAULT_MAX_THREADS 16
 #define MAX_THREADS         1024
 
-static uint32_t arg_n_threads; /* 0: by the CPUs */
+static uint32_t arg_n_threads; /* 0: as many as there are CPUs */
 static bool arg_has_no_sandbox;
 
 static const char help[] =
@@ -69,7 +70,7 @@ static bool parse_threads(const char *text)
 	return true;
 }
 
-/* True: go on; else exit with `ret_status`. */
+/* Returns true to go on; else the program exits with `ret_status`. */
 static bool parse_arguments(int argc, char **argv, int *ret_status)
 {
 	int option;
@@ -117,9 +118,10 @@ static uint32_t count_threads(void)
 }
 
 /*
- * Die with the broker, in the middle of a job if need be: who takes over its
- * memory must not find us writing there. A broker that died before the request
- * has closed the link, unless it still has another parent's name: so ask.
+ * The process dies with its broker, also in the middle of a job: a broker that
+ * takes over the memory must not find us writing there. A broker that died
+ * before this request has closed the link, unless we have another parent by
+ * now: so ask.
  */
 static bool follow_parent(void)
 {
@@ -128,7 +130,7 @@ static bool follow_parent(void)
 	return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent;
 }
 
-/* The broker must start programs, and this process never. */
+/* The broker must start programs; this process never does. */
 static void give_up_calls(void)
 {
 	struct error err = ERROR_NULL;
@@ -157,7 +159,8 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	(void)fcntl(WORKER_FD, F_SETFD, FD_CLOEXEC);
-	/* The terminal's is for the broker, which closes the link. */
+	/* The terminal's signals are for the broker, which will close the
+	 * link. */
 	(void)signal(SIGINT, SIG_IGN);
 	(void)signal(SIGTERM, SIG_DFL);
 	if (!follow_parent())

@@ -1,5 +1,5 @@
 /*
- * Two small trees of reference-counted things.
+ * Two small trees of reference-counted objects.
  *
  * Only the link's thread touches the trees, so no lock is needed; counts are
  * atomic because jobs end on other threads.
@@ -34,7 +34,7 @@ static int compare_plans(const void *a, const void *b)
 	return compare_numbers(x->number, y->number);
 }
 
-/* Release: what a job did with it comes before its end. */
+/* Release: the job's writes come before its end. */
 void store_unref_chunk(struct store_chunk *chunk)
 {
 	if (!chunk || atomic_fetch_sub_explicit(&chunk->n_refs, 1,
@@ -183,7 +183,7 @@ static struct store_plan *find_plan(struct store *store, uint64_t number)
 	return node ? *node : NULL;
 }
 
-/* A copy: the broker's file could change behind the checks. */
+/* This is a copy, since the broker's file could change after the checks. */
 static int read_entries(int fd, uint32_t n, struct plan_entry **ret,
 			struct error *err)
 {

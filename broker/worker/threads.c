@@ -1,10 +1,10 @@
 /*
- * One lock, one list of all jobs in the order of their coming.
+ * One lock protects one list of all jobs, in the order in which they came.
  *
- * A task is some 0.5 MiB to be moved, tens of microseconds, so a lock for each
- * is not seen beside it, and it makes the choice of the next task a few lines
- * that can be fair. Threads are woken one by one, as many as there is work for
- * beside those that are awake.
+ * A task moves some 0.5 MiB, which takes tens of microseconds, so taking a lock
+ * for each costs little, and the fair choice of the next task takes only a few
+ * lines. Threads are woken one by one, as many as there is work for beside
+ * those that are awake.
  */
 #include "broker/worker/threads.h"
 #include "proto/error.h"
@@ -17,25 +17,27 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* A thread; under the lock. */
+/* A thread; protected by the lock. */
 struct seat {
 	struct threads *threads;
 	pthread_t thread;
 	pthread_cond_t is_wanted;
-	/* Neither: it has been woken, or looks for tasks. */
+	/* Neither: it was woken, or it looks for tasks. */
 	bool is_asleep, is_busy;
 };
 
 struct threads {
 	pthread_mutex_t lock;
 	struct thread_job *jobs; /* owned; the oldest first */
-	/* Tasks that can be taken. Changed with the lock, looked at without. */
+	/* The number of tasks that can be taken. It is changed with the lock
+	 * and read without it. */
 	_Atomic uint64_t n_ready;
-	uint32_t n_looking;      /* threads of the pool */
-	uint64_t turn;           /* tasks taken so far */
-	atomic_bool is_stopping; /* likewise */
-	uint32_t n;              /* seats */
-	struct seat seats[];     /* the helper's, and one for each thread */
+	uint32_t n_looking;      /* threads of the pool that look for tasks */
+	uint64_t turn;           /* how many tasks were taken so far */
+	atomic_bool is_stopping; /* is read without the lock, too */
+	uint32_t n;              /* number of seats */
+	/* one of the helper, and one for each thread */
+	struct seat seats[];
 };
 
 static uint64_t now_ns(void)
@@ -46,7 +48,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Has `a` a better claim to a thread than `b`? */
+/* Does `a` have a better claim to a thread than `b`? */
 static bool is_before(const struct thread_job *a, const struct thread_job *b)
 {
 	uint64_t n_a = a->n_taken - a->n_ended, n_b = b->n_taken - b->n_ended;
@@ -66,16 +68,16 @@ static struct thread_job *pick(const struct threads *threads)
 	return best;
 }
 
-/* The job's tasks have become ready, and `n_here` of them are for the caller
- * and for threads that are awake. */
+/* The job's tasks have become ready. `n_here` of them are for the caller and
+ * for threads that are awake. */
 static void make_ready(struct threads *threads, struct thread_job *job,
 		       uint64_t n_here)
 {
 	uint64_t n = job->n_tasks;
 
 	job->is_first = true;
-	/* Relaxed: a thread that looks takes the lock before it takes a task.
-	 */
+	/* Relaxed: a thread that looks takes the lock before it takes a
+	 * task. */
 	atomic_fetch_add_explicit(&threads->n_ready, n, memory_order_relaxed);
 	n -= n < n_here ? n : n_here;
 	for (uint32_t i = 1; i < threads->n && n > 0; i++) {
@@ -91,10 +93,10 @@ static void make_ready(struct threads *threads, struct thread_job *job,
 
 /*
  * A job's first task is done. A thread that is awake and has no task waits for
- * a CPU: most often for this one, since it was woken while the others were not
- * idle yet, and the system may leave it here for longer than a job takes. So it
- * may not run here for a moment, which moves it. Threads on other CPUs are not
- * affected.
+ * a CPU, most often for this one: it was woken while the other CPUs were not
+ * idle yet, and the scheduler may leave it here for longer than a job takes. So
+ * it may not run here for a moment, which moves it. Threads on other CPUs are
+ * not affected.
  */
 static void spread(struct threads *threads)
 {
@@ -149,7 +151,7 @@ static void run_task(struct seat *seat, struct thread_job *job)
 	uint64_t task = job->n_taken++;
 
 	job->turn = ++threads->turn;
-	/* relaxed: as in make_ready() */
+	/* relaxed, as in make_ready() */
 	atomic_fetch_sub_explicit(&threads->n_ready, 1, memory_order_relaxed);
 	if (task == 0)
 		job->start_ns = now_ns();
@@ -182,19 +184,20 @@ bool threads_help(struct threads *threads)
 	return job;
 }
 
-/* Until there may be a task, or the time is over. Without the lock. */
+/* Wait until there may be a task or the time is over. The caller does not have
+ * the lock. */
 static void look(const struct threads *threads, uint64_t until_ns)
 {
 	do
 		sched_yield();
-	/* relaxed: what is seen is looked at again with the lock */
+	/* relaxed: the lock is taken before it counts */
 	while (!atomic_load_explicit(&threads->n_ready, memory_order_relaxed) &&
 	       !atomic_load_explicit(&threads->is_stopping,
 				     memory_order_relaxed) &&
 	       now_ns() < until_ns);
 }
 
-/* There is no task. `busy_ns`: when this thread had the last one. */
+/* There is no task. `busy_ns` is when this thread had its last one. */
 static void await_task(struct seat *seat, uint64_t busy_ns)
 {
 	struct threads *threads = seat->threads;
@@ -213,8 +216,8 @@ static void await_task(struct seat *seat, uint64_t busy_ns)
 	threads->n_looking--;
 }
 
-/* By prctl(). To name another thread is to write a file, which Landlock
- * forbids. */
+/* prctl() names the own thread. To name another thread one writes to a file,
+ * which Landlock forbids. */
 static void name_self(const struct seat *seat)
 {
 	unsigned at = (unsigned)(seat - seat->threads->seats) - 1;

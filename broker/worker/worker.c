@@ -1,12 +1,13 @@
 /*
- * From messages to jobs in the thread pool and back.
+ * Messages become jobs in the thread pool, and the ends of jobs become
+ * messages.
  *
- * The link's thread checks a job, takes references to all that it uses and
- * queues it; the thread that ends its last task reports it and gives them back.
- * A job that cannot be done is answered at once.
+ * The link's thread checks a job, takes references to everything that it uses,
+ * and queues it; the thread that ends the last task reports the job and
+ * releases the references. A job that cannot be done is answered at once.
  *
- * The link's thread is one of those that work. It looks for messages before
- * each task, and while it has none for as long as the others look for tasks.
+ * The link's thread also works. It looks for messages before each task, and
+ * while it has no task, for as long as the others look for tasks.
  */
 #include "broker/worker/worker.h"
 #include "broker/worker/device_comms.h"
@@ -65,7 +66,7 @@ static void report(int sock_fd, uint64_t number, const struct error *err,
 		done.ns = work->job.end_ns - work->job.start_ns;
 	}
 	/* A peer that closed the link does not need it, and the link's thread
-	 * sees that it is closed. */
+	 * will see that the link is closed. */
 	(void)link_send_done(sock_fd, &done, NULL);
 }
 
@@ -80,8 +81,8 @@ static void on_done(struct thread_job *job, bool is_cut_off)
 {
 	struct work *work = (struct work *)job;
 
-	/* Before the broker learns that it is done: what is forgotten then is
-	 * unmapped then. */
+	/* This comes before the broker learns that the job is done: what it
+	 * then forgets is unmapped at once. */
 	work_deinit(work);
 	if (!is_cut_off)
 		report(work->sock_fd, work->number, NULL, work);
@@ -89,7 +90,8 @@ static void on_done(struct thread_job *job, bool is_cut_off)
 
 /* --- ranges -------------------------------------------------------------- */
 
-/* Where `size` bytes of the range are mapped; none need none. */
+/* Gives where `size` bytes of the range are mapped; with size 0 there is no
+ * range. */
 static int take_range(struct worker *worker, struct work *work,
 		      const struct job_range *range, uint64_t size,
 		      const char *what, uint8_t **ret, struct error *err)
@@ -123,7 +125,7 @@ static void run_gather(struct thread_job *job, uint64_t task)
 {
 	const struct work *work = (struct work *)job;
 
-	/* A job without work is one empty task: it keeps its place. */
+	/* A job without work has one empty task, so that it keeps its place. */
 	if (gather_count_tasks(&work->gather) > 0)
 		gather_run(&work->gather, task);
 }
@@ -295,7 +297,7 @@ static void log_error(const struct error *err)
 	fprintf(stderr, "fsdp-worker: %s\n", err->msg);
 }
 
-/* What cannot be done is refused at once. */
+/* A job that cannot be done is refused at once. */
 static void handle_job(struct worker *worker, const union link_message *message)
 {
 	struct error err = ERROR_NULL;
@@ -383,7 +385,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* As link_receive(), and running tasks meanwhile. */
+/* Do what link_receive() does, and run tasks meanwhile. */
 static int await_message(struct worker *worker, union link_message *ret,
 			 int *ret_fd, struct error *err)
 {
