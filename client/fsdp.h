@@ -201,11 +201,11 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * S was given before the publication, and the memory is reused only when T has
  * reached the release. A tensor can be published, gotten and released again
  * before any of its kernels has run. There is one exception: if a device cannot
- * register pages read-only, as devices on a separate bus cannot, a get of a
- * tensor that another user's stream writes waits on the host, within
- * timeout_ms. Also, the driver may wait for all work of this process when
- * memory is mapped (for the first tensor of a chunk), unmapped (in the next
- * request after a chunk was freed) or pinned (for the first copy).
+ * register pages read-only (attribute 113 of the driver), a get of a tensor
+ * that another user's stream writes waits on the host, within timeout_ms. Also,
+ * the driver may wait for all work of this process when memory is mapped (for
+ * the first tensor of a chunk), unmapped (in the next request after a chunk was
+ * freed) or pinned (for the first copy).
  *
  * A chunk is mapped writable if the process's user may write it. Chunks of
  * other users, of bundles that others committed, and chunks that others shared
