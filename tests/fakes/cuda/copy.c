@@ -168,7 +168,9 @@ static CUresult enqueue(struct stream *stream, struct copy *copy, bool is_async)
 	CUresult r;
 
 	stream->n_refs++; /* while the lock is released */
-	r = prepare(stream, copy, is_async);
+	r = is_async ? CUDA_SUCCESS : stream_await_memory();
+	if (r == CUDA_SUCCESS)
+		r = prepare(stream, copy, is_async);
 	if (r)
 		free(copy);
 	else

@@ -30,6 +30,13 @@ FAKE_EXPORT int fake_stream_priority(CUstream stream);
  * the machine and not as in this process (CUDA_VISIBLE_DEVICES). */
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);
 
+/*
+ * NCCL waits in a call of the driver for streams that its end needs, or no
+ * longer does. Meanwhile other calls wait, too: those that allocate, free, map
+ * or unmap memory, and copies for which the caller waits.
+ */
+FAKE_EXPORT void fake_hold_memory(bool is_held);
+
 /* Report a call of NCCL, because FAKECUDA_COUNT counts those, too. */
 FAKE_EXPORT void fake_count_nccl(void);
 

@@ -16,6 +16,7 @@ struct process {
 	 * without the lock. */
 	atomic_bool is_stopping;
 	unsigned int n_threads; /* of streams */
+	unsigned int n_holds;   /* fake_hold_memory() */
 };
 extern struct process process;
 

@@ -5,6 +5,7 @@
 #include "tests/fakes/cuda/stream.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/device.h"
+#include "tests/fakes/cuda/fake.h"
 #include "tests/fakes/cuda/guard.h"
 #include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/process.h"
@@ -359,10 +360,29 @@ CUresult stream_synchronize_all(struct context *context)
 					 : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+CUresult stream_await_memory(void)
+{
+	while (process.n_holds > 0 && !process.is_stopping)
+		process_wait();
+	return process.is_stopping ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
+}
+
 CUresult stream_synchronize_maybe(struct context *context)
 {
+	CUresult r = stream_await_memory();
+
+	if (r)
+		return r;
 	return settings()->does_sync ? stream_synchronize_all(context)
 				     : CUDA_SUCCESS;
+}
+
+void fake_hold_memory(bool is_held)
+{
+	process_lock();
+	process.n_holds += is_held ? 1 : -1;
+	process_wake();
+	process_unlock();
 }
 
 /* --- the thread ---------------------------------------------------------- */

@@ -79,7 +79,11 @@ void stream_enqueue(struct stream *stream, struct work *work);
 /* Wait until all present work is done. Releases the lock. */
 CUresult stream_synchronize(struct stream *stream);
 CUresult stream_synchronize_all(struct context *context);
-/* Do the same if drivers may do it there and FAKECUDA_SYNC is set. */
+/* Wait until nobody holds the memory (fake_hold_memory()). Releases the lock.
+ */
+CUresult stream_await_memory(void);
+/* Do that; and wait for all work if drivers may do it there and FAKECUDA_SYNC
+ * is set. */
 CUresult stream_synchronize_maybe(struct context *context);
 
 /* Is there no work in the stream, nor in those with which it takes turns? */

@@ -27,6 +27,7 @@
  * The end of a communicator waits as in the real library: ncclCommAbort() and
  * ncclCommDestroy() wait for earlier work on the streams of the communicator,
  * and ncclCommDestroy() until all other ranks end theirs. Neither has a limit.
+ * While they wait for a stream, so do calls of the driver that change memory.
  *
  * The environment can add faults:
  *

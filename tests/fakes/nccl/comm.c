@@ -433,8 +433,12 @@ static void nap(void)
  * told to, but earlier work on their streams may not. */
 static void await_streams(const struct ncclComm *comm)
 {
+	if (atomic_load(&comm->n_run) >= comm->n_enqueued)
+		return;
+	fake_hold_memory(true);
 	while (atomic_load(&comm->n_run) < comm->n_enqueued)
 		nap();
+	fake_hold_memory(false);
 }
 
 /* The real library joins a thread that serves processes of the same node. */

@@ -478,7 +478,7 @@ static void begin_end(void *(*fn)(void *data), ncclComm_t part)
 	must(pthread_create(&ender, NULL, fn, NULL) == 0);
 }
 
-static bool is_at_its_end(void)
+static bool is_at_its_end(pthread_t thread)
 {
 	struct timespec until;
 
@@ -486,7 +486,7 @@ static bool is_at_its_end(void)
 	until.tv_nsec += MOMENT_MS * 1000000;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
-	return pthread_timedjoin_np(ender, NULL, &until) == 0;
+	return pthread_timedjoin_np(thread, NULL, &until) == 0;
 }
 
 static int is_aborted_behind_its_stream(void)
@@ -497,7 +497,7 @@ static int is_aborted_behind_its_stream(void)
 	must(all_gather(0, N) == ncclInProgress);
 	must(rank_wait() == 0);
 	begin_end(run_abort, comm());
-	is_early = is_at_its_end();
+	is_early = is_at_its_end(ender);
 	rank_let_go();
 	if (is_early)
 		return -EPROTO;
@@ -509,6 +509,43 @@ Test(fakenccl, an_abort_waits_for_what_is_before_its_work_on_the_stream)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, is_aborted_behind_its_stream)));
+}
+
+static void *run_allocate(void *data)
+{
+	CUdeviceptr address;
+
+	(void)data;
+	must(context_enter(self.device, NULL) == 0);
+	must(cu.MemAlloc(&address, N) == CUDA_SUCCESS);
+	context_leave();
+	return NULL;
+}
+
+static int has_others_wait(void)
+{
+	pthread_t other;
+	bool is_early;
+
+	rank_hold(self.stream);
+	must(all_gather(0, N) == ncclInProgress);
+	must(rank_wait() == 0);
+	begin_end(run_abort, comm());
+	must(!is_at_its_end(ender));
+	must(pthread_create(&other, NULL, run_allocate, NULL) == 0);
+	is_early = is_at_its_end(other);
+	rank_let_go();
+	if (is_early)
+		return -EPROTO;
+	must(pthread_join(ender, NULL) == 0);
+	must(pthread_join(other, NULL) == 0);
+	return 0;
+}
+
+Test(fakenccl, calls_that_allocate_wait_for_an_abort_that_waits)
+{
+	begin(1);
+	cr_expect(zero(int, ranks_run(&ranks, has_others_wait)));
 }
 
 static int finalize(void)
@@ -524,7 +561,7 @@ static int finalize(void)
 static int is_destroyed_too_early(void)
 {
 	begin_end(run_destroy, comm());
-	return is_at_its_end();
+	return is_at_its_end(ender);
 }
 
 static int destroy(void)
