@@ -165,11 +165,12 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	if (r)
 		return r;
 	allocation = allocation_find(handle);
-	if (!allocation || offset || flags || size == 0 ||
-	    size % DEVICE_GRANULARITY || address % DEVICE_GRANULARITY ||
-	    !is_reserved(address, size) || mapping_overlaps(address, size))
+	if (!allocation || flags || size == 0 || size % DEVICE_GRANULARITY ||
+	    address % DEVICE_GRANULARITY || !is_reserved(address, size) ||
+	    mapping_overlaps(address, size))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
-	if (size > allocation->memory->size)
+	/* Memory is mapped as a whole. */
+	if (offset || size != allocation->memory->size)
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	return call_end(map(address, size, allocation));
 }

@@ -396,16 +396,23 @@ Test(vmm, a_file_that_could_block_is_not_shown_to_the_driver)
 
 Test(vmm, another_size_is_refused)
 {
+	static const uint64_t sizes[] = {SIZE / 2, 2 * SIZE};
 	struct vmm_mapping mapping = VMM_MAPPING_NULL;
 	int fd = create(device(0), SIZE), fds = count_fds();
 
 	cr_expect(eq(int, vmm_check(device(0), fd, 0, NULL), -EINVAL));
 	cr_expect(eq(int, vmm_check(device(0), fd, SIZE - 1, NULL), -EINVAL));
 	cr_expect(eq(int, vmm_check(device(0), fd, UINT64_MAX, NULL), -EINVAL));
-	cr_expect(eq(int,
-		     vmm_map(device(0), fd, 2 * SIZE, true, &mapping, NULL),
-		     -EINVAL));
-	cr_expect(zero(u64, mapping.address));
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		struct error err = ERROR_NULL;
+
+		cr_expect(eq(
+			int,
+			vmm_map(device(0), fd, sizes[i], true, &mapping, &err),
+			-EINVAL));
+		cr_expect(says(&err, "another size"), "%s", err.msg);
+		cr_expect(zero(u64, mapping.address));
+	}
 	cr_expect(eq(int, count_fds(), fds));
 	close(fd);
 }

@@ -335,7 +335,9 @@ Test(fakecuda, wrong_mappings_are_refused)
 	handle = vmm_new(2 * CHUNK);
 	OK(cuMemAddressReserve(&at, 4 * CHUNK, 0, 0, 0));
 	EXPECT_RESULT(cuMemMap(at, CHUNK, CHUNK, handle, 0),
-		      CUDA_ERROR_INVALID_VALUE);
+		      CUDA_ERROR_NOT_SUPPORTED);
+	EXPECT_RESULT(cuMemMap(at, CHUNK, 0, handle, 0),
+		      CUDA_ERROR_NOT_SUPPORTED);
 	EXPECT_RESULT(cuMemMap(at + 4096, CHUNK, 0, handle, 0),
 		      CUDA_ERROR_INVALID_VALUE);
 	EXPECT_RESULT(cuMemMap(at, 3 * CHUNK, 0, handle, 0),
