@@ -187,8 +187,9 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * A *stream* is a CUstream (cudaStream_t) of the device's primary context,
  * which is the one that the CUDA runtime uses. (void *)1 is the legacy default
  * stream, (void *)2 the calling thread's, as in cuda.h. NULL means no stream:
- * the caller has synchronised, or wants the call to wait. Streams order work
- * between processes, without hidden synchronisation:
+ * the caller has synchronised, or wants the call to wait. A stream that was
+ * destroyed ends the process, in the driver. Streams order work between
+ * processes, without hidden synchronisation:
  *
  *     producer                            consumer
  *     fsdp_alloc_on

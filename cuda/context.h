@@ -24,6 +24,7 @@ int context_synchronize(const struct device *device, int32_t timeout_ms,
 			struct error *err);
 
 /* Is `stream` (not NULL) of the device's primary context? -EINVAL names both.
- * -EINVAL also while it is captured into a graph. */
+ * -EINVAL also while it is captured into a graph. A stream that was destroyed
+ * ends the process, in the driver. */
 int context_check_stream(const struct device *device, CUstream stream,
 			 struct error *err);

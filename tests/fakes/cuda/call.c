@@ -37,10 +37,16 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int counts[N_COUNTS];
 static char *lines; /* the mapped file; NULL if not open */
 static pid_t owner; /* process to which the counts belong */
+static __thread const char *current = "nothing";
 
 const char *call_name(unsigned int call)
 {
 	return call < N_CALLS ? names[call] : NULL;
+}
+
+const char *call_current(void)
+{
+	return current;
 }
 
 static void write_line(unsigned int index)
@@ -104,6 +110,7 @@ void call_note(enum call_note note)
 
 void fake_count_nccl(void)
 {
+	current = "NCCL";
 	call_note(NOTE_NCCL);
 }
 
@@ -111,6 +118,7 @@ CUresult call_begin_bare(enum call call)
 {
 	CUresult r;
 
+	current = names[call];
 	if (process_is_forked())
 		return CUDA_ERROR_NOT_INITIALIZED;
 	if (process.is_stopping)

@@ -51,6 +51,9 @@ CUresult call_end(CUresult result);
 
 /* Returns the name without "cu" and version, or NULL after the last. */
 const char *call_name(unsigned int call);
+/* Returns the name of what this thread called last; that of all functions of
+ * the fake NCCL is "NCCL". */
+const char *call_current(void);
 
 /* Count an event that is not a call. */
 void call_note(enum call_note note);

@@ -67,8 +67,9 @@ void stream_unref(struct stream *stream);
 
 /*
  * Find the stream that a handle means for the calling thread, whose current
- * context is given. Returns INVALID_HANDLE if there is none, or the error of
- * the stream's own context, which may be another one.
+ * context is given. Returns the error of the stream's own context, which may be
+ * another one. If the stream was destroyed or never made, the process ends with
+ * a sentence: an H200's driver crashed.
  */
 CUresult stream_find(struct context *context, CUstream handle,
 		     struct stream **ret);

@@ -99,6 +99,17 @@ static CUresult find_legacy(struct context *context, struct stream **ret)
 	return r;
 }
 
+static struct stream *find_made(CUstream handle)
+{
+	struct stream *stream = handle_find(HANDLE_STREAM, (uintptr_t)handle);
+
+	if (!stream)
+		settings_refuse("%s got a stream that was destroyed or never "
+				"made; a driver crashes then",
+				call_current());
+	return stream;
+}
+
 CUresult stream_find(struct context *context, CUstream handle,
 		     struct stream **ret)
 {
@@ -109,9 +120,7 @@ CUresult stream_find(struct context *context, CUstream handle,
 		return find_legacy(context, ret);
 	if (handle == CU_STREAM_PER_THREAD)
 		return find_own(context, ret);
-	stream = handle_find(HANDLE_STREAM, (uintptr_t)handle);
-	if (!stream)
-		return CUDA_ERROR_INVALID_HANDLE;
+	stream = find_made(handle);
 	if (stream->is_dropped)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	r = context_check(stream->context);
@@ -187,9 +196,10 @@ CUresult cuStreamDestroy(CUstream handle)
 
 	if (r)
 		return r;
-	stream = handle_find(HANDLE_STREAM, (uintptr_t)handle);
-	if (!stream)
+	if (!handle || handle == CU_STREAM_LEGACY ||
+	    handle == CU_STREAM_PER_THREAD)
 		return call_end(CUDA_ERROR_INVALID_HANDLE);
+	stream = find_made(handle);
 	handle_free(HANDLE_STREAM, (uintptr_t)handle);
 	r = stream->is_dropped ? CUDA_ERROR_CONTEXT_IS_DESTROYED
 			       : context_check(stream->context);

@@ -9,9 +9,11 @@
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 
 #define MIB   (UINT64_C(1) << 20)
 #define CHUNK (2 * MIB)
@@ -26,6 +28,34 @@
 		}                                                              \
 	while (0)
 #define OK(call) MUST((call) == CUDA_SUCCESS)
+
+/* Does the function, in a child that has called nothing yet, end the process by
+ * SIGABRT, with a sentence that has `part`? */
+static inline bool ends_with(void (*function)(void), const char *part)
+{
+	char text[512] = "";
+	size_t n = 0;
+	ssize_t more = 1;
+	int pipes[2], status;
+	pid_t pid;
+
+	MUST(pipe(pipes) == 0);
+	pid = fork();
+	if (pid == 0) {
+		MUST(dup2(pipes[1], STDERR_FILENO) >= 0);
+		function();
+		_exit(0);
+	}
+	close(pipes[1]);
+	while (more > 0 && n < sizeof(text) - 1) {
+		more = read(pipes[0], text + n, sizeof(text) - 1 - n);
+		n += more > 0 ? (size_t)more : 0;
+	}
+	close(pipes[0]);
+	MUST(waitpid(pid, &status, 0) == pid);
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT &&
+	       strstr(text, part);
+}
 
 #define EXPECT_RESULT(call, result) cr_expect(eq(int, (int)(call), (result)))
 

@@ -268,24 +268,55 @@ Test(fakecuda, what_was_made_in_a_destroyed_context_is_refused)
 Test(fakecuda, handles_that_are_gone_or_none_are_refused)
 {
 	CUmemGenericAllocationHandle handle;
-	CUstream stream;
 	CUevent event;
 
 	use_device(0);
 	handle = vmm_new(CHUNK);
-	stream = new_stream();
 	OK(cuEventCreate(&event, 0));
 	OK(cuMemRelease(handle));
-	OK(cuStreamDestroy(stream));
 	OK(cuEventDestroy(event));
 	EXPECT_RESULT(cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
-	EXPECT_RESULT(cuStreamDestroy(stream), CUDA_ERROR_INVALID_HANDLE);
-	EXPECT_RESULT(cuStreamQuery(stream), CUDA_ERROR_INVALID_HANDLE);
 	EXPECT_RESULT(cuEventDestroy(event), CUDA_ERROR_INVALID_HANDLE);
-	EXPECT_RESULT(cuEventRecord((CUevent)stream, NULL),
+	EXPECT_RESULT(cuEventRecord((CUevent)new_stream(), NULL),
 		      CUDA_ERROR_INVALID_HANDLE);
 	EXPECT_RESULT(cuStreamDestroy(CU_STREAM_LEGACY),
 		      CUDA_ERROR_INVALID_HANDLE);
+}
+
+static CUstream make_gone(void)
+{
+	CUstream stream;
+
+	use_device(0);
+	stream = new_stream();
+	OK(cuStreamDestroy(stream));
+	return stream;
+}
+
+static void ask_what_is_gone(void)
+{
+	(void)cuStreamQuery(make_gone());
+}
+
+static void record_in_what_is_gone(void)
+{
+	CUstream gone = make_gone();
+	CUevent event;
+
+	OK(cuEventCreate(&event, 0));
+	(void)cuEventRecord(event, gone);
+}
+
+static void destroy_what_is_gone(void)
+{
+	(void)cuStreamDestroy(make_gone());
+}
+
+Test(fakecuda, who_names_a_stream_that_is_gone_ends)
+{
+	cr_expect(ends_with(ask_what_is_gone, "StreamQuery"));
+	cr_expect(ends_with(record_in_what_is_gone, "EventRecord"));
+	cr_expect(ends_with(destroy_what_is_gone, "StreamDestroy"));
 }
 
 /* --- VMM ----------------------------------------------------------------- */
