@@ -34,8 +34,13 @@ static __thread struct own *own;
 static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
-/* Does a host function of any stream run? */
-static bool is_in_callback;
+/* With some dozens of streams, cuStreamCreate() of an H200's driver waited for
+ * a host function that held up one of them. How many are too many is not known;
+ * this is how many queues a process can have. */
+#define STREAMS_AT_ONCE 32
+
+/* Number of host functions that run now. */
+static unsigned int n_callbacks;
 
 /* The stream for which fake work is called; fake_is_stopping() uses it. */
 static __thread struct stream *fake_stream;
@@ -140,6 +145,10 @@ static CUresult create(CUstream *ret, unsigned int flags, int priority,
 
 	if (!ret || (flags & ~(unsigned int)CU_STREAM_NON_BLOCKING))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (n_callbacks > 0 && handle_count(HANDLE_STREAM) >= STREAMS_AT_ONCE)
+		settings_refuse("%s: there are %u streams, and a host function "
+				"holds up one; a driver may wait for it",
+				call_current(), handle_count(HANDLE_STREAM));
 	r = stream_new(context, !(flags & CU_STREAM_NON_BLOCKING), &stream);
 	if (r)
 		return r;
@@ -277,11 +286,11 @@ static void end_host(struct work *work, bool is_done)
 {
 	struct host_work *host = (struct host_work *)work;
 
-	while (is_done && settings()->has_one_callback && is_in_callback &&
+	while (is_done && settings()->has_one_callback && n_callbacks > 0 &&
 	       !process.is_stopping)
 		process_wait();
 	if (is_done) {
-		is_in_callback = true;
+		n_callbacks++;
 		process_unlock();
 		guard_allow(false);
 		stream_set_host_function(true);
@@ -289,7 +298,7 @@ static void end_host(struct work *work, bool is_done)
 		stream_set_host_function(false);
 		guard_allow(true);
 		process_lock();
-		is_in_callback = false;
+		n_callbacks--;
 		process_wake();
 	}
 	free(work);

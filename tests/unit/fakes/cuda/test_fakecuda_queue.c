@@ -121,3 +121,32 @@ Test(fakecuda_queue, a_host_function_that_blocks_holds_up_all_others)
 	OK(cuStreamSynchronize(second));
 	cr_expect(eq(int, n_callbacks, 2));
 }
+
+/* Have 32 streams, one of which waits for a host function. */
+static void make_streams_and_hold_one(void)
+{
+	CUstream stream;
+
+	use_device(0);
+	for (int i = 0; i < 32; i++)
+		stream = new_stream();
+	MUST(sem_init(&callback_begun, 0, 0) == 0);
+	MUST(sem_init(&callback_gate, 0, 0) == 0);
+	OK(cuLaunchHostFunc(stream, block_callback, NULL));
+	MUST(sem_wait(&callback_begun) == 0);
+}
+
+static void make_one_more(void)
+{
+	make_streams_and_hold_one();
+	(void)new_stream();
+}
+
+Test(fakecuda_queue, no_stream_is_made_beside_many_of_which_the_host_holds_one)
+{
+	cr_expect(ends_with(make_one_more, "StreamCreate"));
+	make_streams_and_hold_one();
+	sem_post(&callback_gate);
+	OK(cuCtxSynchronize());
+	(void)new_stream();
+}
