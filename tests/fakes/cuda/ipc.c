@@ -1,9 +1,10 @@
 /*
  * Legacy handles: 64 bytes that name a process and an address in it. The maker
- * must be alive when a process opens one, and must not free the memory before
- * it is closed; if it does, readers see poison. If the maker dies, open memory
- * stays as it is. A handle does not identify the allocation at that address: a
- * handle of a later allocation at the same address is equal.
+ * must be alive when a process opens one, unless that process has the memory
+ * open already, and must not free the memory before it is closed; if it does,
+ * readers see poison. If the maker dies, open memory stays as it is. A handle
+ * does not identify the allocation at that address: a handle of a later
+ * allocation at the same address is equal.
  */
 #include "tests/fakes/cuda/ipc.h"
 #include "tests/fakes/cuda/address.h"
@@ -141,7 +142,7 @@ static CUresult open_handle(struct context *context,
 
 	if (handle->maker == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	if (handle->magic != MAGIC || !ledger_has_process(handle->maker))
+	if (handle->magic != MAGIC)
 		return CUDA_ERROR_INVALID_VALUE;
 	name_of(handle, name);
 	fd = ledger_find(name);
@@ -149,10 +150,10 @@ static CUresult open_handle(struct context *context,
 		return fd == -ENOENT ? CUDA_ERROR_INVALID_VALUE
 				     : CUDA_ERROR_MAP_FAILED;
 	*ret = fstat(fd, &st) == 0 ? find_open(context, st.st_ino) : NULL;
-	if (!*ret)
+	if (!*ret && ledger_has_process(handle->maker))
 		return open_fd(context, fd, ret);
 	close(fd);
-	return CUDA_SUCCESS;
+	return *ret ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle bytes,
