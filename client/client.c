@@ -123,14 +123,11 @@ static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
 	return SLICE_MS;
 }
 
-/* Refused because the slice was over; if the broker is away, the slice is
- * longer. */
-static bool is_slice_over(const struct fsdp_client *client, int r,
-			  int64_t took_ms, int32_t slice_ms)
+/* Refused because the slice was over. */
+static bool is_slice_over(int r, int64_t took_ms, int32_t slice_ms)
 {
 	return (r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT) &&
-	       slice_ms > 0 && took_ms >= slice_ms &&
-	       took_ms < slice_ms + client->connection.reconnect_ms / 2;
+	       slice_ms > 0 && took_ms >= slice_ms;
 }
 
 /* Wait in slices, and look at our streams between them. */
@@ -149,7 +146,7 @@ static int call_patiently(struct fsdp_client *client, struct request *request,
 		now_ms = clock_now_ms();
 		if (whole_ms >= 0)
 			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
-	} while (is_slice_over(client, r, now_ms - begun_ms, *timeout_ms) &&
+	} while (is_slice_over(r, now_ms - begun_ms, *timeout_ms) &&
 		 (whole_ms < 0 || left_ms > 0));
 	if (r < 0 && *timeout_ms != whole_ms)
 		error_wrap(err, r, "after %lld ms",

@@ -133,7 +133,8 @@ struct fsdp_connect_options {
 	uint64_t budget;
 	/* How long calls wait for a broker that is being restarted, from the
 	 * first one that finds it away; later calls try once and fail, until
-	 * it is back. Also how long fsdp_close() waits for a device. 0: 10,000
+	 * it is back. A broker that accepts the connection has as long for its
+	 * answer. Also how long fsdp_close() waits for a device. 0: 10,000
 	 * ms. */
 	int32_t reconnect_ms;
 	/* Called by the thread that waits in a call, whenever a signal ends its

@@ -72,10 +72,9 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 		if (r <= 0)
 			return r;
 		if (clock_now_ms() + wait_ms > c->away_until_ms)
-			/* Calls say by -ENOENT that a name is not there. */
-			return error_wrap(err,
-					  err->code == -ENOENT ? -ECONNREFUSED
-							       : err->code,
+			/* Whatever connect() said: by -ENOENT or -ETIMEDOUT
+			 * calls say that a name is not there (in time). */
+			return error_wrap(err, -ECONNREFUSED,
 					  "fsdpd did not come back within "
 					  "%d ms",
 					  c->reconnect_ms);
@@ -108,7 +107,9 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 		mine->is_interrupted = true;
 		r = 0;
 	} else {
-		c->away_until_ms = clock_now_ms();
+		/* Less than a pause may be left, for which no call waits. */
+		if (c->away_until_ms < clock_now_ms() + PAUSE_MAX_MS)
+			c->away_until_ms = clock_now_ms();
 		if (err->code == -ESTALE || err->code == -EBADF)
 			c->lost = *err;
 	}

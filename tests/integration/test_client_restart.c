@@ -9,6 +9,9 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 CHECKED_SUITE(client_restart, client_setup_supervised, client_teardown,
@@ -107,6 +110,67 @@ Test(client_restart, the_calls_of_an_outage_wait_once_together)
 	fsdp_close(patient);
 	cr_assert(eq(int, n_sleeps, 0));
 	daemon_start(&daemon_);
+}
+
+/* What accepts the connection may not be a broker, or a stopped one. It is not
+ * that a get's name has not come in time. */
+Test(client_lost, a_broker_that_does_not_answer_is_away)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+	const char *path = daemon_socket(&daemon_), *name = "test/a";
+	const struct fsdp_get_options options = {.timeout_ms = -1};
+	struct fsdp_client *hurried = connect_impatiently(path, 50);
+	struct fsdp_tensor *tensor = NULL;
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
+	daemon_kill_broker(&daemon_);
+	cr_assert(zero(int, unlink(path)));
+	cr_assert(zero(int,
+		       bind(fd, (struct sockaddr *)&address, sizeof(address))));
+	cr_assert(zero(int, listen(fd, 1)));
+	cr_assert(eq(int, fsdp_get(hurried, &name, 1, &options, &tensor),
+		     -ECONNREFUSED));
+	close(fd);
+	daemon_restart(&daemon_);
+	fsdp_close(hurried);
+}
+
+static int end_wait(void *data)
+{
+	(void)data;
+	return 1;
+}
+
+static int ping_without_descriptors(struct fsdp_client *hurried)
+{
+	struct rlimit before, none;
+	int r;
+
+	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &before)));
+	none = before;
+	none.rlim_cur = 0;
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &none)));
+	r = fsdp_ping(hurried);
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &before)));
+	return r;
+}
+
+/* It says nothing of the broker, for which the next call still waits. */
+Test(client_lost, a_process_without_descriptors_has_not_waited)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&daemon_),
+		.reconnect_ms = 100000,
+		.interrupted = end_wait};
+	struct fsdp_client *hurried = NULL;
+
+	cr_assert(eq(int, fsdp_connect(&options, &hurried), 0));
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, ping_without_descriptors(hurried), -EMFILE));
+	cr_assert(eq(int, fsdp_ping(hurried), -EINTR), "%s", fsdp_error());
+	daemon_restart(&daemon_);
+	fsdp_close(hurried);
 }
 
 /* A broker that has forgotten us must not be told of our holds. The memory
