@@ -67,7 +67,7 @@ class _Link:
         self.keeper = None  # in a worker
         # Of the client that the user gave: how a worker connects, too.
         self._given = given and (given._path, given._reconnect)
-        self._client = given or default()
+        self._client = given
         self._sender = None
 
     def __getstate__(self):
@@ -78,17 +78,18 @@ class _Link:
         self._client, self.keeper = None, Keeper(start)
         self.keeper.watch()
 
-    def _connect(self):
+    def connect(self):
         # A fork server has the environment of its start.
         path = None if os.environ.get("FSDP_SOCKET") == self.path else self.path
         if self._given is None:
             return default(path)
-        return Client(self._given[0] or path, reconnect=self._given[1])
+        if self._client is None:
+            given, reconnect = self._given
+            self._client = Client(given or path, reconnect=reconnect)
+        return self._client
 
     def channel(self, generation, role, **options):
-        if self._client is None:
-            self._client = self._connect()
-        return self._client.channel(f"{self.name}/{generation}", role, **options)
+        return self.connect().channel(f"{self.name}/{generation}", role, **options)
 
     def sender(self):
         """In a worker: its end."""
@@ -639,8 +640,9 @@ class DataLoader(torch.utils.data.DataLoader):
     broker, or copies if it has no memory for them. Without workers, and with
     more than 63, it does as torch does.
 
-    `client` is the connection to use, such as fsdp.connect(reconnect=2); the
-    workers make one like it. None: that of fsdp.default().
+    `client` is the connection to use, such as fsdp.connect(reconnect=2); each
+    worker connects to the same broker, and waits as long for it. None: that of
+    fsdp.default().
     """
 
     def __init__(self, dataset, *args, client=None, **options):
@@ -667,7 +669,9 @@ class DataLoader(torch.utils.data.DataLoader):
             return iterator
         _check_torch()
         self.check_worker_number_rationality()
-        link = _Link(self.client)  # connects, before workers are started
+        link = _Link(self.client)
+        if link.connect().closed:  # before workers are started
+            raise Invalid("the loader's client is closed; make a loader with another")
         receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
         context = self.multiprocessing_context or torch.multiprocessing
         context = _Context(context, link, receiver, starts(self, epoch))

@@ -70,26 +70,32 @@ def from_tensor(tensor, private=False):
 _copies, _copies_lock = [], threading.Lock()  # under way: an event, and what it reads
 
 
+def _keep_copied(event, leaves):
+    with _copies_lock:
+        before = list(_copies)  # Whose end may call anything, so without the lock.
+        _copies[:] = [copy for copy in before if not copy[0].query()]
+        _copies.append((event, leaves))
+
+
 def to(batch, device, non_blocking=True):
     """Move the tensors of a batch to a device: whatever is in it, in lists,
     tuples and dicts, and has a method to(), or is an fsdp.Tensor.
 
     torch keeps the memory of a copy that does not block only if it is of its
     own; so this keeps what is copied to a GPU, until a later to() finds that the
-    copy is done.
+    copy is done. Copies to anything else block.
     """
     device = torch.device(device)
+    # Elsewhere nothing says when a copy is done.
+    non_blocking = non_blocking and device.type == "cuda"
     leaves, form = _pytree.tree_flatten(batch)
     leaves = [one.torch() if isinstance(one, Tensor) else one for one in leaves]
     moved = [
         one.to(device, non_blocking=non_blocking) if hasattr(one, "to") else one
         for one in leaves
     ]
-    if non_blocking and device.type == "cuda":
-        event = torch.cuda.current_stream(device).record_event()
-        with _copies_lock:
-            _copies[:] = [copy for copy in _copies if not copy[0].query()]
-            _copies.append((event, leaves))
+    if non_blocking:
+        _keep_copied(torch.cuda.current_stream(device).record_event(), leaves)
     return _pytree.tree_unflatten(moved, form)
 
 

@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed_while_the_trainer_works(broker):
 def test_a_worker_ends_without_a_broker():
     script = """
         import fsdp.torch, sys
-        client = fsdp.connect(reconnect=0.05)
+        client = fsdp.connect(reconnect=2)
         iterator = iter(fsdp.torch.DataLoader(range(8), num_workers=1, client=client))
         next(iterator)
         print("begun", flush=True)
@@ -135,6 +135,9 @@ def test_trainer_and_workers_use_the_client_that_is_given(monkeypatch, tmp_path,
         assert [x.tolist() for (x,) in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
     with pytest.raises(fsdp.Disconnected):
         iter(fsdp.torch.DataLoader(data, 2, num_workers=2))
+    with pytest.raises(fsdp.Invalid, match="the loader's client is closed"):
+        iter(loader)
+    assert not multiprocessing.active_children()
     broker.stop()
 
 

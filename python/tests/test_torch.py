@@ -347,6 +347,20 @@ class Copied:
         return str(device), non_blocking
 
 
+class Checked:
+    """A lock that fails where a thread would wait for itself."""
+
+    def __init__(self):
+        self.is_held = False
+
+    def __enter__(self):
+        assert not self.is_held
+        self.is_held = True
+
+    def __exit__(self, *_):
+        self.is_held = False
+
+
 class Stream:
     def __init__(self):
         self.events = []
@@ -369,3 +383,24 @@ def test_to_keeps_a_batch_until_its_copy_is_done(monkeypatch):
     stream.events[1].is_done = True
     fsdp.torch.to([], "cuda:0")
     assert [one() is None for one in kept] == [False, True, False]
+    assert fsdp.torch.to([Copied()], "cpu") == [("cpu", False)]
+    assert fsdp.torch.to([Copied()], "cuda:0", non_blocking=False) == [("cuda:0", False)]
+    assert len(stream.events) == 4
+
+
+class Reentrant:
+    """Something whose end copies, as the end of anything may."""
+
+    def __del__(self):
+        fsdp.torch.to([], "cuda:0")
+
+
+def test_what_was_copied_may_copy_at_its_end(monkeypatch):
+    stream = Stream()
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(fsdp.torch, "_copies", [])
+    monkeypatch.setattr(fsdp.torch, "_copies_lock", Checked())
+    fsdp.torch.to([Reentrant()], "cuda:0")
+    stream.events[0].is_done = True
+    fsdp.torch.to([], "cuda:0")
+    assert len(stream.events) == 3
