@@ -5,6 +5,7 @@ import math
 import pickle
 import struct
 import sys
+from collections.abc import Sequence
 
 from ._bundle import shape_of
 from ._dtypes import name_of, numpy_dtype
@@ -149,10 +150,11 @@ class _Filled:
         return _arrays, (pickle.PickleBuffer(self._memory), self._specs)
 
 
-class Slab(list):
+class Slab(Sequence):
     """Arrays of numpy in a free buffer of a channel; Channel.alloc() makes it.
 
-    Fill them, and send() them. A slab that is dropped gives the buffer back.
+    Fill them, as slab[0][:] = 1, and send() them. A slab that is dropped gives
+    the buffer back.
     """
 
     def __init__(self, channel, item, specs, size):
@@ -160,8 +162,19 @@ class Slab(list):
         self._specs, self._end = specs, size
         self._show()
 
+    def __getitem__(self, index):
+        return self._arrays[index]
+
+    def __len__(self):
+        return len(self._arrays)
+
+    def __repr__(self):
+        noun = "array" if len(self) == 1 else "arrays"
+        return f"fsdp.Slab({self._channel.name!r}, {len(self)} {noun})"
+
     def _show(self):
-        self[:] = _arrays(memoryview(self._item)[_ALIGN : self._end], self._specs)
+        memory = memoryview(self._item)[_ALIGN : self._end]
+        self._arrays = _arrays(memory, self._specs)
 
     def _fill(self, meta):
         memory = memoryview(self._item)
@@ -180,7 +193,7 @@ class Slab(list):
         """
         if self._item is None:
             raise Invalid("the slab was sent; Channel.alloc() makes another one")
-        self.clear()
+        self._arrays = []
         try:
             self._fill(meta)
             self._item.send()
@@ -215,12 +228,15 @@ class Channel:
 
     def alloc(self, specs, timeout=None):
         """Take a free buffer to fill in place, and then to send: a Slab, which
-        is a list with an array for each (shape, dtype).
+        is a sequence with an array for each (shape, dtype).
 
         put() copies arrays into the buffer; this saves that copy. It waits and
         raises as put() does.
         """
         specs = [(shape_of(shape), numpy_dtype(name_of(dtype))) for shape, dtype in specs]
+        for shape, _ in specs:
+            if any(n < 0 for n in shape):
+                raise Invalid(f"the shape {shape} has a dimension below 0; give its size")
         size = _ALIGN + sum(
             _aligned(math.prod(shape) * dtype.itemsize) for shape, dtype in specs
         )
@@ -325,15 +341,25 @@ class Channel:
         """
         self._port.resize(credits, timeout)
 
+    def _end_unless_filling(self):
+        try:
+            self._port.end()
+        except Error as error:
+            if error.errno != errno.EBUSY:  # There are slabs.
+                raise
+
     @property
     def closed(self):
         """Whether close() was called."""
         return self._port.closed
 
     def close(self):
-        """Leave the channel; what was received stays as long as it is used."""
+        """Leave the channel; what was received stays as long as it is used.
+
+        A producer that still has slabs ends when the last of them is gone.
+        """
         if self.role == "producer" and not self.closed:
-            self._port.end()
+            self._end_unless_filling()
         self._port.close()
         if self._waits:
             from ._asyncio import wake

@@ -360,8 +360,11 @@ def test_a_slab_is_filled_in_place_and_sent(pair):
         assert array.ctypes.data % 64 == 0
         array[...] = i
     del array
+    assert repr(slab) == f"fsdp.Slab({producer.name!r}, 4 arrays)"
+    with pytest.raises(TypeError):
+        slab[1] = 7  # It would not be sent.
     slab.send({"label": 7, "more": numpy.arange(1000)})
-    assert slab == []
+    assert list(slab) == []
     arrays, meta = consumer.get(timeout=PATIENCE)
     assert [(a.shape, a.dtype.name) for a in arrays] == [
         ((2, 3), "float32"), ((), "int64"), ((0, 3), "float64"), ((5,), "uint8"),
@@ -398,11 +401,27 @@ def test_slabs_are_credits_and_have_the_channels_capacity(pair):
     del slabs
     with pytest.raises(fsdp.Invalid, match="capacity is 1048576"):
         producer.alloc([(MIB, "u8")])
+    for shape in -1, (2, -100):
+        with pytest.raises(fsdp.Invalid, match="a dimension below 0"):
+            producer.alloc([(shape, "f32")])
     producer.alloc([(8, "u8")], timeout=PATIENCE)
     assert consumer.get(timeout=PATIENCE)[1] is None
     with pytest.raises(fsdp.Invalid):
         consumer.alloc([(8, "u8")])
     assert consumer.info()["queued"] == 0
+
+
+def test_a_producer_that_is_closed_ends_when_its_slabs_are_gone(pair):
+    producer, consumer = pair
+    slabs = [producer.alloc([(8, "u8")]) for _ in range(2)]
+    producer.close()
+    assert producer.closed
+    slabs.pop().send("late")
+    with pytest.raises(fsdp.Timeout):
+        [consumer.get(timeout=0) for _ in range(2)]
+    del slabs
+    with pytest.raises(fsdp.Ended):
+        consumer.get(timeout=PATIENCE)
 
 
 def test_put_keeps_nothing_of_what_it_has_sent(pair):
