@@ -123,6 +123,8 @@ class Bundle(Mapping):
         rows = [("name", *columns)]
         for name, tensor in list(self._members.items())[:_ROWS]:
             rows.append((name, *(getattr(tensor, column) for column in columns)))
+        if len(self) > _ROWS:
+            rows.append((f"and {len(self) - _ROWS} more",))
         cells = ("".join(f"<td>{escape(str(cell))}</td>" for cell in row) for row in rows)
         lines = "".join(f"<tr>{row}</tr>" for row in cells)
         return f"<p>{escape(repr(self))}</p><table>{lines}</table>"

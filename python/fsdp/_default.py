@@ -17,7 +17,8 @@ def connect(path=None, budget=0, reconnect=10):
     `budget` limits the bytes that this connection has allocated at a time.
     `reconnect` is how many seconds calls wait for a broker that is being
     restarted (None: for ever), from the first one that finds it away; then they
-    raise fsdp.Disconnected at once, until it is back.
+    raise fsdp.Disconnected at once, until it is back. close() waits as long for
+    a GPU that still works with the connection's tensors.
     Raises fsdp.NotFound or fsdp.Disconnected if no broker listens there.
     """
     return Client(path, budget, reconnect)

@@ -17,7 +17,7 @@ int options_parse_time(PyObject *seconds, int32_t *ret_ms)
 		return -1;
 	if (!(ms >= 0)) {
 		errors_raise_text(-EINVAL,
-				  "timeout must be 0 or more seconds, or None "
+				  "a time must be 0 or more seconds, or None "
 				  "to wait for ever");
 		return -1;
 	}

@@ -1,5 +1,6 @@
 """A broker of its own for each test file, on a socket of its own."""
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -114,6 +115,14 @@ def c(broker):
         names = {entry["bundle"] or entry["name"] for entry in client.entries()}
         if names:
             client.remove(names)
+
+
+def connect_impatiently(path, reconnect):
+    """A client that waits only briefly for a broker that is away. The same limit
+    holds for the broker's answer, and a machine under load may be slower."""
+    while True:
+        with contextlib.suppress(fsdp.Timeout):
+            return fsdp.connect(path, reconnect=reconnect)
 
 
 def holds(client, name):

@@ -241,4 +241,5 @@ def test_notebooks_show_tensors_and_bundles_as_tables(c):
     html = bundle._repr_html_()
     assert "a/&lt;m&gt;/" in html and "100 tensors" in html
     assert "<td>w59</td><td>(2, 3)</td><td>f32</td><td>24</td>" in html and "w60" not in html
+    assert "<tr><td>and 40 more</td></tr>" in html
     assert "<th>dtype</th><td>f32</td>" in bundle["w0"]._repr_html_()

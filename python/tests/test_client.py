@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fsdp
-from conftest import Broker, start, until
+from conftest import Broker, connect_impatiently, start, until
 
 
 def test_what_is_put_can_be_got_by_another_connection(broker, c):
@@ -277,16 +277,17 @@ def test_a_connection_may_be_closed_while_a_thread_waits(broker, c):
     assert bytes(memoryview(got[0])) == b"abc"
 
 
-def test_calls_wait_once_for_a_broker_that_is_away():
+@pytest.mark.parametrize("seconds, waits", [(0.05, "50 ms"), (0, "1 ms")])
+def test_calls_wait_once_for_a_broker_that_is_away(seconds, waits):
     broker = Broker()
-    client = fsdp.connect(broker.path, reconnect=0.05)
+    client = connect_impatiently(broker.path, seconds)
     client.put("a/x", b"1")
     broker.stop()
-    with pytest.raises(fsdp.Disconnected, match="did not come back within 50 ms"):
+    with pytest.raises(fsdp.Disconnected, match=f"did not come back within {waits}"):
         client.ping()
     for look in (lambda: "a/y" in client), (lambda: client["a/y"]):
         with pytest.raises(fsdp.Disconnected):
             look()
     client.close()
-    with pytest.raises(fsdp.Invalid, match="seconds"):
+    with pytest.raises(fsdp.Invalid, match="a time must be 0 or more seconds"):
         fsdp.connect(broker.path, reconnect=-1)

@@ -205,7 +205,6 @@ def test_what_is_no_safetensors_file_is_refused(c, tmp_path, data):
         fsdp.load_once(path, "m/", client=c)
 
 
-
 # --- progress -----------------------------------------------------------------
 
 
@@ -252,6 +251,7 @@ def test_without_tqdm_a_model_is_loaded_all_the_same(c, model, monkeypatch, capl
     assert is_whole(fsdp.load_once(model, "m/", client=c, progress=True))
     (record,) = caplog.records
     assert record.name == "fsdp" and "tqdm is not installed" in record.message
+
 
 # --- safe_open and load_file without torch ------------------------------------
 
