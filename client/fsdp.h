@@ -550,7 +550,8 @@ FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
  * it fault, except in the process that allocated the tensor, before it is
  * published, and after fsdp_ticket_redeem_mut(): see fsdp_data_mut(). For a
  * device tensor it is an address on the device, valid in this process; only the
- * device can use it, and a fault there makes CUDA unusable in this process.
+ * device can use it. The driver refuses to copy or to fill there, too; a kernel
+ * that writes faults, which makes CUDA unusable in this process.
  */
 FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 /* Returns the same address, writable; NULL if this process may not write the

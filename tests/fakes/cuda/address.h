@@ -1,7 +1,8 @@
 /*
  * Addresses of this process: ranges of its address space that are reserved for
- * device memory. They are random, so that no two processes have the same one by
- * chance, and are not reused soon.
+ * device memory. They are random and not reused soon. With an H200's driver two
+ * processes often have the same address; here they have different ones, so that
+ * who uses an address of another process, or one that was unmapped, faults.
  *
  * The caller of each function holds the process's lock. Addresses and sizes are
  * multiples of the page size.
