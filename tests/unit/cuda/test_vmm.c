@@ -417,14 +417,25 @@ Test(vmm, another_size_is_refused)
 	close(fd);
 }
 
-Test(vmm, no_copy_goes_to_a_read_only_mapping)
+Test(vmm, no_copy_and_no_fill_goes_to_a_read_only_mapping)
 {
 	int fd = create(device(0), SIZE);
 	struct vmm_mapping own = map(device(0), fd, true);
 	struct vmm_mapping mapping = map(device(0), fd, false);
+	const CUdeviceptr to = mapping.address;
+	uint64_t word = 1;
+	CUstream stream;
 
 	cr_assert(zero(int, put(&own, 7)));
 	cr_expect(eq(int, put(&mapping, 1), CUDA_ERROR_INVALID_VALUE));
+	cr_assert(zero(int, context_enter(device(0), NULL)));
+	cr_assert(zero(int, cu.StreamCreate(&stream, CU_STREAM_NON_BLOCKING)));
+	cr_expect(eq(int, cu.MemcpyHtoDAsync(to, &word, sizeof(word), stream),
+		     CUDA_ERROR_INVALID_VALUE));
+	cr_expect(eq(int, cu.MemsetD8Async(to, 1, SIZE, stream),
+		     CUDA_ERROR_INVALID_VALUE));
+	cr_expect(zero(int, cu.StreamSynchronize(stream)));
+	context_leave();
 	cr_expect(eq(u64, get(&mapping), 7), "the device can still be used");
 }
 
