@@ -221,7 +221,8 @@ static void run_range(enum fake_kind kind, const struct kernels_params *params,
 	    (!is_aligned(from, row->from_size, row) ||
 	     !is_aligned(to, row->to_size, row)))
 		fake_trap(CUDA_ERROR_MISALIGNED_ADDRESS);
-	if (row->path == KERNELS_BYTES)
+	/* Where nothing is moved there may be no source. */
+	if (row->path == KERNELS_BYTES && n_moved > 0)
 		memcpy(to, from, n_moved);
 	for (uint64_t i = 0; row->path != KERNELS_BYTES && i < n_moved; i++)
 		move_one(kind, params, row, from + i * row->from_size,
