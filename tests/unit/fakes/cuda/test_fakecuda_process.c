@@ -257,6 +257,28 @@ Test(fakecuda_process, open_legacy_memory_outlives_its_maker)
 	cr_expect(eq(u64, available(), 16));
 }
 
+static int keep_legacy_open(void)
+{
+	use_device(0);
+	OK(open_legacy(&at));
+	return 0;
+}
+
+Test(fakecuda_process, legacy_memory_of_the_dead_is_open_where_it_was_only)
+{
+	struct actor other = {0};
+	CUdeviceptr mine;
+
+	actor_start(&other, NULL);
+	act(make_legacy);
+	cr_assert(zero(int, actor_run(&other, keep_legacy_open)));
+	actor_kill(&actor);
+	use_device(0);
+	EXPECT_RESULT(open_legacy(&mine), CUDA_ERROR_INVALID_VALUE);
+	cr_assert(zero(int, actor_run(&other, keep_legacy_open)));
+	actor_kill(&other);
+}
+
 /* The next allocation has the same size, so it has the same address. */
 static int replace_legacy(void)
 {
