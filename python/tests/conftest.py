@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -98,6 +99,15 @@ def brokers(broker):
     yield [broker, *others]
     for other in others:
         other.stop()
+
+
+@pytest.fixture(scope="session")
+def forkserver():
+    """Its workers are forked of a process that has imported torch already. There
+    is one for all test files, so that who starts it has to say so."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fsdp.torch"])
+    return context
 
 
 @pytest.fixture

@@ -272,7 +272,7 @@ def test_wrong_arguments_are_refused_in_torchs_words(broker, options):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_ways_to_start_workers(broker, method):
+def test_other_ways_to_start_workers(broker, forkserver, method):
     expected = outcome(LOADERS["torch"], epochs(num_workers=1, batch_size=6))
     work = epochs(num_workers=1, batch_size=6, multiprocessing_context=method)
     assert same(outcome(LOADERS["fsdp"], work), expected)

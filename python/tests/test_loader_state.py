@@ -8,7 +8,6 @@ import functools
 import gc
 import io
 import itertools
-import multiprocessing
 import pickle
 import random
 import re
@@ -325,14 +324,6 @@ def test_at_any_point(broker, kept, name, persistent):
 def keep_often(share, worker):
     """As the fixture `kept` does, which new processes do not inherit."""
     _loader_keeper._SHARE = share
-
-
-@pytest.fixture(scope="module")
-def forkserver():
-    """Its workers are forked of a process that has imported torch already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fsdp.torch"])
-    return context
 
 
 def inheriting_nothing(context, share):
