@@ -28,7 +28,8 @@ class Client(_fsdp.Client):
     def __init__(self, path=None, budget=0, reconnect=10):
         path = os.fsdecode(path) if path is not None else None
         super().__init__(path, budget, reconnect)
-        self._path, self._reconnect = path, reconnect
+        self._path = os.environ.get("FSDP_SOCKET") if path is None else path
+        self._reconnect = reconnect
         self._waits = {}
 
     def __enter__(self):

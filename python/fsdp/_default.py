@@ -25,11 +25,16 @@ def connect(path=None, budget=0, reconnect=10):
 
 
 def default(path=None):
-    """The connection that this process shares; a forked child gets its own."""
+    """The connection that this process shares; a forked child gets its own.
+
+    `path` is the broker's socket. None: FSDP_SOCKET, as it is at this call, or
+    where fsdpctl looks.
+    """
+    key = os.environ.get("FSDP_SOCKET") if path is None else path
     with _lock:
-        client = _clients.get(path)
+        client = _clients.get(key)
         if client is None or client.closed:
-            client = _clients[path] = Client(path)
+            client = _clients[key] = Client(path)
         return client
 
 

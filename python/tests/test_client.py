@@ -277,6 +277,20 @@ def test_a_connection_may_be_closed_while_a_thread_waits(broker, c):
     assert bytes(memoryview(got[0])) == b"abc"
 
 
+def test_the_default_connection_is_to_the_broker_that_the_environment_names(broker, monkeypatch):
+    client = fsdp.default()
+    assert fsdp.default() is client and fsdp.default(broker.path) is client
+    assert repr(client) == f"fsdp.Client({broker.path!r})"
+    other = Broker()
+    monkeypatch.setenv("FSDP_SOCKET", other.path)
+    with fsdp.default() as its:
+        its.put("a/other", b"1")
+        assert repr(its) == f"fsdp.Client({other.path!r})" and "a/other" not in client
+    monkeypatch.undo()
+    assert fsdp.default() is client
+    other.stop()
+
+
 @pytest.mark.parametrize("seconds, waits", [(0.05, "50 ms"), (0, "1 ms")])
 def test_calls_wait_once_for_a_broker_that_is_away(seconds, waits):
     broker = Broker()
