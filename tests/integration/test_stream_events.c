@@ -488,6 +488,29 @@ Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
 	open_gate();
 }
 
+/* How long it waits for a broker that is away is another matter. */
+Test(stream_events, a_client_that_waits_for_no_broker_waits_in_slices)
+{
+	struct fsdp_client *hurried;
+	CUstream stream = stream_make(gpu_nth(0));
+	struct fsdp_tensor *tensor, *next = NULL;
+	int took_ms = 0;
+
+	need_fake("events must order instead of timelines");
+	hurried = connect_impatiently(stage.shared->socket, 1);
+	fsdp_close(stage.client);
+	stage.client = hurried;
+	tensor = alloc();
+	stream_hold(stream, &stage.shared->gate);
+	cr_assert(zero(int, fsdp_release_on(tensor, stream)));
+	cr_expect(eq(int, get_on("t/next", NULL, 70, &next), -ETIMEDOUT));
+	cr_expect(eq(int, sscanf(fsdp_error(), "after %d ms", &took_ms), 1));
+	cr_expect(ge(int, took_ms, 70), "%s", fsdp_error());
+	fsdp_free(tensor);
+	open_gate();
+	cr_expect(stream_finish(stream));
+}
+
 /* --- room ---------------------------------------------------------------- */
 
 static void set_up_small(void)
