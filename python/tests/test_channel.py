@@ -384,6 +384,7 @@ def test_a_slab_whose_arrays_are_used_is_not_sent_yet(pair):
     (array,) = slab
     with pytest.raises(BufferError, match="still used"):
         slab.send()
+    assert [each.shape for each in slab] == [(200,)]
     array[:] = 5
     del array
     slab.send()
