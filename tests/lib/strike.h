@@ -32,7 +32,7 @@ static inline int strike(const struct device *device, CUdeviceptr to,
 		.padded_numel = STRIKE_SIZE,
 	};
 	struct kernels_launch launch = {.n_entries = 1, .factor = 1};
-	struct kernels_table *table;
+	static struct kernels_table *table; /* stays: the kernel uses it */
 	struct error err = ERROR_NULL;
 	int r = kernels_table_new(device, KERNELS_COPY_IN, &entry, 1, &table,
 				  &err);
@@ -42,5 +42,5 @@ static inline int strike(const struct device *device, CUdeviceptr to,
 		r = kernels_launch(&launch, stream, &err);
 	if (r < 0)
 		fprintf(stderr, "%s\n", err.msg);
-	return r; /* the table stays, since the kernel uses it */
+	return r;
 }
