@@ -5,16 +5,12 @@
 #
 #   package.sh SOURCES PACKAGES
 set -u
+# shellcheck source=../lib/check.sh
+. "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 sources=$1 packages=$2
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-
-fail()
-{
-	echo "FAILED: $*"
-	exit 1
-}
 
 # check WHAT COMMAND...: the command must succeed. Its output is shown if it
 # fails.
