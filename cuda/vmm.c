@@ -317,9 +317,8 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 	CUresult result = cu.MemMap(mapping->address, mapping->size, 0,
 				    mapping->handle, 0);
 
-	/* Drivers map memory only as a whole. */
-	if (result == CUDA_ERROR_NOT_SUPPORTED ||
-	    result == CUDA_ERROR_INVALID_VALUE)
+	/* The driver maps memory only as a whole. */
+	if (result == CUDA_ERROR_NOT_SUPPORTED)
 		return error_set(err, -EINVAL,
 				 "cannot map %" PRIu64 " bytes of device "
 				 "memory: what was passed has another size; "
