@@ -13,9 +13,9 @@
  *
  * The producer must live, and must not free the memory, while consumers use it.
  * Nothing here can enforce that; the broker tells the producer when it may free
- * the memory. Nor does the driver say who is dead: an H200's opened a handle of
- * a dead producer while some of that producer's memory was open. Only the
- * broker knows of deaths.
+ * the memory. The driver does not say which processes have died: on an H200 it
+ * opened the handle of a dead producer while other memory of that producer was
+ * open. Only the broker knows of deaths.
  */
 #pragma once
 #include "cuda/device.h"

@@ -29,8 +29,9 @@ struct engine_comm {
 	uint32_t timeout_ms; /* of its ranks */
 	bool is_sent, is_removed;
 	uint32_t n_jobs; /* jobs that refer to it */
-	/* The file of each member's timelines: 0 if it has none, an fd (owned)
-	 * that is still to be sent, or a mark that it was sent. */
+	/* For each member, whether the worker has its file of timelines: 0
+	 * means that there is no file, an fd (owned) that it must still be
+	 * sent, and a mark that it was sent. */
 	int timelines[PLAN_MAX_RANKS];
 	struct engine_comm *next;
 };

@@ -505,7 +505,8 @@ static void add_process(const struct broker *broker, struct status_reply *reply)
 	add(reply, "closing", closer_n_open(&broker->base.closer));
 }
 
-/* What the user who asks has. */
+/* Adds what is charged to the user who asks; boards are those of all users if
+ * an administrator asks. */
 static void add_own(const struct verb_call *call, struct status_reply *reply)
 {
 	const struct account *account = call->session->holdings.account;

@@ -76,8 +76,7 @@ static struct device_comm *find(const struct device_comms *comms, uint64_t id)
 	return comm;
 }
 
-/* A job looks for its communicator. -ECANCELED: there is none with this id any
- * more. */
+/* Finds the communicator of a job. -ECANCELED means that it was forgotten. */
 static int find_for_job(const struct device_comms *comms, uint64_t id,
 			struct device_comm **ret, struct error *err)
 {

@@ -12,7 +12,7 @@
 
 struct event;
 
-/* A range that was checked; chunk NULL: there is none. */
+/* This is a range that was checked. If the chunk is NULL, there is no range. */
 struct device_range {
 	struct store_chunk *chunk; /* a reference */
 	uint64_t offset, size;

@@ -58,6 +58,6 @@ void threads_free(struct threads *threads);
 void threads_queue(struct threads *threads, struct thread_job *take_job,
 		   bool is_helped);
 
-/* Run one task on the caller's thread; returns false if there is none at the
- * moment. */
+/* Runs one task on the caller's thread. Returns false if no task is ready at
+ * the moment. */
 bool threads_help(struct threads *threads);
