@@ -141,7 +141,7 @@ static int read_shape(struct args *args, const char *text, struct error *err)
 	return format_read_shape(text, &args->type, err);
 }
 
-static int read_count(struct args *args, const char *text, struct error *err)
+static int read_million(uint32_t *ret, const char *text, struct error *err)
 {
 	uint64_t count;
 	int r = format_read_number(text, &count, err);
@@ -151,8 +151,18 @@ static int read_count(struct args *args, const char *text, struct error *err)
 	if (count == 0 || count > 1000000)
 		return error_set(err, -EINVAL, "'%s' is not 1 to 1,000,000",
 				 text);
-	args->count = (uint32_t)count;
+	*ret = (uint32_t)count;
 	return 0;
+}
+
+static int read_count(struct args *args, const char *text, struct error *err)
+{
+	return read_million(&args->count, text, err);
+}
+
+static int read_rows(struct args *args, const char *text, struct error *err)
+{
+	return read_million(&args->n_rows, text, err);
 }
 
 static int read_rule_mode(struct args_rule *rule, const char *text,
@@ -407,6 +417,8 @@ static const struct args_option rows[N_ARGS] = {
 		"print plain text, page after page", NULL},
 	[ARG_PAGES] = {"pages", 'n', "N", read_count,
 		"end after N pages", NULL},
+	[ARG_ROWS] = {"rows", 0, "N", read_rows,
+		"print only the first N rows of a page", NULL},
 	[ARG_ONCE] = {"once", 0, NULL, NULL,
 		"load it only if it is not there; wait if another process does",
 		NULL},

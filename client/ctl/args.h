@@ -53,6 +53,7 @@ enum arg {
 	ARG_DELAY,
 	ARG_BATCH,
 	ARG_PAGES,
+	ARG_ROWS,
 	ARG_ONCE,
 	N_ARGS
 };
@@ -107,6 +108,7 @@ struct args {
 	enum top_view view;
 	const char *column; /* title of one that top sorts by; NULL */
 	uint32_t delay_ms;
+	uint32_t n_rows;       /* of a page; 0: all */
 	char *const *operands; /* borrowed from argv */
 	size_t n_operands;
 };

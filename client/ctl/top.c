@@ -14,112 +14,75 @@
 #include <string.h>
 #include <strings.h>
 
-/* Requests that a session had made. */
-struct top_session {
-	uint64_t session, n_requests;
-};
-
 /* --- rows ---------------------------------------------------------------- */
 
-/* Texts are owned. */
 struct process {
 	struct fsdp_peer peer;
-	char *command;
 	uint64_t rate; /* requests per second */
 };
 
-struct tensor {
-	struct listed listed; /* its name is owned */
-};
-
-struct comm {
-	struct fsdp_comm_entry entry;
-	char *name, *note;
-};
-
-static void *add_row(struct top *top, size_t size)
+static int keep_session(struct top_sessions *sessions,
+			const struct fsdp_peer *peer)
 {
-	size_t n_room = top->n_room ? top->n_room * 2 : 64;
-	void *rows;
+	size_t n_room = sessions->n_room ? 2 * sessions->n_room : 64;
+	struct top_session *items;
 
-	if (top->n_rows == top->n_room) {
-		rows = reallocarray(top->rows, n_room, size);
-		if (!rows)
-			return NULL;
-		top->rows = rows;
-		top->n_room = n_room;
+	if (sessions->n == sessions->n_room) {
+		items = reallocarray(sessions->items, n_room, sizeof(*items));
+		if (!items)
+			return -ENOMEM;
+		sessions->items = items;
+		sessions->n_room = n_room;
 	}
-	return (char *)top->rows + size * top->n_rows++;
+	sessions->items[sessions->n++] =
+		(struct top_session){peer->session, peer->n_requests};
+	return 0;
 }
 
-static uint64_t rate_of(const struct top *top, uint64_t session,
-			uint64_t n_requests)
+static uint64_t rate_of(const struct top *top, const struct fsdp_peer *peer)
 {
 	double seconds = (double)(top->ns - top->before_ns) / 1e9;
+	const struct top_session *before = top->sessions_before.items;
+	const struct top_session *end = before + top->sessions_before.n;
 
-	for (size_t i = 0; top->before_ns && i < top->n_sessions; i++)
-		if (top->sessions[i].session == session)
-			return (uint64_t)((double)(n_requests -
-						   top->sessions[i]
-							   .n_requests) /
+	for (; top->before_ns && before < end; before++) {
+		if (before->session == peer->session)
+			return (uint64_t)((double)(peer->n_requests -
+						   before->n_requests) /
 					  seconds);
+	}
 	return 0;
 }
 
 static int add_process(const struct fsdp_peer *peer, void *data)
 {
 	struct top *top = data;
-	struct process *row = add_row(top, sizeof(*row));
+	struct process row = {.peer = *peer, .rate = rate_of(top, peer)};
+	int r = keep_session(&top->sessions, peer);
 
-	if (!row)
-		return -ENOMEM;
-	*row = (struct process){
-		.peer = *peer,
-		.command = strdup(peer->command),
-		.rate = rate_of(top, peer->session, peer->n_requests)};
-	return row->command ? 0 : -ENOMEM;
+	return r < 0 ? r : rows_add(&top->rows, &row);
 }
 
 static int add_user(const struct fsdp_account *account, void *data)
 {
-	struct fsdp_account *row = add_row(data, sizeof(*row));
-
-	if (row)
-		*row = *account;
-	return row ? 0 : -ENOMEM;
+	return rows_add(&((struct top *)data)->rows, account);
 }
 
 static int add_tensor(const struct fsdp_entry *entry, void *data)
 {
-	struct tensor *row = add_row(data, sizeof(*row));
+	struct listed row = {.info = *entry->info, .entry = *entry};
 
-	if (!row)
-		return -ENOMEM;
-	row->listed = (struct listed){.info = *entry->info, .entry = *entry};
-	row->listed.entry.info = NULL;
-	row->listed.info.name = strdup(entry->info->name);
-	return row->listed.info.name ? 0 : -ENOMEM;
+	return rows_add(&((struct top *)data)->rows, &row);
 }
 
 static int add_pool(const struct fsdp_chunk *chunk, void *data)
 {
-	struct fsdp_chunk *row = add_row(data, sizeof(*row));
-
-	if (row)
-		*row = *chunk;
-	return row ? 0 : -ENOMEM;
+	return rows_add(&((struct top *)data)->rows, chunk);
 }
 
 static int add_comm(const struct fsdp_comm_entry *entry, void *data)
 {
-	struct comm *row = add_row(data, sizeof(*row));
-
-	if (!row)
-		return -ENOMEM;
-	*row = (struct comm){.entry = *entry,
-			     .name = strdup(entry->name),
-			     .note = strdup(entry->note)};
-	return row->name && row->note ? 0 : -ENOMEM;
+	return rows_add(&((struct top *)data)->rows, entry);
 }
 
 /* --- columns ------------------------------------------------------------- */
@@ -155,7 +118,7 @@ static const char *text_comm_state(const void *field,
 
 static const struct column process_columns[] = {
 	{">PID", .kind = COLUMN_U32, OF(process, peer.pid)},
-	{"COMMAND", .kind = COLUMN_TEXT, OF(process, command)},
+	{"COMMAND", .kind = COLUMN_TEXT, OF(process, peer.command)},
 	{"OWNER", .kind = COLUMN_U32, OF(process, peer.uid),
 	 .text = listing_text_user},
 	{">ALLOCATED", .kind = COLUMN_SIZE, OF(process, peer.n_bytes)},
@@ -179,15 +142,14 @@ static const struct column user_columns[] = {
 	{0}};
 
 static const struct column tensor_columns[] = {
-	{"NAME", .kind = COLUMN_TEXT, OF(tensor, listed.info.name),
-	 .text = text_name},
-	{">BYTES", .kind = COLUMN_SIZE, OF(tensor, listed.info.size)},
-	{">HOLDERS", .kind = COLUMN_U32, OF(tensor, listed.entry.n_holders)},
-	{">AGE", .kind = COLUMN_AGE, OF(tensor, listed.entry.age_ms)},
-	{">KEEPS", .kind = COLUMN_SIZE, OF(tensor, listed.entry.block_size)},
-	{"OWNER", .kind = COLUMN_U32, OF(tensor, listed.entry.uid),
+	{"NAME", .kind = COLUMN_TEXT, OF(listed, info.name), .text = text_name},
+	{">BYTES", .kind = COLUMN_SIZE, OF(listed, info.size)},
+	{">HOLDERS", .kind = COLUMN_U32, OF(listed, entry.n_holders)},
+	{">AGE", .kind = COLUMN_AGE, OF(listed, entry.age_ms)},
+	{">KEEPS", .kind = COLUMN_SIZE, OF(listed, entry.block_size)},
+	{"OWNER", .kind = COLUMN_U32, OF(listed, entry.uid),
 	 .text = listing_text_user},
-	{">MAKER", .kind = COLUMN_U32, OF(tensor, listed.entry.maker_pid)},
+	{">MAKER", .kind = COLUMN_U32, OF(listed, entry.maker_pid)},
 	{0}};
 
 static const struct column pool_columns[] = {
@@ -206,16 +168,17 @@ static const struct column pool_columns[] = {
 	{0}};
 
 static const struct column comm_columns[] = {
-	{"NAME", .kind = COLUMN_TEXT, OF(comm, name)},
-	{"STATE", .kind = COLUMN_U32, OF(comm, entry.state),
+	{"NAME", .kind = COLUMN_TEXT, OF(fsdp_comm_entry, name)},
+	{"STATE", .kind = COLUMN_U32, OF(fsdp_comm_entry, state),
 	 .text = text_comm_state},
-	{">RANKS", .kind = COLUMN_U32, OF(comm, entry.n_ranks)},
-	{">STEP", .kind = COLUMN_U64, OF(comm, entry.step)},
-	{">GROUPS", .kind = COLUMN_U32, OF(comm, entry.n_groups)},
-	{">KEPT", .kind = COLUMN_SIZE, OF(comm, entry.n_bytes)},
-	{">IN FLIGHT", .kind = COLUMN_U32, OF(comm, entry.n_in_flight)},
-	{">THEIR BYTES", .kind = COLUMN_SIZE, OF(comm, entry.bytes_in_flight)},
-	{"NOTE", .kind = COLUMN_TEXT, OF(comm, note)},
+	{">RANKS", .kind = COLUMN_U32, OF(fsdp_comm_entry, n_ranks)},
+	{">STEP", .kind = COLUMN_U64, OF(fsdp_comm_entry, step)},
+	{">GROUPS", .kind = COLUMN_U32, OF(fsdp_comm_entry, n_groups)},
+	{">KEPT", .kind = COLUMN_SIZE, OF(fsdp_comm_entry, n_bytes)},
+	{">IN FLIGHT", .kind = COLUMN_U32, OF(fsdp_comm_entry, n_in_flight)},
+	{">THEIR BYTES", .kind = COLUMN_SIZE,
+	 OF(fsdp_comm_entry, bytes_in_flight)},
+	{"NOTE", .kind = COLUMN_TEXT, OF(fsdp_comm_entry, note)},
 	{0}};
 
 static const struct {
@@ -227,10 +190,11 @@ static const struct {
 	[TOP_PROCESSES] = {"processes", process_columns, sizeof(struct process),
 			   3},
 	[TOP_USERS] = {"users", user_columns, sizeof(struct fsdp_account), 1},
-	[TOP_TENSORS] = {"tensors", tensor_columns, sizeof(struct tensor), 1},
-	[TOP_LIMBO] = {"limbo", tensor_columns, sizeof(struct tensor), 3},
+	[TOP_TENSORS] = {"tensors", tensor_columns, sizeof(struct listed), 1},
+	[TOP_LIMBO] = {"limbo", tensor_columns, sizeof(struct listed), 3},
 	[TOP_POOLS] = {"pools", pool_columns, sizeof(struct fsdp_chunk), 3},
-	[TOP_COMMS] = {"comms", comm_columns, sizeof(struct comm), 3},
+	[TOP_COMMS] = {"comms", comm_columns, sizeof(struct fsdp_comm_entry),
+		       3},
 };
 
 const char *top_view_name(enum top_view view)
@@ -240,20 +204,20 @@ const char *top_view_name(enum top_view view)
 
 void top_sort_next(struct top *top)
 {
-	if (!views[top->view].columns[++top->sort].title)
-		top->sort = 0;
+	const struct column *columns = views[top->view].columns;
+
+	top->rows.by = top->rows.by[1].title ? top->rows.by + 1 : columns;
 }
 
 bool top_sort_by(struct top *top, const char *title)
 {
-	const struct column *columns = views[top->view].columns;
+	const struct column *column = views[top->view].columns;
 
-	for (size_t i = 0; columns[i].title; i++) {
-		const char *own = columns[i].title;
-
-		if (strcasecmp(own + (*own == '>'), title) != 0)
+	for (; column->title; column++) {
+		if (strcasecmp(column->title + (*column->title == '>'),
+			       title) != 0)
 			continue;
-		top->sort = i;
+		top->rows.by = column;
 		return true;
 	}
 	return false;
@@ -261,51 +225,14 @@ bool top_sort_by(struct top *top, const char *title)
 
 /* --- reading ------------------------------------------------------------- */
 
-static void drop_rows(struct top *top)
-{
-	for (size_t i = 0; i < top->n_rows; i++) {
-		if (top->view == TOP_PROCESSES) {
-			free(((struct process *)top->rows)[i].command);
-		} else if (top->view == TOP_TENSORS || top->view == TOP_LIMBO) {
-			struct tensor *row = &((struct tensor *)top->rows)[i];
-
-			free((char *)row->listed.info.name);
-		} else if (top->view == TOP_COMMS) {
-			free(((struct comm *)top->rows)[i].name);
-			free(((struct comm *)top->rows)[i].note);
-		}
-	}
-	free(top->rows);
-	top->rows = NULL;
-	top->n_rows = top->n_room = 0;
-}
-
 void top_set_view(struct top *top, enum top_view view)
 {
-	drop_rows(top);
+	rows_clear(&top->rows);
 	top->view = view;
-	top->sort = views[view].sort;
-	top->is_reversed = false;
-}
-
-/* Remember the requests of all sessions, for their rates. */
-static int keep_sessions(struct top *top)
-{
-	const struct process *rows = top->rows;
-	struct top_session *sessions;
-
-	if (top->view != TOP_PROCESSES)
-		return 0;
-	sessions = calloc(top->n_rows + 1, sizeof(*sessions));
-	if (!sessions)
-		return -ENOMEM;
-	for (size_t i = 0; i < top->n_rows; i++)
-		sessions[i] = (struct top_session){rows[i].peer.session,
-						   rows[i].peer.n_requests};
-	free(top->sessions);
-	top->sessions = sessions;
-	top->n_sessions = top->n_rows;
-	return 0;
+	top->rows.columns = views[view].columns;
+	top->rows.size = views[view].size;
+	top->rows.by = &views[view].columns[views[view].sort];
+	top->rows.is_reversed = false;
 }
 
 static int read_rows(struct top *top)
@@ -341,51 +268,13 @@ int top_read(struct top *top, struct error *err)
 	top->before_ns = top->ns;
 	top->counters = counters;
 	top->ns = format_now_ns();
-	drop_rows(top);
+	rows_clear(&top->rows);
+	free(top->sessions_before.items);
+	top->sessions_before = top->sessions;
+	top->sessions = (struct top_sessions){0};
 	r = read_rows(top);
-	if (r == 0)
-		r = keep_sessions(top);
+	rows_cut(&top->rows);
 	return r < 0 ? broker_walk_failed(err, r) : 0;
-}
-
-/* --- sorting ------------------------------------------------------------- */
-
-static int compare_u64(uint64_t a, uint64_t b)
-{
-	return a < b ? -1 : a > b;
-}
-
-static int compare_fields(const struct column *column, const void *a,
-			  const void *b)
-{
-	switch (column->kind) {
-	case COLUMN_TEXT:
-		return strcmp(*(const char *const *)b, *(const char *const *)a);
-	case COLUMN_BOOL:
-		return *(const bool *)a - *(const bool *)b;
-	case COLUMN_U32:
-	case COLUMN_I32:
-		return compare_u64(*(const uint32_t *)a, *(const uint32_t *)b);
-	case COLUMN_I64:
-	case COLUMN_U64:
-	case COLUMN_SIZE:
-	case COLUMN_AGE:
-	case COLUMN_HEX:
-		break;
-	}
-	return compare_u64(*(const uint64_t *)a, *(const uint64_t *)b);
-}
-
-/* Largest numbers and first texts first; then as the broker lists them, which
- * qsort() keeps in glibc as long as there is memory for it. */
-static int compare(const void *a, const void *b, void *data)
-{
-	const struct top *top = data;
-	const struct column *column = &views[top->view].columns[top->sort];
-	int r = compare_fields(column, (const char *)b + column->offset,
-			       (const char *)a + column->offset);
-
-	return top->is_reversed ? -r : r;
 }
 
 /* --- printing ------------------------------------------------------------ */
@@ -451,13 +340,10 @@ int top_print(struct top *top, int width, FILE *file, struct error *err)
 	int r = 0;
 
 	print_summary(top, file);
-	if (top->n_rows)
-		qsort_r(top->rows, top->n_rows, views[top->view].size, compare,
-			top);
-	sheet_init(&sheet, views[top->view].columns, &args);
-	for (size_t i = 0; r == 0 && i < top->n_rows; i++)
-		r = sheet_add(&sheet, (const char *)top->rows +
-					      i * views[top->view].size);
+	rows_sort(&top->rows);
+	sheet_init(&sheet, top->rows.columns, &args);
+	for (size_t i = 0; r == 0 && i < top->rows.n; i++)
+		r = sheet_add(&sheet, top->rows.items + i * top->rows.size);
 	if (r == 0)
 		table_print_within(&sheet.table, width, file);
 	sheet_deinit(&sheet);
@@ -466,8 +352,9 @@ int top_print(struct top *top, int width, FILE *file, struct error *err)
 
 void top_deinit(struct top *top)
 {
-	drop_rows(top);
-	free(top->sessions);
+	rows_clear(&top->rows);
+	free(top->sessions.items);
+	free(top->sessions_before.items);
 	counters_deinit(&top->counters);
 	counters_deinit(&top->before);
 }

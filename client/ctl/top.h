@@ -8,7 +8,7 @@
 #pragma once
 #include "client/ctl/args.h"
 #include "client/ctl/counters.h"
-#include "client/ctl/sheet.h"
+#include "client/ctl/rows.h"
 #include "client/fsdp.h"
 
 #include <stdbool.h>
@@ -18,19 +18,23 @@
 
 struct error;
 
+/* Requests that a session had made. */
+struct top_session {
+	uint64_t session, n_requests;
+};
+
+struct top_sessions {
+	struct top_session *items;
+	size_t n, n_room;
+};
+
 struct top {
 	struct fsdp_client *client;
 	enum top_view view;
-	size_t sort; /* number of the column with a title; the view's at first
-		      */
-	bool is_reversed;
 	struct counters counters, before;
 	uint64_t ns, before_ns; /* when they were read; 0: not yet */
-	void *rows;
-	size_t n_rows, n_room;
-	/* Requests of sessions at the time of the counters before. */
-	struct top_session *sessions;
-	size_t n_sessions;
+	struct rows rows; /* the caller may set how many are kept, and order */
+	struct top_sessions sessions, sessions_before; /* for their rates */
 };
 
 /* The name of a view, as for --view. */

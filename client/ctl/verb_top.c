@@ -17,6 +17,8 @@
 #include <unistd.h>
 
 #define LOOK_MS 200
+/* Control-L, with which users ask for a new picture. */
+#define KEY_REDRAW 0x0c
 
 static int check_top(const struct args *args, struct error *err)
 {
@@ -29,6 +31,8 @@ static int check_top(const struct args *args, struct error *err)
 				 top_view_name(top.view), args->column);
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_PAGES))
 		return error_set(err, -EINVAL, "--pages is for --batch");
+	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_ROWS))
+		return error_set(err, -EINVAL, "--rows is for --batch");
 	if (!args_has(args, ARG_BATCH) && !isatty(STDOUT_FILENO))
 		return error_set(
 			err, -EINVAL,
@@ -61,8 +65,10 @@ static int run_batch(struct top *top, const struct args *args,
 struct screen {
 	char *text; /* of the last page, owned */
 	size_t size;
-	size_t first;          /* row that is shown first */
-	bool is_ended, is_new; /* read again at once */
+	size_t first; /* row that is shown first */
+	bool is_ended;
+	bool is_new;       /* read again at once */
+	bool is_reordered; /* since the rows were read */
 };
 
 static int print_page(struct top *top, struct screen *screen, struct error *err)
@@ -135,8 +141,23 @@ static void scroll_rows(const struct top *top, struct screen *screen, int by)
 		screen->first = 0;
 	else
 		screen->first += (size_t)by;
-	if (screen->first >= top->n_rows)
-		screen->first = top->n_rows ? top->n_rows - 1 : 0;
+	if (screen->first >= top->rows.n_added)
+		screen->first = top->rows.n_added ? top->rows.n_added - 1 : 0;
+}
+
+/* More rows than the screen shows, so that scrolling seldom needs new ones. */
+static size_t rows_wanted(const struct screen *screen)
+{
+	return screen->first + 2 * (size_t)LINES;
+}
+
+/* Some rows were dropped that must be shown now, or that may come first in
+ * another order. */
+static bool is_short(const struct top *top, const struct screen *screen)
+{
+	return top->rows.n < top->rows.n_added &&
+	       (screen->is_reordered ||
+		top->rows.n < screen->first + (size_t)LINES);
 }
 
 static void handle_key(struct top *top, struct screen *screen, int key)
@@ -154,9 +175,11 @@ static void handle_key(struct top *top, struct screen *screen, int key)
 		break;
 	case 's':
 		top_sort_next(top);
+		screen->is_reordered = true;
 		break;
 	case 'r':
-		top->is_reversed = !top->is_reversed;
+		top->rows.is_reversed = !top->rows.is_reversed;
+		screen->is_reordered = true;
 		break;
 	case ' ':
 		screen->is_new = true;
@@ -174,6 +197,7 @@ static void handle_key(struct top *top, struct screen *screen, int key)
 		scroll_rows(top, screen, LINES - TOP_HEAD);
 		break;
 	case KEY_RESIZE:
+	case KEY_REDRAW:
 		clearok(stdscr, TRUE);
 		break;
 	default:
@@ -219,8 +243,11 @@ static int run_screen(struct top *top, const struct args *args,
 	while (r == 0 && !screen.is_ended) {
 		int key;
 
-		if (screen.is_new)
+		top->rows.n_max = rows_wanted(&screen);
+		if (screen.is_new || is_short(top, &screen)) {
 			r = top_read(top, err);
+			screen.is_reordered = false;
+		}
 		if (r == 0)
 			r = print_page(top, &screen, err);
 		if (r < 0)
@@ -241,7 +268,7 @@ static int run_screen(struct top *top, const struct args *args,
 static int run_top(struct fsdp_client *client, const struct args *args,
 		   struct error *err)
 {
-	struct top top = {.client = client};
+	struct top top = {.client = client, .rows.n_max = args->n_rows};
 	int r;
 
 	top_set_view(&top, args->view);
@@ -259,7 +286,7 @@ const struct verb verbs_top[] = {
 	 .summary = "show the broker on the whole screen, again and again",
 	 .accepts = ARG_BIT(ARG_VIEW) | ARG_BIT(ARG_COLUMN) |
 		    ARG_BIT(ARG_DELAY) | ARG_BIT(ARG_BATCH) |
-		    ARG_BIT(ARG_PAGES),
+		    ARG_BIT(ARG_PAGES) | ARG_BIT(ARG_ROWS),
 	 .check = check_top,
 	 .run = run_top},
 	{0}};

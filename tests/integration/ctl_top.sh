@@ -45,6 +45,30 @@ refuse "an unknown view is refused" 2 "pools or comms" top --view nix
 refuse "a file is no screen" 2 "--batch" top
 refuse "a screen has no last page" 2 "--pages is for --batch" top --pages 2
 
+# More tensors than a screen has lines; many/007 has 7 bytes.
+"$python" - <<'PY'
+import json
+sizes = [i * 7 % 300 + 1 for i in range(300)]
+header, at = {}, 0
+for size in sizes:
+    header["%03d" % size] = {"dtype": "U8", "shape": [size],
+                             "data_offsets": [at, at + size]}
+    at += size
+text = json.dumps(header).encode()
+with open("many.safetensors", "wb") as file:
+    file.write(len(text).to_bytes(8, "little") + text + bytes(at))
+PY
+ctl load many.safetensors --prefix many/ --quiet
+check "a page has as many rows as are wanted, the first ones" cmp \
+	<(view tensors --rows 9 | tail -n +8 | awk '{ print $1 }') \
+	<(view tensors | sed -n 8,16p | awk '{ print $1 }')
+check "which are the largest" test \
+	"$(view tensors --rows 9 | awk '/many/ { print $1 }' | head -n 1)" = many/300
+check "a page may have more rows than there are" cmp \
+	<(view tensors --rows 1000 | tail -n +8 | awk '{ print $1 }') \
+	<(view tensors | tail -n +8 | awk '{ print $1 }')
+refuse "a screen has its own number of rows" 2 "--rows is for --batch" top --rows 2
+
 # --- the screen ---------------------------------------------------------------
 
 cat >screen.py <<'PY'
@@ -73,9 +97,17 @@ def wait_for(*texts):
 
 wait_for(b"memory: ", b"ALLOCATED", b"hoard", b"q quit")
 os.write(fd, b"2")
-wait_for(b"SESSIONS", b"106.0 MiB", b"users ")
+wait_for(b"SESSIONS", b"106.1 MiB", b"users ")
 os.write(fd, b"3")
 wait_for(b"shown/x", b"tensors ")
+os.write(fd, b"\x1b[6~\x0c")
+wait_for(b"many/280")
+os.write(fd, b"\x1b[6~" * 20 + b"\x0c")
+wait_for(b"many/001")
+os.write(fd, b"\x1b[5~" * 20 + b"\x0c")
+wait_for(b"many/300")
+os.write(fd, b"r" + b"\x0c")
+wait_for(b"many/001")
 os.write(fd, b"1")
 wait_for(b"hoard", b"REQUESTS", b"processes ")
 resize(fd, 12, 44)
