@@ -148,12 +148,13 @@ void scale_top(const struct bench *bench, struct result *ret)
 	    ret);
 }
 
-/* This view holds and sorts all tensors. */
+/* A screen of the largest of all tensors. */
 void scale_top_tensors(const struct bench *bench, struct result *ret)
 {
 	ask(bench,
 	    ARGUMENTS((char *)"top", (char *)"--batch", (char *)"--pages",
-		      (char *)"1", (char *)"--view", (char *)"tensors"),
+		      (char *)"1", (char *)"--rows", (char *)"50",
+		      (char *)"--view", (char *)"tensors"),
 	    ret);
 }
 
