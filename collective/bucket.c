@@ -19,7 +19,7 @@ struct walk {
 	uint32_t *buckets;  /* of each item */
 	uint32_t n_buckets; /* emitted so far */
 	uint32_t *open;     /* items of the open bucket, in order */
-	uint32_t n_open;    /* 0: none is open */
+	uint32_t n_open;    /* 0 if no bucket is open */
 	uint64_t open_size; /* bytes */
 	uint32_t n_of_run;  /* buckets that were closed in this run */
 };
@@ -77,11 +77,11 @@ static void close_bucket(struct walk *walk)
 }
 
 /*
- * Does the item need one in the open bucket? All items from the bucket's first
- * one on are in it, were rejected, or (in the faithful form) were dropped
- * because they need one in it. So the last item that this one needs decides: if
- * it does not come before the bucket, it is in the bucket or itself needs one
- * that is.
+ * Returns whether the item needs an item of the open bucket. All items from the
+ * bucket's first one on are in it, were rejected, or (in the faithful form)
+ * were dropped because they need an item of it. So it is enough to look at the
+ * last item that this one needs: if it does not come before the bucket, it is
+ * in the bucket or itself needs an item of it.
  */
 static bool is_dependent(const struct walk *walk, uint32_t item)
 {

@@ -1,18 +1,21 @@
 /*
- * Buckets: which neighbouring collectives travel together.
+ * A bucket is a list of neighbouring collectives that are sent together.
  *
- * A pure function of the ordered items, their keys, sizes and the caps, so that
- * every rank that computes it gets the same. The rule is that of PyTorch's
- * greedy bucketing (torch/_inductor/fx_passes/bucketing.py): walk the items
- * that are eligible in order; neighbours of equal key form a run; a run is cut
- * into buckets under a cap, a single larger item being accepted alone.
+ * bucket_plan() is a pure function of the ordered items, their keys, their
+ * sizes and the caps, so every rank that calls it computes the same buckets.
+ * The rule is that of PyTorch's greedy bucketing
+ * (torch/_inductor/fx_passes/bucketing.py): the eligible items are visited in
+ * order; neighbours with equal keys form a run; a run is divided into buckets
+ * whose size is at most a cap. An item that is larger than the cap is a bucket
+ * of its own.
  *
- * Where we are better, and `is_faithful` is as the reference is:
- *   - an item that depends on one in the open bucket begins the next bucket
- *     (the reference drops it for good);
- *   - the cap is looked up anew for every bucket of a run (the reference uses
- *     the first for all);
- *   - a bucket of one is a bucket (the reference leaves it out).
+ * We differ from PyTorch, the reference, in three ways unless `is_faithful` is
+ * set:
+ *   - an item that depends on an item of the open bucket begins the next bucket
+ *     (the reference never puts it into any bucket);
+ *   - each bucket of a run has its own cap (the reference uses the first cap
+ *     for all buckets);
+ *   - a bucket can have a single item (the reference leaves such an item out).
  */
 #pragma once
 #include <stdbool.h>
@@ -21,37 +24,38 @@
 struct error;
 
 #define BUCKET_NONE           UINT32_MAX
-#define BUCKET_DEFAULT_CAP_MB 2000.0 /* of 1,048,576 bytes */
+#define BUCKET_DEFAULT_CAP_MB 2000.0 /* MiB */
 
 struct bucket_item {
 	uint64_t key;     /* equal keys may share a bucket */
-	uint64_t size;    /* bytes: the larger of what goes in and comes out */
-	bool is_rejected; /* by a filter: takes no part and ends no run */
-	/* Of the items that are not rejected and whose result this one needs,
-	 * over any path: how many there are up to the last of them, itself
-	 * included (its index + 1). 0: it needs none. No item needs a later
-	 * one. */
+	uint64_t size;    /* bytes: the larger of input and result */
+	bool is_rejected; /* by a filter; it is skipped and ends no run */
+	/* The items that this one needs, directly or through others, all come
+	 * before it. This is the index of the last of them that is not
+	 * rejected, plus 1; it is 0 if this item needs none of them. */
 	uint32_t n_before;
 };
 
 struct bucket_options {
-	/* Cap of the i-th bucket of a run, in MiB; the last holds for all that
-	 * follow. n_caps 0: BUCKET_DEFAULT_CAP_MB. */
+	/* The cap of the i-th bucket of a run, in MiB. The last cap applies to
+	 * all later buckets. If n_caps is 0, all caps are
+	 * BUCKET_DEFAULT_CAP_MB. */
 	const double *caps_mb;
 	uint32_t n_caps;
 	bool is_faithful;
 };
 
-/* A cap from outside: -EINVAL with a sentence if it is NaN, infinite or
- * negative. 0 is a cap: only items without bytes share a bucket then. */
+/* Checks a cap that was given by a user. Returns -EINVAL if it is NaN, infinite
+ * or negative. With a cap of 0 only items without bytes share a bucket. */
 int bucket_check_cap(double cap_mb, struct error *err);
 
-/* The bytes of a cap: truncated. */
+/* Returns the cap in bytes, rounded down. */
 uint64_t bucket_cap_bytes(double cap_mb);
 
 /*
- * Fill `ret_buckets` (n entries): the number of the bucket of each item, from
- * 0 in order, or BUCKET_NONE. `ret_n_buckets`: how many. -EINVAL: a cap.
+ * Sets `ret_buckets` (n entries) to the number of each item's bucket, or to
+ * BUCKET_NONE. Buckets are numbered from 0 in their order; `ret_n_buckets` is
+ * their number. Returns -EINVAL if a cap is invalid.
  */
 int bucket_plan(const struct bucket_item *items, uint32_t n,
 		const struct bucket_options *options, uint32_t *ret_buckets,

@@ -95,12 +95,12 @@ static int given_init(struct given *given, const struct graph *graph,
 
 struct pass {
 	const struct graph *graph;
-	const struct given *given; /* NULL: filter what the last pass left */
+	const struct given *given; /* if NULL, the current graph is filtered */
 	const struct bucketing_rule *rule;
 	bool is_faithful;
 	enum graph_kind kind;
 	struct bucketing *result;
-	uint32_t first_bucket; /* the first one of this pass, in the result */
+	uint32_t first_bucket; /* index of its first bucket in the result */
 	uint32_t n;            /* candidates, in the order of their waits */
 	uint32_t *waits;       /* of each candidate */
 	struct bucket_item *items;
@@ -204,8 +204,8 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Walk along the graph: each node passes on the last candidate that it
- * needs. */
+/* Walks along the graph. Each node passes on the index of the last candidate
+ * that it needs. */
 static int find_needed(struct pass *pass, struct error *err)
 {
 	const struct graph *graph = pass->graph;
@@ -552,7 +552,7 @@ int bucketing_run(const struct graph *graph,
 		r = check_caps(&options->gather, err);
 	if (r == 0)
 		r = check_caps(&options->reduce, err);
-	/* A merge of no bucket makes a copy. */
+	/* A merge without buckets copies the graph. */
 	if (r == 0)
 		r = merge_buckets(graph, NULL, 0, &result.graph, err);
 	if (r == 0)

@@ -1,25 +1,26 @@
 /*
- * The bucketing passes over a graph: which collectives of FSDP travel
- * together, and the graph in which they do.
+ * This header has the bucketing passes over a graph. They decide which
+ * collectives of FSDP are sent together, and rewrite the graph accordingly.
  *
- * Three passes, all-gathers, reduce-scatters, all-reduces, each on what the one
- * before it left. A pass takes the collectives that are FSDP's, in the order of
- * their waits, runs bucket_plan() over them and merges the buckets of more than
- * one. The behaviour is that of PyTorch's passes (torch/_inductor/fx_passes,
- * fsdp.py and bucketing.py) in their newer form; a node's tag overrides what
- * the filters see.
+ * There are three passes, for all-gathers, reduce-scatters and all-reduces.
+ * Each works on the result of the one before. A pass takes the collectives that
+ * belong to FSDP, in the order of their waits, runs bucket_plan() on them, and
+ * merges each bucket that has more than one member. The behaviour is that of
+ * the newer form of PyTorch's passes (fsdp.py and bucketing.py in
+ * torch/_inductor/fx_passes). A collective belongs to FSDP if its tag says so,
+ * or else by these filters:
  *
- *   all-gather      its ancestors have exactly one placeholder
- *   reduce-scatter  nothing but unary operations up to the output
- *   all-reduce      its group is one of an FSDP all-gather
+ *   all-gather      its ancestors include exactly one placeholder
+ *   reduce-scatter  only unary operations lead from it to the output
+ *   all-reduce      its group is that of an all-gather of FSDP
  *
- * The filters look at the graph as it was given. With `is_faithful` each looks
- * at what the last pass left, the quirks that bucket.h names hold, and mixed
- * dtypes are not padded: buckets are then those of PyTorch 2.13
- * (docs/graph.md says what differs; python/tests/test_inductor.py compares the
- * two).
+ * The filters look at the graph that the caller gave. With `is_faithful` each
+ * filter looks at the result of the pass before, the behaviour that bucket.h
+ * describes for `is_faithful` applies, and mixed dtypes are not padded. The
+ * buckets are then those of PyTorch 2.13 (docs/graph.md describes the
+ * differences; python/tests/test_inductor.py compares the results).
  *
- * The time grows with the nodes and their inputs, and their logarithm.
+ * A pass takes O(n log n) time for n nodes and inputs.
  */
 #pragma once
 #include "collective/graph.h"
@@ -32,13 +33,14 @@ struct error;
 enum bucketing_mode {
 	BUCKETING_DEFAULT,
 	BUCKETING_CUSTOM_OPS,
-	BUCKETING_MULTIDTYPE, /* all-gathers of a group whatever their dtype */
-	BUCKETING_COALESCED,  /* reduce-scatters as lists */
+	/* merges all-gathers of a group with any dtypes */
+	BUCKETING_MULTIDTYPE,
+	BUCKETING_COALESCED, /* merges reduce-scatters as a list */
 	BUCKETING_N_MODES
 };
 
 struct bucketing_rule {
-	enum bucketing_mode mode; /* of a kind that has it; else default */
+	enum bucketing_mode mode; /* default for kinds without this mode */
 	const double *caps_mb;    /* as in bucket.h */
 	uint32_t n_caps;
 };
@@ -49,34 +51,35 @@ struct bucketing_options {
 	bool is_faithful;
 };
 
-/* Where a collective ended up. */
+/* What a pass did with a collective. */
 enum bucketing_fate {
 	BUCKETING_MERGED,
-	BUCKETING_ALONE,     /* a bucket of its own; the graph keeps it */
-	BUCKETING_FILTERED,  /* not FSDP's */
-	BUCKETING_LEFT_OVER, /* faithful: dropped, or alone in a bucket */
+	BUCKETING_ALONE,     /* the only one in its bucket; unchanged */
+	BUCKETING_FILTERED,  /* does not belong to FSDP */
+	BUCKETING_LEFT_OVER, /* faithful: in no bucket */
 };
 
 struct bucketing_member {
-	char *name;    /* owned; of the collective */
-	uint64_t size; /* bytes: the larger of what goes in and comes out */
+	char *name;    /* of the collective; owned */
+	uint64_t size; /* bytes: the larger of input and result */
 	enum bucketing_fate fate;
 };
 
 struct bucketing_bucket {
 	enum graph_kind kind;
 	enum merge_form form;
-	uint32_t group; /* of the result's graph */
+	uint32_t group; /* index in the result's graph */
 	enum graph_reduce reduce;
-	char name[MERGE_NAME_SIZE];       /* of the collective; "": as it was */
-	struct merge_layout layout;       /* an entry for each member */
+	/* of the new collective; "" if nothing was merged */
+	char name[MERGE_NAME_SIZE];
+	struct merge_layout layout;       /* has an entry for each member */
 	struct bucketing_member *members; /* owned */
 	uint32_t n_members;
-	uint64_t size; /* of all members */
+	uint64_t size; /* bytes of all members */
 };
 
 struct bucketing {
-	struct graph graph; /* rewritten; owned, like the rest */
+	struct graph graph; /* the rewritten graph; owned, like the rest */
 	struct bucketing_bucket *buckets;
 	uint32_t n_buckets;
 	struct bucketing_member *left; /* collectives in no bucket */
@@ -86,9 +89,10 @@ struct bucketing {
 #define BUCKETING_NULL ((struct bucketing){0})
 
 /*
- * Run the passes over `graph`, which is checked first and stays as it is.
- * -EINVAL: it is none; a cap; with `is_faithful`, an entry that cannot be
- * viewed in its dtype. The rewritten graph passes graph_check().
+ * Checks `graph`, and runs the passes on a copy of it. The rewritten graph
+ * passes graph_check(). Returns -EINVAL if the graph or a cap is invalid, or,
+ * with `is_faithful`, if an entry of a buffer cannot be viewed in its own
+ * dtype.
  */
 int bucketing_run(const struct graph *graph,
 		  const struct bucketing_options *options,
@@ -96,8 +100,8 @@ int bucketing_run(const struct graph *graph,
 void bucketing_deinit(struct bucketing *bucketing);
 
 const char *bucketing_mode_name(enum bucketing_mode mode);
-/* BUCKETING_N_MODES: there is none of that name. */
+/* Returns BUCKETING_N_MODES if no mode has that name. */
 enum bucketing_mode bucketing_mode_by_name(const char *name);
 
-/* "not fsdp", ...: a few words for a table. */
+/* Returns a few words for a table, such as "not fsdp". */
 const char *bucketing_fate_name(enum bucketing_fate fate);

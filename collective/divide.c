@@ -24,8 +24,8 @@ static bool is_integer(uint32_t dtype)
 	return dtype >= DTYPE_U8 && dtype <= DTYPE_I64;
 }
 
-/* Factor and reciprocal must be normal numbers of the accumulator's
- * precision. */
+/* The factor and its reciprocal must be normal numbers in the precision of the
+ * accumulator. */
 static bool is_in_range(double factor, uint32_t dtype)
 {
 	double least = dtype == DTYPE_F64 ? DBL_MIN : (double)FLT_MIN;

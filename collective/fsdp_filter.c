@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* A root is the placeholder that is a node's only such ancestor: GRAPH_NONE if
- * there is no placeholder, MORE if there are several. */
+/* The root of a node is the only placeholder among its ancestors. It is
+ * GRAPH_NONE if there is no placeholder, and MORE if there are several. */
 #define MORE (GRAPH_NONE - 1)
 
 static uint32_t join(uint32_t a, uint32_t b)
@@ -49,7 +49,7 @@ static bool is_unary(const struct graph_node *node)
 	return true;
 }
 
-/* Find nodes from which only unary nodes lead, and only to outputs. */
+/* Finds the nodes from which only unary nodes lead, and only to outputs. */
 static void find_unary(const struct graph *graph,
 		       const struct graph_users *users, bool *is_good)
 {
@@ -80,7 +80,7 @@ static int find_scatters(const struct graph *graph, bool *is_fsdp,
 	return 0;
 }
 
-/* Only nodes of the kind count, and a tag overrides the rules. */
+/* Only nodes of that kind count. A tag overrides the rules. */
 static void apply_tags(const struct graph *graph, enum graph_kind kind,
 		       bool *is_fsdp)
 {

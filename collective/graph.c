@@ -298,9 +298,10 @@ void graph_users_deinit(struct graph_users *users)
 /* --- order --------------------------------------------------------------- */
 
 /*
- * A node that lacks an operand waits for it, and is examined again directly
- * after it; so a node moves only if it must. `n_ready` counts the operands of a
- * node, from the last one on, that are known to be placed.
+ * A node with an operand that is not placed yet waits for that operand, and is
+ * examined again directly after it; so a node moves only if it must. `n_ready`
+ * counts the operands of a node, from the last one on, that are known to be
+ * placed.
  */
 struct sorting {
 	struct graph_node *nodes;
@@ -308,7 +309,8 @@ struct sorting {
 	uint32_t *order;  /* nodes in the new order */
 	uint32_t n_placed;
 	uint32_t *n_ready;
-	uint32_t *waiting, *next; /* list of the nodes that wait for a node */
+	/* list of the nodes that wait for each node */
+	uint32_t *waiting, *next;
 	uint32_t *stack, n_stack;
 };
 
@@ -330,7 +332,7 @@ static void place(struct sorting *sorting, uint32_t i)
 {
 	sorting->places[i] = sorting->n_placed;
 	sorting->order[sorting->n_placed++] = i;
-	/* The list begins with the node that came last; so does the stack. */
+	/* The newest node comes first in the list, and so on the stack. */
 	for (uint32_t w = sorting->waiting[i]; w != GRAPH_NONE;
 	     w = sorting->next[w])
 		sorting->stack[sorting->n_stack++] = w;

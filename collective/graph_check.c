@@ -306,7 +306,7 @@ enum need {
 static const struct kind_row {
 	uint32_t n_min, n_max; /* operands */
 	uint32_t needs;
-	check_fn *check;       /* of the type; NULL: any type is valid */
+	check_fn *check;       /* of the type; NULL if any type is valid */
 } kinds[GRAPH_N_KINDS] = {
 	[GRAPH_PLACEHOLDER] = {0, 0, ANY_VALUE, NULL},
 	[GRAPH_OP] = {0, ANY, ANY_VALUE | CALL, NULL},
@@ -409,7 +409,8 @@ static int check_node(const struct graph *graph, const struct graph_node *node,
 
 /* --- order --------------------------------------------------------------- */
 
-/* Does `from` need the result of `to`, over any path? Can return -ENOMEM. */
+/* Returns whether `from` needs the result of `to`, directly or through other
+ * nodes. Can return -ENOMEM. */
 static int needs(const struct graph *graph, uint32_t from, uint32_t to,
 		 struct error *err)
 {
@@ -444,7 +445,8 @@ static int needs(const struct graph *graph, uint32_t from, uint32_t to,
 	return is_found;
 }
 
-/* Node `i` uses a node that does not come before it. */
+/* Returns the error for node `i`, which uses a node that does not come before
+ * it. */
 static int refuse_order(const struct graph *graph, uint32_t i, uint32_t input,
 			struct error *err)
 {
@@ -481,7 +483,8 @@ static int check_order(const struct graph *graph, struct error *err)
 
 /* --- users of collectives ------------------------------------------------ */
 
-/* Is there one wait for each entry of the list? Can return -ENOMEM. */
+/* Returns whether each entry of the list has exactly one wait. Can return
+ * -ENOMEM. */
 static int is_waited_for(const struct graph *graph, uint32_t i,
 			 const struct graph_users *users, struct error *err)
 {

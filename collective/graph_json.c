@@ -54,8 +54,8 @@ enum key {
 /* clang-format off */
 static const struct key_row {
 	const char *name;
-	uint32_t kinds;    /* kinds that take it */
-	uint32_t optional; /* kinds that may leave it out */
+	uint32_t kinds;    /* kinds that have the key */
+	uint32_t optional; /* kinds that may omit the key */
 } keys[N_KEYS] = {
 	[KEY_NAME] = {"name", ALL, 0},
 	[KEY_KIND] = {"kind", ALL, 0},
@@ -90,9 +90,10 @@ static int no_memory(struct error *err)
 
 struct reading {
 	struct graph graph;
-	struct graph names;       /* the same nodes, name and kind only */
+	struct graph names; /* the same nodes, with names and kinds only */
 	struct graph_index index; /* of `names` */
-	/* borrowed; of the node; NULL: key is absent */
+	/* values of the keys of the node; borrowed; NULL if the key is
+	 * absent */
 	json_t *values[N_KEYS];
 	uint32_t *inputs; /* of the node; owned until the next node */
 	struct graph_entry *entries;
@@ -586,7 +587,8 @@ static int read_fd(int fd, struct graph *ret, struct error *err)
 
 int graph_json_read_file(const char *path, struct graph *ret, struct error *err)
 {
-	/* NONBLOCK: a FIFO must not block us before it is refused. */
+	/* Without O_NONBLOCK, opening a FIFO would block before it can be
+	 * refused. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	int r;
 

@@ -11,19 +11,21 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* a bucket: its entries, and their rows in the tables */
+/* A bucket: its entries in the plan, and its rows in the tables. */
 struct range {
-	uint32_t first;    /* entry of the plan */
+	uint32_t first;    /* index of the first entry in the plan */
 	uint32_t row, n;   /* rows of the tables */
-	uint64_t row_size; /* bytes of a rank's row on the wire */
+	uint64_t row_size; /* bytes of one rank's row of the wire */
 };
 
 struct device_group {
 	const struct plan *plan;
-	uint32_t shard;          /* of this rank, in its replica */
-	uint64_t wire_offset;    /* of gathers, after the whole parameters */
-	uint64_t *offsets[2];    /* owned; by enum wire_kind: chunks in rows */
-	struct range *ranges[2]; /* owned; likewise: buckets */
+	uint32_t shard;       /* index of this rank's shard in its replica */
+	uint64_t wire_offset; /* of the wire of gathers, in the tail */
+	/* owned; by enum wire_kind: of each entry's chunk in its row */
+	uint64_t *offsets[2];
+	/* owned; by enum wire_kind: one for each bucket */
+	struct range *ranges[2];
 	struct nccl_part *parts; /* owned; scratch, one for each entry */
 	struct kernels_table *copy_in, *copy_out, *chunk_cat, *to_partial,
 		*from_partial, *grad_out; /* owned */
@@ -141,7 +143,7 @@ static struct kernels_entry fill_grad_out(const struct device_group *group,
 
 struct table_spec {
 	enum kernels_kind kernel;
-	enum wire_kind wire; /* which entries it has */
+	enum wire_kind wire; /* selects the entries of the table */
 	fill_fn *fill;
 	struct kernels_table **ret;
 };
@@ -302,8 +304,8 @@ static struct kernels_launch launch_of(const struct kernels_table *table,
 
 /* ------------------------------------------------------------- gathers */
 
-/* Set from where each chunk of the bucket is sent: from `row` on, or from the
- * shards if there is no cast. */
+/* Sets the source of each chunk of the bucket: `row`, or the shards if the
+ * bucket is not cast. */
 static uint32_t straight_parts(struct device_group *group,
 			       const struct range *range, CUdeviceptr shards,
 			       CUdeviceptr row, CUdeviceptr full)
@@ -370,7 +372,8 @@ int device_group_gather(struct device_group *group, struct nccl_comm *comm,
 
 /* ---------------------------------------------------------- reductions */
 
-/* For PREMUL_SUM the factor is in the chunk-cat here, which rounds once. */
+/* PREMUL_SUM is a plain sum here, because chunk-cat applies the factor. It
+ * rounds only once. */
 static enum nccl_op op_of(enum reduce_op op)
 {
 	return op == REDUCE_OP_AVG ? NCCL_OP_AVG : NCCL_OP_SUM;
@@ -392,7 +395,7 @@ static int divide_of(const struct device_group *group,
 	return divide_make(&input, ret, err);
 }
 
-/* the steps of one bucket, and what `reduce` points to */
+/* The steps of one bucket. `reduce` points to the other fields. */
 struct bucket_steps {
 	struct kernels_launch chunk_cat, add, grad_out;
 	struct nccl_part part;
