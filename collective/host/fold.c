@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The values between two steps stay in the first-level cache. */
+/* Elements of a block. All buffers of a block fit in the first-level cache. */
 #define BLOCK 1024 /* elements */
 
 /* --- pairs --------------------------------------------------------------- */

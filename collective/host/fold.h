@@ -1,19 +1,19 @@
 /*
- * Folding the tensors of all ranks into one, element by element, in the order
- * of the ranks: what all-reduce, reduce and reduce-scatter do with the callers'
- * tensors. (Gradients are reduced by reduce.h.)
+ * A fold combines the tensors of all ranks into one, element by element, in the
+ * order of the ranks. All-reduce, reduce and reduce-scatter use it for the
+ * callers' tensors. (Gradients are reduced by reduce.h.)
  *
- *   sums, means   as kernel.h says of folds, without a factor: in f32 for f16,
- *                 bf16 and f32, in f64, and in 64 bits for integers; the mean
- *                 is the sum, divided by the number of ranks. A complex number
- *                 is two floats.
- *   product       floats as in sums, rounded once at the end; integers wrap
+ *   sums, means   as kernel_fold_fn without a factor: in f32 for f16, bf16 and
+ *                 f32, in f64 for f64, and in 64 bits for integers; the mean is
+ *                 the sum divided by the number of ranks. A complex number is
+ *                 folded as two floats.
+ *   product       f16 and bf16 in f32, rounded once at the end; integers wrap
  *   min, max      a NaN is smaller and larger than any number
  *   and, or, xor  of the bits of integers
  *
  * A bool is 0 or 1: its sum and max are "or", its product and min are "and"; it
- * has no mean. 8-bit floats cannot be folded, and of complex numbers there are
- * only sums and means.
+ * has no mean. 8-bit floats cannot be folded, and complex numbers have only
+ * sums and means.
  */
 #pragma once
 #include "collective/host/kernel.h"
@@ -32,25 +32,26 @@ enum fold_how {
 	FOLD_BXOR = 7,
 };
 
-/* acc[i] = acc[i] with in[i] */
+/* Sets acc[i] to the combination of acc[i] and in[i]. */
 typedef void fold_pair_fn(void *acc, const void *in, size_t n);
 
 struct fold {
 	const struct kernels *kernels;
-	uint32_t dtype; /* as which it is folded */
-	uint32_t width; /* bytes of one */
+	/* the dtype that is folded: of a float for complex tensors */
+	uint32_t dtype;
+	uint32_t width; /* bytes of an element of `dtype` */
 	double divisor;
-	fold_pair_fn *pair; /* NULL: a sum */
+	fold_pair_fn *pair; /* NULL if the sum of `kernels` is used */
 };
 
-/* -EINVAL: numbers of that dtype cannot be folded so. */
+/* Returns -EINVAL if the dtype has no such reduction. */
 int fold_init(struct fold *ret, uint32_t dtype, uint32_t how, uint32_t n_ranks,
 	      struct error *err);
 
-/* `size` bytes of each of `in`; `out` overlaps none of them. All are aligned
- * for their dtype. */
+/* Folds `size` bytes of each of `in` into `out`, which must not overlap them.
+ * All are aligned for their dtype. */
 void fold_run(const struct fold *fold, void *out, const void *const *in,
 	      uint32_t n_in, size_t size);
 
-/* "sum"; "?" */
+/* Returns the name of the reduction, such as "sum", or "?". */
 const char *fold_name(uint32_t how);

@@ -1,6 +1,6 @@
 /*
- * A task is a piece of `full`, whatever parameters lie in it. Many small
- * parameters are one task, and a large parameter is many.
+ * A task is a range of `full`, whose bounds do not depend on the parameters. It
+ * can have many small parameters, and a large parameter can have many tasks.
  */
 #include "collective/host/gather.h"
 #include <string.h>
@@ -12,12 +12,12 @@ _Static_assert(MIN_TASK_SIZE % PLAN_ALIGN == 0 &&
 		       GATHER_TASK_SIZE % MIN_TASK_SIZE == 0,
 	       "tasks are whole PLAN_ALIGN");
 
-/* what the steps of a task share */
+/* The state that the steps of a task share. */
 struct task {
 	const struct gather *gather;
 	const struct plan_entry *entry;
 	const uint8_t *shards; /* of the replica */
-	uint8_t *full;         /* whole parameter in the replica */
+	uint8_t *full;         /* the entry's whole parameter in the replica */
 	bool is_streamed;
 };
 

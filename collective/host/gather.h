@@ -1,8 +1,9 @@
 /*
- * Gathering: from the chunks of all shards to whole parameters, cast to their
- * dtype, for every replica; everything in `full` that is no element is zero.
+ * A gather copies the chunks of all shards to whole parameters, cast to their
+ * full dtype, for each replica. All bytes of `full` that belong to no element
+ * become zero.
  *
- * A gather is a number of tasks that can run in any order and side by side.
+ * A gather is divided into tasks, which can run in any order and in parallel.
  */
 #pragma once
 #include "collective/host/kernel.h"
@@ -11,20 +12,21 @@
 struct gather {
 	const struct layout *layout;
 	const struct kernels *kernels;
-	const uint8_t *shards; /* n_replicas times shards_size */
-	uint8_t *full;         /* n_replicas times full_size */
-	uint64_t task_size;    /* whole PLAN_ALIGN */
+	const uint8_t *shards; /* n_replicas * shards_size bytes */
+	uint8_t *full;         /* n_replicas * full_size bytes */
+	uint64_t task_size;    /* bytes of `full`; a multiple of PLAN_ALIGN */
 };
 
-/* Of a task: as large as pays off, for fsdp-worker. */
+/* The task size of fsdp-worker. Larger tasks gain nothing. */
 #define GATHER_TASK_SIZE (UINT64_C(256) << 10)
 
-/* The same for `n_ranks` that all take tasks: each finds some to do. */
+/* Returns a task size for `n_ranks` ranks that share the tasks: small enough
+ * that each rank gets some of them. */
 uint64_t gather_task_size(const struct plan *plan, uint32_t n_ranks);
 
-/* 0: there is nothing to move, since `full` is where the shards lie. */
+/* Returns 0 if `full` is where the shards lie, so that nothing is copied. */
 uint64_t gather_count_tasks(const struct gather *gather);
 void gather_run(const struct gather *gather, uint64_t task);
 
-/* Bytes of elements that all of it reads and writes. */
+/* Returns how many bytes of elements the gather reads and writes. */
 uint64_t gather_count_bytes(const struct gather *gather);

@@ -47,7 +47,8 @@ const struct kernels *kernels_get(enum kernel_level level)
 	}
 }
 #elif defined(__aarch64__)
-/* <asm/hwcap.h> of older systems lacks some of them. */
+/* These are defined here because <asm/hwcap.h> of older systems lacks some of
+ * them. */
 #define HAS_FP16       (UINT64_C(1) << 9)
 #define HAS_ASIMD_FP16 (UINT64_C(1) << 10)
 #define HAS_BF16       (UINT64_C(1) << 14) /* in AT_HWCAP2 */
@@ -57,7 +58,7 @@ const struct kernels *kernels_get(enum kernel_level level)
 	const uint64_t both = HAS_FP16 | HAS_ASIMD_FP16;
 
 	switch (level) {
-	case KERNEL_GENERIC: /* has NEON, like every such CPU */
+	case KERNEL_GENERIC: /* all aarch64 CPUs have NEON */
 		return &kernels_generic;
 	case KERNEL_NEOVERSE:
 		return (getauxval(AT_HWCAP) & both) == both &&

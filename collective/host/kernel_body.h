@@ -1,30 +1,32 @@
 /*
- * The kernels themselves, in plain C. A kernel_<level>.c includes this after
- * it has defined KERNELS, the name of its table, and LEVEL, that of its level.
+ * The kernels themselves, in plain C. Each kernel_<level>.c includes this file
+ * after it has defined KERNELS, the name of its table, and LEVEL, the name of
+ * its level.
  *
- * Small floats are converted by moving bits, without a branch, so that the
- * loops vectorise everywhere and hardware conversions, which differ in what
- * they do to NaN and subnormals, are not needed. A level with KERNEL_NARROW
- * has some all the same: it defines f32_of_f16(), narrow_F16() and
- * narrow_BF16().
+ * Small floats are converted by integer operations on their bits, without a
+ * branch, so that the loops vectorise for all CPUs. Hardware conversions are
+ * not used, because they treat NaN and subnormals in different ways. A level
+ * that defines KERNEL_NARROW is an exception: it has its own f32_of_f16(),
+ * narrow_F16() and narrow_BF16().
  */
 #include "collective/host/kernel.h"
 #include "collective/host/kernel_stream.h"
 #include <math.h>
 #include <string.h>
 
-/* Elements at a time: what is between their steps stays in the first-level
- * cache, and the CPU sees far enough ahead to load the next meanwhile. */
+/* Elements of a piece. The values between two steps of a piece stay in the
+ * first-level cache, and the CPU looks far enough ahead to load the next piece
+ * meanwhile. */
 #define PIECE 128
 
-/* Bytes that inputs are asked for ahead of their use: the hardware begins anew
- * with every page of every input, which costs a sixth of the bandwidth. */
+/* How many bytes ahead inputs are prefetched. The hardware prefetcher begins
+ * anew with every page of every input, which costs a sixth of the bandwidth. */
 #define FETCH_AHEAD 1024
 
-/* What comes from main memory is read in several places by turns, since the
- * hardware fetches ahead within each page that is being read, but not far: with
- * one input four places give up to half as much again, and there is no more to
- * be had from more than eight over all inputs. */
+/* Main memory is read at several places in turn, since the hardware prefetches
+ * ahead within each page that is being read, but not far. With one input, four
+ * places add up to 50 % to the bandwidth. More than eight places over all
+ * inputs do not help. */
 #define MAX_PLACES 8
 #define MAX_WAYS   4
 #define COPY_WAYS  4
@@ -54,8 +56,8 @@ static inline float f32_of_bf16(uint16_t half)
 }
 
 #ifndef KERNEL_NARROW
-/* The biases differ by 112. All ones in the exponent (infinity, NaN) must be
- * so in f32 too; subnormals count units of 2^-24. */
+/* The exponent biases differ by 112. If the exponent is all ones (infinity,
+ * NaN), it must be all ones in f32, too. Subnormals count units of 2^-24. */
 static inline float f32_of_f16(uint16_t half)
 {
 	uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13;
@@ -68,7 +70,7 @@ static inline float f32_of_f16(uint16_t half)
 }
 #endif
 
-/* The carry of the rounding may run into the exponent, up to infinity. */
+/* Rounding may carry into the exponent, up to infinity. */
 static inline uint16_t bf16_of_f32(float value)
 {
 	uint32_t bits = as_bits(value);
@@ -78,9 +80,9 @@ static inline uint16_t bf16_of_f32(float value)
 }
 
 /*
- * Below 2^-14 results are subnormal: multiples of 2^-24, which is the unit of
- * the last place of what 0.5 is added to, so that the addition rounds. From
- * 65520 on they are infinite.
+ * Results below 2^-14 are subnormal, which means multiples of 2^-24. This is
+ * the unit in the last place of 0.5, so adding 0.5 rounds them. Values from
+ * 65520 on become infinite.
  */
 static inline uint16_t f16_of_f32(float value)
 {
@@ -100,9 +102,9 @@ static inline uint16_t f16_of_f32(float value)
 #endif
 
 /*
- * f64 to f32, inexact results to the neighbour with an odd mantissa: what
- * rounds that to fewer bits rounds as if it had seen all of the f64. (NaN
- * stays some NaN.)
+ * Converts f64 to f32. Inexact results become the neighbour with an odd
+ * mantissa ("round to odd"), so a second rounding to fewer bits gives the same
+ * as one rounding of the f64. (NaN stays a NaN.)
  */
 static inline float f32_odd_of_f64(double value)
 {
@@ -129,8 +131,8 @@ static inline double f64_clean(double value)
 	return value == value ? value : quiet;
 }
 
-/* By a power of two with a normal reciprocal a multiplication gives the same
- * bits as a division: both are the rounding of the same number. */
+/* Multiplying by the reciprocal of a power of two gives the same bits as
+ * dividing, if the reciprocal is normal: both round the same number. */
 static inline bool has_exact_reciprocal(double divisor)
 {
 	int exponent;
@@ -139,8 +141,8 @@ static inline bool has_exact_reciprocal(double divisor)
 	       exponent < 120;
 }
 
-/* How many of `n` elements come next, so that pieces end with a line from the
- * first one on. `index`: the first one's place. */
+/* Returns how many of `n` elements come next, so that each piece ends at the
+ * end of a cache line. `index` is the first element's address in elements. */
 static inline size_t piece(uintptr_t index, size_t n)
 {
 	size_t m = PIECE - index % PIECE;
@@ -148,8 +150,8 @@ static inline size_t piece(uintptr_t index, size_t n)
 	return n < m ? n : m;
 }
 
-/* What `size` bytes from `at` on of all inputs have ahead of them; behind the
- * end it is for nothing, and harmless. */
+/* Prefetches the bytes that follow `size` bytes from `at` on of all inputs by
+ * FETCH_AHEAD. After the end this is useless but harmless. */
 static inline void fetch(const void *const *in, uint32_t n_in, size_t at,
 			 size_t size)
 {
@@ -161,7 +163,7 @@ static inline void fetch(const void *const *in, uint32_t n_in, size_t at,
 	}
 }
 
-/* Where results go, and what they are made from. */
+/* The destinations of results, and their sources. */
 struct outputs {
 	void *const *out;
 	uint32_t n;
@@ -198,8 +200,8 @@ static inline uint32_t count_ways(const struct outputs *to,
 
 /* --- copies -------------------------------------------------------------- */
 
-/* The lines to be written are fetched ahead as well: they are in no cache near
- * if others have read them. */
+/* The lines to be written are prefetched, too: if other CPUs have read them, no
+ * near cache has them. */
 static void copy_cached(uint8_t *to, const uint8_t *from, size_t size)
 {
 	size_t at = 0;
@@ -236,8 +238,8 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 
 /* --- sums ---------------------------------------------------------------- */
 
-/* gcc forgets `restrict` where it makes a copy of a function for arguments
- * that it knows, and then does not vectorise it. */
+/* gcc drops `restrict` if it clones a function for arguments that it knows, and
+ * then does not vectorise the clone. */
 #ifdef __clang__
 #define AS_IT_IS __attribute__((noinline))
 #else
@@ -245,10 +247,10 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 #endif
 
 /*
- * Elements [at, at + n) of all inputs but the last two, if there are more, into
- * `sum`; gives how many inputs. Two in one pass, so that the sum goes through
- * the cache half as often. `term(x)` is what is added for an element; it may
- * use the factor `c`.
+ * Adds the elements [at, at + n) of all inputs but the last two to `sum`, and
+ * returns the number of these inputs. It adds two inputs in one pass, so that
+ * the sum goes through the cache half as often. `term(x)` is what an element
+ * adds; it may use the factor `c`.
  */
 #define HEAD(name, in_type, acc_type, term)                                    \
 	static AS_IT_IS uint32_t name(acc_type *restrict sum,                  \
@@ -275,7 +277,7 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 		return k;                                                      \
 	}
 
-/* The last two inputs, and the way out: `finish(x)`. */
+/* Adds the last two inputs, and applies `finish(x)` to the result. */
 #define LAST(finish, term)                                                     \
 	do {                                                                   \
 		for (size_t i = 0; n_in == 1 && i < m; i++)                    \
@@ -288,8 +290,8 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 
 /* --- floats -------------------------------------------------------------- */
 
-/* Elements [at, at + m), at most a piece. What goes to several places, or past
- * the caches, is made in a block first. */
+/* Folds the elements [at, at + m), which are at most a piece. If the result has
+ * several destinations, or is streamed, it is computed in a block first. */
 #define FOLD_PIECE(name, head, in_type, acc_type, term, out_type, result)      \
 	static AS_IT_IS void name##_piece(                                     \
 		const struct outputs *to, const struct inputs *from,           \
@@ -318,7 +320,8 @@ static void copy(void *to, const void *from, size_t size, bool is_streamed)
 			    m * sizeof(*block));                               \
 	}
 
-/* Piece by piece: up to the first line's end, by turns, and what is left. */
+/* Folds piece by piece: first up to the end of the first line, then at several
+ * places in turn, and last the rest. */
 #define FOLD_PIECES(name, acc_type, out_type)                                  \
 	static void name(void *const *out, uint32_t n_out,                     \
 			 const void *const *in, uint32_t n_in, size_t n,       \
@@ -375,8 +378,8 @@ HEAD(head_f64, double, double, TERM_SAME)
 #define F64_F32_OVER(x)   f32_clean((float)((x) / d))
 
 #ifdef KERNEL_NARROW
-/* From f32 to 16 bits by instructions that the compiler does not find: a piece
- * is made as f32, and narrowed as a whole. */
+/* Folds f32 to 16 bits by instructions that the compiler does not select: a
+ * piece is computed as f32, and narrowed as a whole. */
 #define FOLD_16(name, head, in_type, term, result)                             \
 	static AS_IT_IS void name##_piece(                                     \
 		const struct outputs *to, const struct inputs *from,           \
@@ -413,7 +416,7 @@ HEAD(head_f64, double, double, TERM_SAME)
 	FOLD_FLOAT(name, head, in_type, float, term, uint16_t, result)
 #endif
 
-/* From one dtype with an f32 accumulator to all. */
+/* Defines the folds of a dtype with an f32 accumulator to all float dtypes. */
 #define FOLD_SMALL(name, in_type, term)                                        \
 	FOLD_16(name##_f16, head_##name, in_type, term, F16)                   \
 	FOLD_16(name##_bf16, head_##name, in_type, term, BF16)                 \
@@ -430,7 +433,7 @@ FOLD_FLOAT(f64_f64, head_f64, double, double, TERM_SAME, double, F64)
 
 /* --- integers ------------------------------------------------------------ */
 
-/* Sums wrap, so they are made without a sign; divided is with it. */
+/* The sums are unsigned, since they wrap; the division is signed. */
 #define FOLD_INTEGER(name, in_type, wide_type, out_type)                       \
 	HEAD(head_##name, in_type, uint64_t, TERM_##wide_type)                 \
 	static void name(void *const *outs, uint32_t n_out,                    \

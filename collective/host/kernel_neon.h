@@ -1,12 +1,13 @@
 /*
- * Small floats by the instructions of Armv8.2 with bf16, for kernel_body.h.
+ * Conversions of small floats by instructions of Armv8.2 with bf16, for
+ * kernel_body.h.
  *
- * FCVT and BFCVTN round as our code does while FPCR is 0, as it is in every
- * thread of fsdp-worker: to nearest even, subnormals included. They keep sign
- * and payload of NaN, which our results do not, so NaN is put in afterwards;
- * to set FPCR.DN instead would change it for the whole thread. Conversions to
- * f32 are exact, and a NaN on the way to a result does not show. What is no
- * whole vector, and f64, go by the code for all CPUs.
+ * FCVT and BFCVTN round as our code does (to nearest even, with subnormals)
+ * while FPCR is 0, as it is in every thread of fsdp-worker. But they keep the
+ * sign and the payload of NaN, so NaN is replaced afterwards; setting FPCR.DN
+ * instead would change it for the whole thread. Conversions to f32 are exact,
+ * and a NaN in between does not affect the result. Values that do not fill a
+ * vector, and f64, use the code for all CPUs.
  */
 #pragma once
 #include <arm_neon.h>
@@ -19,7 +20,7 @@ static inline float f32_of_f16(uint16_t half)
 	return (float)value;
 }
 
-/* All ones where the value is no NaN. */
+/* Returns all ones for each value that is not NaN. */
 static inline uint16x8_t is_number(float32x4_t low, float32x4_t high)
 {
 	return vcombine_u16(vmovn_u32(vceqq_f32(low, low)),

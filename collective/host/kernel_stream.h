@@ -1,6 +1,7 @@
 /*
- * Stores that go past the caches, a line at a time: the four quarters fill the
- * CPU's buffer for the line, which then leaves without having been read.
+ * These stores go past the caches, one line at a time. The four quarters of a
+ * line fill a write-combining buffer of the CPU, which is then written without
+ * reading the line first.
  */
 #pragma once
 #include <stdbool.h>
@@ -15,7 +16,7 @@
 
 #define CAN_STREAM true
 
-/* `to` at the begin of a line. */
+/* `to` must be the beginning of a line. */
 static inline void stream_lines(uint8_t *to, const uint8_t *from, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -37,7 +38,8 @@ static inline void stream_flush(void)
 	_mm_sfence();
 }
 
-/* Any place and size: what is no whole line goes the usual way. */
+/* Copies to any address with any size. The parts of lines at both ends are
+ * copied by normal stores. */
 static inline void stream(void *to, const void *from, size_t size)
 {
 	size_t head = -(uintptr_t)to % LINE, n;
@@ -62,7 +64,7 @@ static inline void stream_flush(void)
 {
 }
 
-/* Never called. */
+/* This is never called, since CAN_STREAM is false. */
 static inline void stream(void *to, const void *from, size_t size)
 {
 	memcpy(to, from, size);

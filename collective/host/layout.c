@@ -1,9 +1,8 @@
 /*
  * This file checks plans, and finds positions in them.
  *
- * The broker makes plans with checked arithmetic. This file does not trust
- * that, because memory is written at the resulting offsets without further
- * checks.
+ * The broker makes plans with checked arithmetic. This file checks them again,
+ * because memory is written at the resulting offsets without further checks.
  */
 #include "collective/host/layout.h"
 #include "collective/bucket.h"
@@ -358,8 +357,8 @@ const struct layout_span *layout_find(const struct layout_span *spans,
 struct shard_range layout_range(const struct shard *shard, uint64_t position,
 				uint64_t max)
 {
-	/* `part` is what one chunk has of one row. If there is more than one
-	 * row, no row is padded. */
+	/* `part` is the number of elements of one row that one chunk has. If
+	 * there is more than one row, no row is padded. */
 	uint64_t part = (uint64_t)shard->chunk * shard->row_numel;
 	uint64_t row = position / (part * shard->n_ranks);
 	uint64_t rest = position % (part * shard->n_ranks);

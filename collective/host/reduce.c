@@ -1,7 +1,7 @@
 /*
- * A task is a piece of the ranks' inputs. It is processed in blocks whose sums
- * stay in the first-level cache through all steps, so that each input is read
- * once from main memory, and each gradient written once.
+ * A task is a range of the ranks' inputs. It is processed in blocks whose sums
+ * stay in the first-level cache through all steps. So each input is read from
+ * main memory once, and each gradient is written once.
  */
 #include "collective/host/reduce.h"
 #include "collective/divide.h"
@@ -11,10 +11,12 @@
 #include <math.h>
 #include <string.h>
 
-#define TASK_BYTES  (UINT64_C(512) << 10) /* read and written */
-#define TASK_MIN    (UINT64_C(32) << 10)  /* lower limit for shared work */
-#define TASK_UNIT   UINT64_C(1024)        /* of the input */
-#define BLOCK       512                   /* elements */
+/* bytes that a task reads and writes */
+#define TASK_BYTES (UINT64_C(512) << 10)
+/* the same for shared tasks, at least */
+#define TASK_MIN    (UINT64_C(32) << 10)
+#define TASK_UNIT   UINT64_C(1024) /* bytes of the input; tasks are multiples */
+#define BLOCK       512            /* elements */
 #define MAX_ELEMENT sizeof(uint64_t)
 
 /* A pile has a block for each rank. Blocks are shorter if there are many ranks,
@@ -29,7 +31,7 @@ struct pile {
 	_Alignas(PLAN_ALIGN) uint8_t bytes[PILE_SIZE];
 };
 
-/* what the steps of a task share */
+/* The state that the steps of a task share. */
 struct task {
 	const struct reduce *reduce;
 	const struct plan_entry *entry;
@@ -38,7 +40,7 @@ struct task {
 	 * dtype, or 64 bits for integers. */
 	uint32_t sum_dtype;
 	bool is_streamed;
-	/* the only step is one sum, over the shards or over the replicas */
+	/* The only step is one sum, over the shards or over the replicas. */
 	bool is_one_step;
 	uint64_t position; /* of the block */
 	size_t n, n_max;   /* elements of the block; maximum for any block */
@@ -46,7 +48,7 @@ struct task {
 	struct block scratch, value;
 };
 
-/* the place of an entry's elements, in grads or partial */
+/* Describes where the elements of an entry are in grads or partial. */
 struct place {
 	uint8_t *base; /* of the replica */
 	uint64_t offset, stride;
@@ -72,8 +74,8 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 
 	if (r < 0)
 		return r;
-	/* A power of two has an exact reciprocal; if post divides, no sum is an
-	 * average. */
+	/* A power of two has an exact reciprocal. If post divides, no sum is
+	 * AVG. */
 	assert(frexp(divide.pre, &exponent) == 0.5);
 	assert(divide.post == 1 || (divide.scatter_op != REDUCE_OP_AVG &&
 				    divide.reduce_op != REDUCE_OP_AVG));
@@ -88,7 +90,7 @@ static int make_steps(struct reduce *reduce, uint32_t dtype,
 	return 0;
 }
 
-/* Returns the input size of a task that reads and writes so many bytes. */
+/* Returns the input size of a task that reads and writes `bytes` bytes. */
 static uint64_t task_size(const struct plan *plan, uint64_t bytes)
 {
 	uint64_t size = bytes / (plan->n_shards * plan->n_replicas + 1);
@@ -99,8 +101,8 @@ static uint64_t task_size(const struct plan *plan, uint64_t bytes)
 void reduce_share(struct reduce *reduce)
 {
 	const struct plan *plan = &reduce->layout->plan;
-	/* All ranks read and write about that much for each rank, so this makes
-	 * four tasks for each. */
+	/* A reduction reads and writes about input_size bytes for each rank, so
+	 * this makes four tasks for each rank. */
 	uint64_t bytes = plan->input_size / 4;
 
 	bytes = bytes < TASK_MIN ? TASK_MIN : bytes;
@@ -219,8 +221,8 @@ static void fold(const struct task *task, uint32_t from, uint32_t to, void *out,
 					      factor, divisor, false);
 }
 
-/* May inputs of that dtype be summed without a cast? They may if they have the
- * reduce dtype, or if the accumulator represents them exactly. */
+/* Returns whether inputs of that dtype can be summed without a cast: they have
+ * the reduce dtype, or the accumulator represents them exactly. */
 static bool is_summable(const struct plan_entry *entry)
 {
 	return entry->input_dtype == entry->reduce_dtype ||
@@ -324,8 +326,8 @@ static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 	put(task, &place, false);
 }
 
-/* Can the last sum, its division and the cast to the stored dtype be one step?
- * They can if no value is rounded, or only the last one. */
+/* Returns whether the last sum, its division and the cast to the stored dtype
+ * can be one step: no value between them is rounded, or only the last one. */
 static bool is_merged(const struct task *task)
 {
 	const struct plan_entry *entry = task->entry;
@@ -351,7 +353,7 @@ static void finish(struct task *task, uint32_t from, const void *const *in,
 	fold(task, sum_dtype, dtype, &task->value, &total, 1, 1, post);
 }
 
-/* With one shard, the sum of a replica is its only input if no step changes
+/* With one shard, the sum of a replica is its only input, unless a step changes
  * it. */
 static bool is_input_sum(const struct task *task)
 {
@@ -361,7 +363,7 @@ static bool is_input_sum(const struct task *task)
 	       is_summable(task->entry);
 }
 
-/* Reduce over several replicas. Returns false if the job ends with partial
+/* Reduces over several replicas. Returns false if the job ends with partial
  * sums. */
 static bool finish_replicas(struct task *task)
 {
