@@ -17,11 +17,11 @@ struct ticket {
 	uint64_t bytes;
 	bool is_exempt;
 	bool is_admitted;
-	/* Faithful form: the ticket whose event this one took from the queue; 0
-	 * if it took no event. */
+	/* FSDP1: the ticket whose event this one took from the queue; 0 if it
+	 * took no event. */
 	uint64_t waits_for;
 	bool is_wait_over; /* that event has completed */
-	/* in the queue of events: its own event has completed */
+	/* FSDP1: its own event, which is queued, has completed */
 	bool is_complete;
 	struct ticket *next;
 };
@@ -32,12 +32,12 @@ struct queue {
 
 struct limiter {
 	struct limiter_options options; /* defaults are filled in */
-	struct queue live;              /* waiting or in flight, by number */
-	/* FSDP1: in the order in which they were freed */
+	struct queue live; /* waiting or in flight, ordered by number */
+	/* FSDP1: in the order in which the tickets were freed */
 	struct queue events;
 	uint64_t last_number;
 	uint32_t n_counted;  /* in flight and not exempt */
-	uint64_t bytes_live; /* of all in `live` */
+	uint64_t bytes_live; /* sum over `live` */
 	struct limiter_state state;
 };
 
@@ -54,10 +54,10 @@ struct window window_of(const struct limiter_options *options)
 }
 
 /*
- * A request is "alone" if nothing is in flight that will be freed soon. Bytes
- * of exempt groups do not count for this: they stay until the work of which the
- * request is a part has ended, so a request that does not fit beside them would
- * wait for ever.
+ * A large request is admitted if only exempt groups are in flight. Their bytes
+ * do not count here, because they stay until the work that includes this
+ * request has ended. A request that does not fit beside them would wait
+ * forever.
  */
 static bool fits_window(const struct window *window, uint64_t bytes,
 			bool is_exempt)
@@ -96,8 +96,8 @@ static void queue_append(struct queue *queue, struct ticket *ticket)
 	queue->end = &ticket->next;
 }
 
-/* Find the link to the ticket of that number. The link is NULL if no ticket has
- * that number. */
+/* Returns the link to the ticket of that number. The link is NULL if there is
+ * no such ticket. */
 static struct ticket **queue_find(struct queue *queue, uint64_t number)
 {
 	struct ticket **link = &queue->first;
@@ -173,9 +173,9 @@ static bool is_ready(const struct limiter *limiter, const struct ticket *ticket)
 	return fits_window(&window, ticket->bytes, ticket->is_exempt);
 }
 
-/* Tickets are admitted in order: one that is not ready holds up all later ones.
+/* Tickets are admitted in order: one that is not ready delays all later ones.
  * So every rank sees the same sequence, and a large request is not overtaken
- * for ever. */
+ * forever. */
 static void admit_ready(struct limiter *limiter)
 {
 	struct ticket *ticket = limiter->live.first;

@@ -1,22 +1,22 @@
 /*
- * The all-gather limiter: how much unsharded memory may be in flight.
- *
- * Two forms of one thing, chosen at creation:
+ * The limiter decides how much unsharded memory may be in flight. A request is
+ * in flight from its admission until its ticket is freed. There are two kinds:
  *
  * LIMITER_WINDOW, the default: a request is admitted while fewer than `limit`
- * groups are in flight *and* their bytes and its own are at most `limit_bytes`;
- * one that is larger than that is admitted alone: with nothing in flight but
- * exempt groups. In flight is what was admitted and is not freed. Requests are
- * admitted in order; freeing admits as many as fit.
+ * groups are in flight *and* their bytes and its own are at most `limit_bytes`.
+ * A request that is larger than `limit_bytes` is admitted when only exempt
+ * groups are in flight. Requests are admitted in order; freeing a ticket admits
+ * as many of them as fit.
  *
- * LIMITER_FSDP1: PyTorch FSDP1's _FreeEventQueue. Freeing enqueues an
- * event; an unshard pops at most one, and only if `limit` or more are queued,
- * and waits for it. Nothing is drained at the end of an iteration. There a
- * thread waits; here later requests may come meanwhile, and are admitted behind
- * the one that waits.
+ * LIMITER_FSDP1: this is _FreeEventQueue of PyTorch's FSDP1. Freeing a ticket
+ * enqueues an event. A request takes at most one event, only if `limit` or more
+ * are queued, and waits for it. The queue is not drained at the end of an
+ * iteration. In FSDP1 the requesting thread waits; here later requests can
+ * arrive meanwhile, and are admitted after the one that waits.
  *
- * Pure bookkeeping: who waits holds a ticket (a number from 1, growing) and
- * asks whether it was admitted; nothing blocks.
+ * The limiter only keeps records, and never blocks. The caller has a ticket (a
+ * number from 1, which grows) for each request, and asks whether it is
+ * admitted.
  */
 #pragma once
 #include <stdbool.h>
@@ -33,66 +33,71 @@ enum limiter_kind {
 
 struct limiter_options {
 	enum limiter_kind kind;
-	uint32_t limit;       /* groups; 0: LIMITER_DEFAULT_LIMIT */
-	uint64_t limit_bytes; /* LIMITER_WINDOW; 0: no limit of bytes */
+	uint32_t limit;       /* groups; 0 means LIMITER_DEFAULT_LIMIT */
+	uint64_t limit_bytes; /* LIMITER_WINDOW; 0 means no limit */
 };
 
 /*
- * The rule of LIMITER_WINDOW alone, for a caller that knows what is in flight:
- * give it what is not over, in the order of the requests. With fewer gathers in
- * flight it never admits fewer, so what was admitted once is admitted again.
+ * The rule of LIMITER_WINDOW without tickets, for a caller that records itself
+ * which requests are in flight. It must pass those that are not finished to
+ * window_admit(), in the order of the requests. A window with fewer requests in
+ * flight never admits fewer, so a request that was admitted once is admitted
+ * again.
  */
 struct window {
-	uint32_t limit;       /* groups; not 0 */
-	uint64_t limit_bytes; /* UINT64_MAX: no limit */
+	uint32_t limit;       /* groups; at least 1 */
+	uint64_t limit_bytes; /* UINT64_MAX means no limit */
 	uint32_t n_counted;   /* in flight and not exempt */
-	uint64_t bytes;       /* in flight */
+	uint64_t bytes;       /* in flight, with exempt ones */
 };
 
-/* The window of these options, with nothing in flight. */
+/* Returns the window of these options, with nothing in flight. */
 struct window window_of(const struct limiter_options *options);
-/* Is the next one admitted? False: neither it nor any after it. */
+/* Returns whether the next request is admitted, and counts it if so. If it is
+ * not, no later request is admitted either. */
 bool window_admit(struct window *window, uint64_t bytes, bool is_exempt);
 
-struct limiter; /* limiter.c */
+struct limiter; /* defined in limiter.c */
 
 int limiter_new(const struct limiter_options *options, struct limiter **ret,
 		struct error *err);
-void limiter_free(struct limiter *limiter); /* NULL is fine */
+void limiter_free(struct limiter *limiter); /* `limiter` may be NULL */
 
 /*
- * An unshard of `bytes` asks to begin. `is_exempt`: a group that stays
- * unsharded on purpose takes no place in the count (its bytes do count; FSDP1's
- * limiter ignores this, since it counts what is freed). -ENOMEM;
- * -EOVERFLOW: with what was asked for before over 2^64 bytes.
+ * Requests an unshard of `bytes` bytes. `is_exempt` is for a group that stays
+ * unsharded on purpose: it does not count as a group, but its bytes count
+ * (LIMITER_FSDP1 ignores this, since it counts freed groups). Returns -ENOMEM,
+ * or -EOVERFLOW if the bytes of all tickets would exceed 2^64.
  */
 int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 		    uint64_t *ret_ticket, struct error *err);
 
-/* May it begin? Tickets are never un-admitted; one that was freed is gone. */
+/* Returns whether the unshard may begin. Admission is never withdrawn. A ticket
+ * that was freed is not admitted. */
 bool limiter_is_admitted(const struct limiter *limiter, uint64_t ticket);
 
 /*
- * What was admitted is resharded. `enqueues` (FSDP1): whether an event
- * is queued for it; the window always counts it out. Admits others.
- * Freeing a ticket that still waits withdraws it. A ticket is freed once.
+ * Frees a ticket, because its memory was resharded or its request is withdrawn.
+ * This admits other requests. `enqueues` says whether LIMITER_FSDP1 queues an
+ * event for it; LIMITER_WINDOW ignores it. A ticket is freed only once.
  */
 void limiter_free_ticket(struct limiter *limiter, uint64_t ticket,
 			 bool enqueues);
 
 /*
- * Faithful form: the event that freeing `ticket` queued has completed (all
- * that used the memory are through). Tickets that wait for it are admitted.
+ * LIMITER_FSDP1: The event that was queued when `ticket` was freed has
+ * completed: nothing uses the memory any more. This admits tickets that wait
+ * for the event.
  */
 void limiter_complete(struct limiter *limiter, uint64_t ticket);
 
 struct limiter_state {
 	uint32_t n_in_flight, n_waiting, n_events;
 	uint64_t bytes_in_flight;
-	uint64_t n_waits; /* requests that were not admitted at once */
+	uint64_t n_waits; /* requests that were not admitted immediately */
 };
 void limiter_state(const struct limiter *limiter, struct limiter_state *ret);
 
-/* Faithful: the ticket whose event `ticket`, which is not freed yet, waits for
- * or waited for; 0: it waited for none. */
+/* LIMITER_FSDP1: Returns the ticket for whose event `ticket` waits or has
+ * waited, or 0 if it never waited. `ticket` must not be freed yet. */
 uint64_t limiter_waited_for(const struct limiter *limiter, uint64_t ticket);

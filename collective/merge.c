@@ -124,13 +124,13 @@ struct merging {
 	const struct graph *old;
 	const struct merge_bucket *buckets;
 	uint32_t n_buckets;
-	struct graph_users users; /* of the old graph */
+	struct graph_users users; /* users in the old graph */
 	struct graph new;
-	uint32_t *places;  /* in the new graph, of each number */
-	uint32_t *last_of; /* of each old node: the bucket whose last
-			    * collective it is, or GRAPH_NONE */
+	uint32_t *places; /* index in the new graph, by number */
+	/* the bucket whose last collective the old node is, or GRAPH_NONE */
+	uint32_t *last_of;
 	bool *is_gone;
-	uint32_t *inputs; /* of the node being made */
+	uint32_t *inputs; /* inputs of the node that is being made */
 };
 
 static uint32_t id_of(const struct merging *merging, uint32_t bucket,
@@ -165,8 +165,8 @@ static void set_flat(struct tensor_type *type, uint32_t dtype, uint64_t numel)
 	tensor_type_contiguous(type);
 }
 
-/* Is the collective an all-gather whose input is a convert without other
- * users? */
+/* Returns whether the collective is an all-gather whose input is a convert
+ * without other users. */
 static bool is_absorbed(const struct merging *merging,
 			const struct graph_node *start)
 {
