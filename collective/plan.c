@@ -18,14 +18,15 @@
 
 #define LIMIT (UINT64_C(1) << 62)
 
-/* what the steps share */
+/* The state that the steps share. */
 struct maker {
 	const struct plan_param *params;
 	struct plan *plan;
-	struct bucket_item *items; /* one for each entry, as the next four */
+	/* one for each entry, like the next four arrays */
+	struct bucket_item *items;
 	uint32_t *buckets;
-	/* of the region that is being laid out */
-	uint64_t *sizes; /* bytes of a chunk */
+	/* for the range that is being laid out: */
+	uint64_t *sizes; /* bytes of one chunk of the entry */
 	uint64_t *offsets, *strides;
 	struct error *err;
 };
@@ -141,7 +142,7 @@ static bool is_float(uint32_t dtype)
 	return dtype >= DTYPE_F16 && dtype <= DTYPE_F8_E5M2;
 }
 
-/* Gives the dtype that `from` becomes under a policy that says `wanted`: `from`
+/* Returns the dtype that `from` becomes if the policy has `wanted`: `from`
  * itself if `wanted` is 0, or if `from` is not floating point. */
 static int cast(uint32_t from, uint32_t wanted, const char *what, uint32_t *ret,
 		struct error *err)

@@ -1,7 +1,8 @@
 /*
- * This file finds where two ranks' registrations differ. The hash only says
- * that they do; this says where, in words with which a person can find the line
- * in a script. Registrations are equal here if they hash equal (plan_hash.c).
+ * This file finds where two ranks' registrations differ. The hash only shows
+ * that they differ; this produces a sentence by which a user can find the line
+ * in a script. Registrations are equal here if their hashes are equal
+ * (plan_hash.c).
  */
 #include "collective/plan.h"
 #include "proto/error.h"
@@ -18,7 +19,8 @@ struct comparison {
 	struct error *err;
 };
 
-/* Writes: parameter "w" has the dtype f32 here, but bf16 on rank 0. */
+/* Writes, for example: parameter "w" has the dtype f32 here, but bf16 on rank
+ * 0. */
 static int differ(const struct comparison *with, const char *name,
 		  const char *what, const char *mine, const char *theirs)
 {
@@ -44,8 +46,8 @@ static bool is_same_shape(const struct tensor_type *a,
 	       !memcmp(a->shape, b->shape, a->n_dims * sizeof(*a->shape));
 }
 
-/* Returns the dimension along which the parameter is cut; a 0-d parameter is
- * cut as a 1-d one. */
+/* Returns the dimension along which the parameter is cut. A 0-d parameter is
+ * cut as if it were 1-d. */
 static int32_t dim_of(const struct plan_param *param)
 {
 	int32_t n_dims = (int32_t)param->type.n_dims;
@@ -106,7 +108,7 @@ static int compare_param(const struct comparison *with, uint32_t i,
 	return 0;
 }
 
-/* One list is longer than the other. */
+/* Returns the error if one list is longer than the other. */
 static int compare_counts(const struct comparison *with,
 			  const struct plan_param *mine, uint32_t n_mine,
 			  const struct plan_param *theirs, uint32_t n_theirs)

@@ -23,7 +23,7 @@ static void put_caps(XXH3_state_t *state, const double *caps_mb, uint32_t n)
 {
 	put(state, n);
 	for (uint32_t i = 0; i < n; i++) {
-		double cap = caps_mb[i] + 0.0; /* this makes -0 into 0 */
+		double cap = caps_mb[i] + 0.0; /* turns -0 into 0 */
 		uint64_t bits;
 
 		memcpy(&bits, &cap, sizeof(bits));
@@ -43,7 +43,8 @@ static void put_policy(XXH3_state_t *state, const struct plan_policy *policy)
 	put(state, policy->is_offloaded);
 }
 
-/* The dimension is hashed as it is cut, so that -1 equals the last one. */
+/* The dimension is hashed as a nonnegative number, so that -1 equals the last
+ * one. */
 static void put_param(XXH3_state_t *state, const struct plan_param *param,
 		      const struct plan_entry *entry)
 {
@@ -91,8 +92,8 @@ static void put_plan(XXH3_state_t *state, const struct plan *plan,
 	put(state, plan->input_size);
 	put(state, plan->grads_size);
 	put(state, plan->partial_size);
-	/* This field was added later; a plan without it keeps its previous
-	 * hash. */
+	/* This field was added later. If it is not set, it is not hashed, so
+	 * that the hash is the same as before. */
 	if (plan->policy.input_dtype)
 		put(state, plan->policy.input_dtype);
 }
@@ -108,7 +109,7 @@ int plan_set_hash(struct plan *plan, const struct plan_param *params,
 	put_plan(state, plan, params);
 	plan->hash = XXH3_64bits_digest(state);
 	if (plan->hash == 0)
-		plan->hash = 1; /* 0 means "no plan" */
+		plan->hash = 1; /* 0 means that there is no plan */
 	(void)XXH3_freeState(state);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /*
- * What plan.c and plan_hash.c share: nobody else needs it.
+ * This header is shared by plan.c and plan_hash.c only.
  */
 #pragma once
 
@@ -7,6 +7,7 @@ struct error;
 struct plan;
 struct plan_param;
 
-/* Set the hash of a plan whose other fields are all set. -ENOMEM. */
+/* Sets the hash of a plan whose other fields are all set. Can return
+ * -ENOMEM. */
 int plan_set_hash(struct plan *plan, const struct plan_param *params,
 		  struct error *err);

@@ -1,6 +1,6 @@
 /*
- * Plans from requests: the broker and the ranks on devices plan a group from
- * the same request to register it.
+ * Plans are made from requests: the broker, and the ranks on devices, compute
+ * the plan of a group from the same registration request.
  */
 #pragma once
 #include "collective/plan.h"
@@ -9,9 +9,9 @@ struct error;
 struct group_request;
 
 /*
- * The parameters and the policy of a request, which must outlive the
- * parameters. The caller frees `*ret_params`, and says whether each rank has
- * memory of its own (`is_per_rank`). -ENOMEM.
+ * Converts the parameters and the policy of a request. The request must outlive
+ * the parameters. The caller frees `*ret_params` and sets `is_per_rank`. Can
+ * return -ENOMEM.
  */
 int plan_read_request(const struct group_request *request,
 		      struct plan_param **ret_params,

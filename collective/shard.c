@@ -14,7 +14,7 @@
 
 #define LIMIT (UINT64_C(1) << 62)
 
-/* List the dimensions that could be cut, for a sentence. */
+/* Lists the dimensions that could be cut, for an error sentence. */
 #define LIST_SIZE 64
 
 static void list_cuttable(const struct tensor_type *type, uint32_t n_ranks,
@@ -29,7 +29,7 @@ static void list_cuttable(const struct tensor_type *type, uint32_t n_ranks,
 	}
 }
 
-/* Gives the type as it is cut: a 0-d type is cut as a 1-d type of one
+/* Returns the type that is cut: a 0-d type is cut as a 1-d type of one
  * element. */
 static void widen(const struct tensor_type *type, struct tensor_type *ret)
 {
@@ -64,8 +64,8 @@ static int check_dim(const struct tensor_type *type, int32_t dim,
 	return 0;
 }
 
-/* Compute the sizes of one padded chunk and of all of them. Returns false if
- * they are over the limit. The sizes of the type itself are known to be within
+/* Computes the sizes of one padded chunk and of all chunks. Returns false if
+ * they exceed the limit. The sizes of the type itself are known to be within
  * it. */
 static bool pad(struct shard *shard, uint32_t element_size)
 {
