@@ -1,7 +1,7 @@
 /*
- * The thread is joined once the call has returned, so that nothing of it
- * remains; if the caller gives up earlier, it is detached and frees the handle
- * itself.
+ * The thread is joined when the call has returned, so that all its resources
+ * are freed. If the caller gives up earlier, the thread is detached, and frees
+ * the handle itself.
  */
 #include "cuda/bounded.h"
 #include "proto/error.h"

@@ -1,6 +1,6 @@
 /*
- * A call that may never return, on a thread of its own, so that its caller can
- * wait for a limited time.
+ * A bounded call runs a function that may never return on a thread of its own,
+ * so that the caller can wait for a limited time.
  *
  * The driver and NCCL have calls that wait for a device or for other processes
  * without a time limit. Memory and handles that such a call uses must stay
@@ -13,16 +13,17 @@
 struct error;
 struct bounded; /* opaque */
 
-/* Begin it. -EAGAIN, -ENOMEM: there is no thread for it. */
+/* Starts the call. Returns -EAGAIN or -ENOMEM if no thread can be made. */
 int bounded_start(void (*fn)(void *data), void *data, struct bounded **ret,
 		  struct error *err);
 
-/* Wait until it is back, or until that time of CLOCK_MONOTONIC has come. True:
- * it is back, and the handle is gone. */
+/* Waits until the call has returned, or until the given time of
+ * CLOCK_MONOTONIC. If this returns true, the call has returned and the handle
+ * is freed. */
 bool bounded_await(struct bounded *call, uint64_t until_ns);
 
-/* Nobody waits for it any more; the handle is gone. */
+/* Stops waiting for the call and gives up the handle. The thread continues. */
 void bounded_leave(struct bounded *call);
 
-/* The time in so many milliseconds. */
+/* Returns the time of CLOCK_MONOTONIC in `ms` milliseconds. */
 uint64_t bounded_until(uint32_t ms);

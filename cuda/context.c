@@ -1,5 +1,5 @@
 /*
- * The primary context of each device, kept once it is retained.
+ * The primary context of each device is kept once it is retained.
  */
 #include "cuda/context.h"
 
@@ -9,11 +9,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* By ordinal; NULL: not retained. Written under the lock, once. */
+/* By ordinal; NULL if it is not retained yet. Each entry is written once, under
+ * the lock. */
 static _Atomic(CUcontext) contexts[DEVICE_MAX];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The driver's error says less than the compute mode does. */
+/* The compute mode explains a failure better than the driver's error. */
 static int say_refused(const struct device *device, CUresult result,
 		       struct error *err)
 {
@@ -50,9 +51,9 @@ static int retain(const struct device *device, CUcontext *ret,
 	return result == CUDA_SUCCESS ? 0 : say_refused(device, result, err);
 }
 
-/* Our calls are not part of a graph that the program captures meanwhile, and
- * must not invalidate it, as many calls do in any other mode. Blocks of work
- * may be nested: only the outermost changes the mode. */
+/* If the program captures a graph meanwhile, our calls must neither become part
+ * of it nor invalidate it, as many calls do in the other capture modes. These
+ * functions can be nested: only the outermost pair changes the mode. */
 static _Thread_local struct {
 	unsigned int depth;
 	CUstreamCaptureMode before;
@@ -135,7 +136,8 @@ int context_synchronize(const struct device *device, int32_t timeout_ms,
 
 /* --- streams ------------------------------------------------------------- */
 
-/* The device of a context that is not ours; NULL: unknown. */
+/* Returns the device of a context that is not ours, or NULL if it is
+ * unknown. */
 static const struct device *device_of(CUcontext context)
 {
 	const struct device *devices;
@@ -170,8 +172,8 @@ static int say_foreign(const struct device *device, CUcontext context,
 			 text, wanted);
 }
 
-/* What the driver says of a stream, with the device's context entered, since
- * the two default streams belong to the current context. */
+/* The driver's facts about a stream. They are read with the device's context
+ * entered, since the two default streams belong to the current context. */
 struct stream_facts {
 	CUcontext own, context;
 	CUstreamCaptureStatus capture;
@@ -205,8 +207,8 @@ int context_check_stream(const struct device *device, CUstream stream,
 				    (void *)stream);
 	if (facts.context != facts.own)
 		return say_foreign(device, facts.context, err);
-	/* A graph repeats the same write each time it runs, and timelines only
-	 * grow. */
+	/* A graph would write the same value each time it runs, but timelines
+	 * may only grow. */
 	if (facts.capture != CU_STREAM_CAPTURE_STATUS_NONE)
 		return error_set(
 			err, -EINVAL,

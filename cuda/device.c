@@ -1,5 +1,5 @@
 /*
- * Finding devices and their features, all without a context.
+ * This file finds devices and their features. It needs no context.
  */
 #include "cuda/device.h"
 
@@ -11,18 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Set by the first device_list() that had a driver. */
+/* Set by the first device_list() that finds a driver. */
 static struct {
 	struct device devices[DEVICE_MAX];
 	uint32_t n;
 	int r;
 	struct error err;
-	_Atomic bool is_done; /* everything else is constant from then on */
+	_Atomic bool is_done; /* if set, all other fields are constant */
 } found;
 
 static const struct device *find(const struct device_uuid *uuid)
 {
-	/* acquire: the thread sees the list, too. */
+	/* Acquire: a thread that sees this set also sees the list. */
 	if (!atomic_load_explicit(&found.is_done, memory_order_acquire))
 		return NULL;
 	for (uint32_t i = 0; i < found.n; i++)
@@ -94,7 +94,7 @@ int device_parse(const char *text, struct device_uuid *ret, struct error *err)
 	return 0;
 }
 
-/* A driver older than the attribute does not have the feature. */
+/* A driver that does not know the attribute does not have the feature. */
 static int read_attribute(CUdevice ordinal, CUdevice_attribute attribute,
 			  int *ret, struct error *err)
 {
@@ -140,7 +140,7 @@ static int read_flags(struct device *device, struct error *err)
 			return r;
 		*rows[i].flag = value;
 	}
-	/* A feature needs its functions as well. */
+	/* A feature also needs the driver's functions for it. */
 	device->has_wait_value &= cu.StreamWriteValue64 && cu.StreamWaitValue64;
 	device->has_ipc_events &= cu.IpcGetEventHandle && cu.IpcOpenEventHandle;
 	return 0;
@@ -170,8 +170,8 @@ static int read_granularity(struct device *device, struct error *err)
 	return 0;
 }
 
-/* For a MIG instance the older of the two functions gives the UUID of its GPU.
- */
+/* For a MIG instance the older function returns the UUID of its GPU, and the
+ * newer one that of the instance. */
 static bool is_instance(const struct device *device)
 {
 	CUuuid uuid;
@@ -313,8 +313,8 @@ bool device_leave_mps(void)
 	static const char name[] = "CUDA_MPS_PIPE_DIRECTORY";
 	bool was_set = getenv(name);
 
-	/* If the variable is unset, the folder is /tmp/nvidia-mps, where a
-	 * server may be; a path below a device file can never exist. */
+	/* If the variable were unset, CUDA would use /tmp/nvidia-mps, where a
+	 * server may be. A path below a device file can never exist. */
 	(void)setenv(name, "/dev/null/no-mps", 1);
 	return was_set;
 }

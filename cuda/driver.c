@@ -1,9 +1,9 @@
 /*
- * Loading the CUDA driver, and its errors as sentences.
+ * This file loads the CUDA driver, and turns its errors into sentences.
  *
- * The first caller loads for all; its result and its sentence are kept for
- * later callers. The library is never closed: the driver starts threads and
- * cannot be unloaded, and a library that was refused is not loaded again.
+ * The first caller loads it for all; its result and sentence are kept for later
+ * callers. The library is never closed: the driver starts threads and cannot be
+ * unloaded, and a library that was refused is not loaded again.
  */
 #include "cuda/driver.h"
 
@@ -68,7 +68,8 @@ static int say_missing(const char *missing, struct error *err)
 			 min % 1000 / 10);
 }
 
-/* Is it a driver, and new enough? `missing`: a symbol that it lacks, or NULL */
+/* Checks that the library is a driver and new enough. `missing` is a symbol
+ * that it lacks, or NULL. */
 static int check_version(const char *missing, struct error *err)
 {
 	CUresult result;
@@ -80,7 +81,8 @@ static int check_version(const char *missing, struct error *err)
 				 "FSDP_LIBCUDA or name another file",
 				 loaded.library.path, missing);
 	result = cu.DriverGetVersion(&loaded.version);
-	/* The library for linking has no text for its own error code. */
+	/* The toolkit's stub library, which is only for linking, has no text
+	 * for this error code. */
 	if (result == CUDA_ERROR_STUB_LIBRARY)
 		return error_set(
 			err, -ENODEV,
@@ -160,7 +162,8 @@ static void load_once(void)
 
 int driver_load(struct error *err)
 {
-	/* Unlike a mutex, this survives a fork() while another thread loads. */
+	/* Unlike a mutex, this still works in a child that is forked while
+	 * another thread loads. */
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, load_once);
@@ -193,11 +196,11 @@ void driver_describe(struct driver_info *ret)
 				    .is_fake = loaded.library.is_fake};
 }
 
-/* The errno of each result; others, and sticky ones, are -EIO. */
+/* The errno of each result. Other results, and sticky ones, give -EIO. */
 struct meaning {
 	CUresult result;
 	int code;
-	const char *way_out; /* "": the caller's sentence is better */
+	const char *way_out; /* remedy; "" if the caller's sentence is enough */
 };
 
 static const struct meaning meanings[] = {
@@ -290,7 +293,8 @@ int driver_error(struct error *err, CUresult result, const char *format, ...)
 	va_start(args, format);
 	(void)vsnprintf(tried, sizeof(tried), format, args);
 	va_end(args);
-	/* For unknown codes both leave NULL, or the previous value. */
+	/* For unknown codes both functions set NULL or leave the value
+	 * unchanged. */
 	if (cu.GetErrorName && cu.GetErrorName(result, &name) != CUDA_SUCCESS)
 		name = NULL;
 	if (cu.GetErrorString &&

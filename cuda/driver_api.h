@@ -1,5 +1,5 @@
 /*
- * The part of the CUDA driver's binary interface that we use, declared by
+ * The part of the CUDA driver's binary interface that we use. We declare it
  * ourselves, so that a build needs no toolkit. Names, values and layouts are
  * those of cuda.h on 64-bit Linux; unit/test_driver_api compares them.
  *
@@ -25,12 +25,12 @@ typedef struct CUstream_st *CUstream;
 
 typedef void (*CUhostFn)(void *data);
 
-/* The two streams that every context has; NULL is the first, or the second
- * where a program was compiled for it. */
+/* The two streams that each context has. NULL is the first of them, or the
+ * second in a program that was compiled for it. */
 #define CU_STREAM_LEGACY     ((CUstream)0x1)
 #define CU_STREAM_PER_THREAD ((CUstream)0x2)
 
-/* What host memory is allocated or registered with. */
+/* Flags for allocating or registering host memory. */
 #define CU_MEMHOSTALLOC_PORTABLE     0x01
 #define CU_MEMHOSTALLOC_DEVICEMAP    0x02
 #define CU_MEMHOSTREGISTER_PORTABLE  0x01
@@ -175,7 +175,7 @@ typedef enum CUevent_flags_enum {
 	CU_EVENT_INTERPROCESS = 4,
 } CUevent_flags;
 
-/* GEQ compares signed and cyclic: (int64_t)(*address - value) >= 0. */
+/* The comparison is signed and cyclic: (int64_t)(*address - value) >= 0. */
 typedef enum CUstreamWaitValue_flags_enum {
 	CU_STREAM_WAIT_VALUE_GEQ = 0,
 	CU_STREAM_WAIT_VALUE_EQ = 1,
@@ -189,7 +189,7 @@ typedef enum CUmemAllocationType_enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 } CUmemAllocationType;
 
-/* May be combined. */
+/* These can be combined. */
 typedef enum CUmemAllocationHandleType_enum {
 	CU_MEM_HANDLE_TYPE_NONE = 0,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
@@ -214,7 +214,7 @@ typedef enum CUmemAccess_flags_enum {
 
 typedef struct CUmemLocation_st {
 	CUmemLocationType type;
-	int id; /* of a device: its ordinal */
+	int id; /* ordinal of a device */
 } CUmemLocation;
 
 typedef struct CUmemAllocationProp_st {
@@ -246,7 +246,8 @@ typedef enum CUlibraryOption_enum {
 
 /*
  * As in cuda.h, a name without a suffix means a certain version of the
- * function; driver_symbols.h looks up what the preprocessor makes of it.
+ * function. driver_symbols.h looks up the name that the preprocessor makes of
+ * it.
  */
 #define cuCtxPopCurrent           cuCtxPopCurrent_v2
 #define cuCtxPushCurrent          cuCtxPushCurrent_v2

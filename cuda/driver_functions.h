@@ -1,17 +1,17 @@
 /*
  * The driver's functions that we use. They are separate from driver_api.h, and
  * this header includes nothing, so that a test can declare them a second time
- * after cuda.h: a compiler refuses a declaration that differs.
+ * after cuda.h. The compiler then reports a declaration that differs.
  */
 #pragma once
 
-/* Need neither context nor, but for all others, cuInit(). */
+/* These need no context, and can be called before cuInit(). */
 CUresult cuInit(unsigned int flags);
 CUresult cuDriverGetVersion(int *version);
 CUresult cuGetErrorName(CUresult error, const char **name);
 CUresult cuGetErrorString(CUresult error, const char **text);
 
-/* Devices; no context. */
+/* Devices. These need no context. */
 CUresult cuDeviceGet(CUdevice *device, int ordinal);
 CUresult cuDeviceGetCount(int *count);
 CUresult cuDeviceGetName(char *name, int size, CUdevice device);
@@ -20,7 +20,7 @@ CUresult cuDeviceTotalMem(size_t *bytes, CUdevice device);
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
 			      CUdevice device);
 
-/* Contexts; which one is current is the thread's. */
+/* Contexts. Each thread has its own current context. */
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags,
@@ -34,19 +34,19 @@ CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest);
 CUresult cuCtxSynchronize(void);
 
-/* VMM: the memory (no context), and where it is mapped. */
+/* VMM: the memory, which needs no context, and its mappings. */
 CUresult cuMemGetAllocationGranularity(size_t *granularity,
 				       const CUmemAllocationProp *prop,
 				       CUmemAllocationGranularity_flags which);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size,
 		     const CUmemAllocationProp *prop, unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
-/* `shareable`: an int *, for a POSIX fd. */
+/* `shareable` is an int * for a POSIX fd. */
 CUresult cuMemExportToShareableHandle(void *shareable,
 				      CUmemGenericAllocationHandle handle,
 				      CUmemAllocationHandleType type,
 				      unsigned long long flags);
-/* `shareable`: the fd itself, as a pointer. */
+/* `shareable` is the fd itself, as a pointer. */
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
 					void *shareable,
 					CUmemAllocationHandleType type);
@@ -66,7 +66,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size);
 CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 			const CUmemAccessDesc *access, size_t n);
 
-/* Plain device memory, what a pointer is, and legacy IPC. */
+/* Device memory of cuMemAlloc(), attributes of pointers, and legacy IPC. */
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size);
 CUresult cuMemFree(CUdeviceptr address);
 CUresult cuMemGetInfo(size_t *available, size_t *total);
@@ -79,7 +79,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle,
 			    unsigned int flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr address);
 
-/* Host memory that a device reaches. */
+/* Host memory that devices can access. */
 CUresult cuMemHostAlloc(void **pages, size_t size, unsigned int flags);
 CUresult cuMemFreeHost(void *pages);
 CUresult cuMemHostRegister(void *pages, size_t size, unsigned int flags);
@@ -110,7 +110,7 @@ CUresult cuStreamSynchronize(CUstream stream);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
-/* Of this thread: sets it, and gives what it was. */
+/* Sets the mode of this thread, and returns the previous mode in `mode`. */
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address,
 			      cuuint64_t value, unsigned int flags);
@@ -118,8 +118,8 @@ CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address,
 			     cuuint64_t value, unsigned int flags);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data);
 
-/* Events. The newer cuEventElapsedTime_v2 is not in drivers before 12.8; the
- * plain one is in all of them. */
+/* Events. Drivers before 12.8 lack the newer cuEventElapsedTime_v2; all have
+ * this one. */
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);
 CUresult cuEventQuery(CUevent event);
@@ -129,7 +129,7 @@ CUresult cuEventElapsedTime(float *ms, CUevent begin, CUevent end);
 CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
 CUresult cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
 
-/* Kernels; a library belongs to no context. */
+/* Kernels. A library does not belong to a context. */
 CUresult cuLibraryLoadData(CUlibrary *library, const void *image,
 			   CUjit_option *jit_options, void **jit_values,
 			   unsigned int n_jit_options, CUlibraryOption *options,

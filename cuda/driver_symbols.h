@@ -1,6 +1,6 @@
 /*
- * The one list of the driver's symbols, from which the table `cu` (driver.h),
- * the loader and the fake driver are generated. X(Init) stands for cuInit; the
+ * The only list of the driver's symbols. The table `cu` (driver.h), the loader
+ * and the fake driver are generated from it. X(Init) stands for cuInit; the
  * loader looks up what the preprocessor makes of that name
  * (DRIVER_SYMBOL_NAME), such as cuMemFree_v2.
  */
@@ -81,16 +81,16 @@
 	X(KernelGetFunction)                                                   \
 	X(LaunchKernel)
 
-/* What some platforms' drivers lack: the members may be NULL, and then
- * struct device says that the feature is not there. */
+/* Some drivers lack these. Their members may be NULL; struct device then says
+ * that the feature is missing. */
 #define DRIVER_OPTIONAL_SYMBOLS(X)                                             \
 	X(StreamWriteValue64)                                                  \
 	X(StreamWaitValue64)                                                   \
 	X(IpcGetEventHandle)                                                   \
 	X(IpcOpenEventHandle)
 
-/* The string to look up for X(name). Two steps, so that cu##name is expanded
- * before it is made a string. */
+/* The string to look up for X(name). It takes two steps, so that cu##name is
+ * expanded before it becomes a string. */
 #define DRIVER_SYMBOL_NAME(name)      DRIVER_SYMBOL_STRING(cu##name)
 #define DRIVER_SYMBOL_STRING(symbol)  DRIVER_SYMBOL_STRING_(symbol)
 #define DRIVER_SYMBOL_STRING_(symbol) #symbol
