@@ -1,10 +1,10 @@
 /*
- * Caches of events, one for each thread and device.
+ * Each thread has a cache of events for each device.
  *
  * Caches are never freed, so the cache of an event always exists. There are two
- * locks: one of each cache, for the few stores of taking and putting; and one
- * for the ownership of caches, when a thread starts or ends. Neither is held
- * during a driver call.
+ * kinds of locks: each cache has one for its bins, which is held for a few
+ * stores; a global one protects the ownership of caches, and is taken when a
+ * thread starts or ends. Neither is held during a driver call.
  */
 #include "cuda/event_cache.h"
 #include "cuda/context.h"
@@ -21,10 +21,11 @@ struct bin {
 
 struct event_cache {
 	const struct device *device;
-	struct event_cache *next;      /* of all */
-	struct event_cache *next_mine; /* only this thread uses it */
+	struct event_cache *next; /* next of all caches */
+	/* next of the same thread; only it uses this */
+	struct event_cache *next_mine;
 	bool is_owned;
-	pthread_mutex_t lock; /* of the bins */
+	pthread_mutex_t lock; /* protects the bins */
 	struct bin bins[EVENT_KINDS];
 };
 
@@ -32,8 +33,8 @@ static struct {
 	pthread_mutex_t lock; /* protects the list and every `is_owned` */
 	struct event_cache *first;
 	pthread_once_t once;
-	pthread_key_t key; /* a thread's first cache */
-	int r;             /* of making the key */
+	pthread_key_t key; /* refers to a thread's first cache */
+	int r;             /* result of making the key */
 } caches = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- bins ---------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static void push(struct bin *bin, struct event *event)
 	bin->n++;
 }
 
-/* The oldest event, if there are more than `n_kept`. */
+/* Takes the oldest event if the bin has more than `n_kept` events. */
 static struct event *pop(struct event_cache *cache, enum event_kind kind,
 			 uint32_t n_kept)
 {
@@ -86,7 +87,7 @@ void event_cache_put(struct event *event)
 {
 	struct event_cache *cache;
 
-	/* In a forked child the lock may be held for ever. */
+	/* In a forked child the lock may be held forever. */
 	if (!event || driver_load(NULL) < 0)
 		return;
 	cache = event->home;
@@ -101,8 +102,8 @@ static void on_thread_end(void *first)
 {
 	struct event_cache *cache, *next;
 
-	/* The forked child of this thread owns nothing, and there the lock may
-	 * be held for ever. */
+	/* A forked child owns no cache, and the lock may be held forever
+	 * there. */
 	if (driver_load(NULL) < 0)
 		return;
 	pthread_mutex_lock(&caches.lock);
@@ -131,7 +132,8 @@ static struct event_cache *new_cache(const struct device *device)
 	return cache;
 }
 
-/* A cache of a thread that has ended, or a new one; NULL without memory. */
+/* Returns a cache of a thread that has ended, or a new one, or NULL if there is
+ * no memory. */
 static struct event_cache *own_some(const struct device *device)
 {
 	struct event_cache *cache;
@@ -212,7 +214,7 @@ static int make_event(struct event_cache *cache, enum event_kind kind,
 	return 0;
 }
 
-/* Destroy surplus events, as far as they are complete. */
+/* Destroys surplus events up to the first that is not complete. */
 static void trim(struct event_cache *cache, enum event_kind kind)
 {
 	struct event *event = pop(cache, kind, EVENT_CACHE_MAX);

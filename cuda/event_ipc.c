@@ -11,11 +11,12 @@
 
 static _Atomic uint32_t n_in_flight;
 
-/* The check and the addition are one step; otherwise several threads could use
- * the last place. */
+/* The check and the addition are one atomic step; otherwise several threads
+ * could take the last place. */
 static int take_budget(struct error *err)
 {
-	/* relaxed, here and below: the count orders no other access. */
+	/* This and the accesses below are relaxed: the count orders no other
+	 * access. */
 	uint32_t n = atomic_load_explicit(&n_in_flight, memory_order_relaxed);
 
 	while (n < EVENT_IPC_MAX)
@@ -111,7 +112,7 @@ int event_ipc_record(const struct device *device, CUstream stream,
 		r = handle_origin(&made.handle.origin, err);
 	if (r < 0)
 		return r;
-	/* relaxed: the values only have to be different. */
+	/* It is relaxed, because the values only have to be different. */
 	made.handle.generation =
 		atomic_fetch_add_explicit(&serial, 1, memory_order_relaxed) + 1;
 	r = shared_open(&made_list, &made.shared, &shared, err);

@@ -1,10 +1,9 @@
 /*
- * Timelines on devices: registered pages, stream writes and stream waits.
+ * This file registers pages, and enqueues stream writes and waits.
  *
- * Pages are registered as portable, that is, for all contexts of the process at
- * once, and the driver refuses to register them a second time. So they are
- * registered once for all devices; each device then asks for its own address of
- * them.
+ * Pages are registered as portable, that is, for all contexts of the process.
+ * The driver refuses to register them a second time, so they are registered
+ * once for all devices. Each device then asks for its own address of them.
  */
 #include "cuda/fence.h"
 #include "cuda/shared.h"
@@ -15,7 +14,8 @@
 
 struct fence_pages {
 	struct shared shared;
-	const struct device *device; /* the context that registered it */
+	/* the device whose context registered it */
+	const struct device *device;
 	void *pages;
 	uint64_t size;
 	bool is_readonly;
@@ -162,7 +162,7 @@ void fence_unmap(struct fence_map *map)
 
 /* --- streams ------------------------------------------------------------- */
 
-/* Checks all input from outside, and enters the context. */
+/* Checks all arguments that come from outside, and enters the context. */
 static int begin(const struct fence_map *map, CUstream stream, uint64_t offset,
 		 uint64_t value, struct error *err)
 {
@@ -199,8 +199,8 @@ int fence_signal(const struct fence_map *map, CUstream stream, uint64_t offset,
 	r = begin(map, stream, offset, value, err);
 	if (r < 0)
 		return r;
-	/* By default the write is ordered after a fence over the stream's work.
-	 */
+	/* By default the driver orders the write after all earlier work of the
+	 * stream. */
 	result = cu.StreamWriteValue64(stream, map->address + offset, value,
 				       CU_STREAM_WRITE_VALUE_DEFAULT);
 	context_leave();
