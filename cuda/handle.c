@@ -1,5 +1,5 @@
 /*
- * Handles that travel.
+ * This file checks handles, and draws the number of this process.
  */
 #include "cuda/handle.h"
 #include "proto/error.h"
@@ -23,15 +23,15 @@ int handle_origin(uint64_t *ret, struct error *err)
 	static _Atomic uint64_t origin;
 	uint64_t drawn, known;
 
-	/* relaxed: no other memory belongs to the number. */
+	/* Relaxed: no other memory depends on the number. */
 	known = atomic_load_explicit(&origin, memory_order_relaxed);
 	if (known == 0) {
 		if (getrandom(&drawn, sizeof(drawn), 0) != sizeof(drawn))
 			return error_errno(err, -errno,
 					   "cannot get random bytes for this "
 					   "process's number");
-		drawn |= 1; /* 0 is none */
-		/* relaxed, as above; if another thread was first, its number is
+		drawn |= 1; /* 0 means "not drawn yet" */
+		/* Relaxed, as above. If another thread was first, its number is
 		 * now in `known`. */
 		if (atomic_compare_exchange_strong_explicit(
 			    &origin, &known, drawn, memory_order_relaxed,

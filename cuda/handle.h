@@ -1,9 +1,9 @@
 /*
- * Handles of legacy IPC as they travel between processes: the driver's 64 bytes
- * and the facts that they lack.
+ * IPC handles as they are sent between processes: the driver's 64 bytes, with
+ * the facts that they lack.
  *
- * The driver's bytes alone are not enough. The driver recognises its own
- * process's handles by a process id, and ids repeat between containers; and a
+ * The driver's bytes alone are not enough. The driver recognises handles of its
+ * own process by the process id, which can be the same in two containers; and a
  * new allocation at a freed address may get the bytes of the old one. So the
  * origin, a random number, identifies the process of a handle, and the
  * generation identifies the allocation (memory) or the hand-over (event).
@@ -13,16 +13,17 @@
  * here.
  *
  * LAYOUT, native byte order, since handles never leave the node
- *   offset size  meaning
- *        0    1  version, HANDLE_VERSION
- *        1    1  kind
- *        2    6  0
- *        8    8  origin, not 0
- *       16    8  generation
- *       24    8  memory: bytes of the allocation; event: 0
- *       32   64  the driver's bytes
  *
- * A receiver must treat all of it as a claim of the sender.
+ * offset size  meaning
+ *    0    1    version, HANDLE_VERSION
+ *    1    1    kind
+ *    2    6    0
+ *    8    8    origin, not 0
+ *   16    8    generation
+ *   24    8    memory: bytes of the allocation; event: 0
+ *   32   64    the driver's bytes
+ *
+ * A receiver must not trust any field: the sender can have written anything.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -48,12 +49,13 @@ struct handle {
 	};
 };
 
-/* Of this process; the same every time. */
+/* Returns the origin of this process, which never changes. */
 int handle_origin(uint64_t *ret, struct error *err);
 
 /*
- * Judge `size` bytes that came from elsewhere. -EINVAL: too short or long, not
- * of that kind, or with impossible contents; -EPROTO: of a newer version.
+ * Checks and reads `size` bytes that another process has sent. Returns -EINVAL
+ * if they have the wrong size, another kind or impossible contents, and -EPROTO
+ * if they are of a newer version.
  */
 int handle_decode(const void *bytes, size_t size, enum handle_kind kind,
 		  struct handle *ret, struct error *err);

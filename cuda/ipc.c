@@ -1,5 +1,5 @@
 /*
- * Legacy IPC memory, both sides.
+ * This file has both sides of legacy IPC memory.
  */
 #include "cuda/ipc.h"
 #include "cuda/context.h"
@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Do `size` bytes at `pointer` lie within `whole` bytes at `base`? */
+/* Returns whether `size` bytes at `pointer` are within `whole` bytes at
+ * `base`. */
 static bool is_within(CUdeviceptr pointer, uint64_t size, CUdeviceptr base,
 		      uint64_t whole)
 {
@@ -56,8 +57,8 @@ static const struct shared_kind export_kind = {
 };
 static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
 
-/* What the driver says of a pointer; 0 for attributes that it does not know.
- */
+/* The driver's facts about a pointer. Attributes that it does not know are
+ * 0. */
 struct facts {
 	unsigned int type; /* CUmemorytype */
 	int ordinal;
@@ -65,7 +66,7 @@ struct facts {
 	unsigned long long buffer;
 };
 
-/* It is also written on failure. A context is current. */
+/* `ret` is also written on failure. A context must be current. */
 static int ask(CUdeviceptr pointer, struct facts *ret, struct error *err)
 {
 	CUpointer_attribute attributes[] = {
@@ -109,7 +110,8 @@ static int check_facts(const struct device *device, CUdeviceptr pointer,
 	return 0;
 }
 
-/* Fill in all of `like` except the driver's handle; a context is current. */
+/* Fills in all fields of `like` except the driver's handle. A context must be
+ * current. */
 static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
 		   struct error *err)
 {
@@ -226,8 +228,8 @@ static int refuse(const struct ipc_import *import, CUresult result,
 	}
 }
 
-/* A producer that claims too large a size would lead readers beyond the end;
- * this is checked where the driver knows the size. */
+/* A size that is too large would lead readers beyond the allocation, so the
+ * producer's size is checked if the driver knows the true one. */
 static int check_size(const struct ipc_import *import, struct error *err)
 {
 	CUdeviceptr base;
@@ -243,7 +245,7 @@ static int check_size(const struct ipc_import *import, struct error *err)
 			 (unsigned long long)import->handle.size);
 }
 
-/* A context is current. */
+/* A context must be current. */
 static int open_other(struct ipc_import *import, struct error *err)
 {
 	CUresult result;
@@ -297,7 +299,8 @@ static bool is_same_import(const struct shared *a, const struct shared *b)
 	const struct ipc_import *one = (const struct ipc_import *)a;
 	const struct ipc_import *two = (const struct ipc_import *)b;
 
-	/* Another broker may use the same number. */
+	/* The handles are compared, too, because another broker may use the
+	 * same number. */
 	return one->device == two->device && one->chunk == two->chunk &&
 	       memcmp(&one->handle, &two->handle, sizeof(one->handle)) == 0;
 }

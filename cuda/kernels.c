@@ -1,10 +1,11 @@
 /*
- * Tables and launches.
+ * This file makes tables and launches kernels.
  *
  * A launch passes a pointer to rows that are on the device already, so it needs
  * no copy. The driver loads a kernel into a context lazily, at its first
- * launch, and waits for that; this is done when a table is made, since after
- * enqueuing a wait for another process it might never end.
+ * launch, and waits for that. So each kernel is launched once when a table is
+ * made: later, after a wait for another process was enqueued, the load might
+ * never end.
  */
 #include "cuda/kernels.h"
 #include "cuda/context.h"
@@ -18,13 +19,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* With more tiles than this, each block does several: enough blocks that all
- * multiprocessors finish at about the same time. */
+/* If there are more tiles than this, each block processes several. It is enough
+ * blocks that all multiprocessors finish at about the same time. */
 #define MAX_BLOCKS_PER_SM 64
 
 #define MAX_INTEGER_FACTOR 9007199254740992.0 /* 2^53 */
 
-/* Device functions; adding in a grad-out is a function of its own. */
+/* Device functions. A grad-out that adds has a function of its own. */
 enum function { GRAD_ADD = N_KERNELS, N_FUNCTIONS };
 
 static const char *const names[N_FUNCTIONS] = {
@@ -48,8 +49,10 @@ struct kernels_table {
 	enum kernels_kind kind;
 	uint32_t n_entries;
 	uint32_t max_blocks;
-	CUdeviceptr memory; /* n_entries rows, then the tiles */
-	uint64_t *tiles; /* n_entries + 1: the first tile of each row; owned */
+	CUdeviceptr memory; /* device memory: n_entries rows, then the tiles */
+	/* owned; n_entries + 1 items: the first tile of each row, and the
+	 * end */
+	uint64_t *tiles;
 	struct kernels_entry *entries; /* owned */
 };
 
@@ -58,8 +61,8 @@ struct kernels_table {
 #define MAJOR(version) ((version) / 1000)
 #define MINOR(version) ((version) % 1000 / 10)
 
-/* A driver runs images of toolkits of its own major version and of older ones;
- * its errors about newer ones are arbitrary, or missing. */
+/* A driver can load images of toolkits of its own major version and of older
+ * ones. Its errors for newer images are arbitrary, or missing. */
 static int check_image(const struct driver_info *driver, struct error *err)
 {
 	int toolkit = kernels_image_toolkit;
@@ -162,7 +165,7 @@ static CUdeviceptr tiles_of(const struct kernels_table *table, uint32_t i)
 	       i * sizeof(*table->tiles);
 }
 
-/* With the context entered. */
+/* The context must be entered. */
 static CUresult enqueue(const struct kernels_params *params, int function,
 			uint64_t n_blocks, CUstream stream)
 {
@@ -176,7 +179,7 @@ static CUresult enqueue(const struct kernels_params *params, int function,
 			       1, 1, 0, stream, parameters, NULL);
 }
 
-/* Launch the table's kernels once, without rows. */
+/* Launches the table's kernels once, without rows. */
 static CUresult warm_up(const struct kernels_table *table, CUstream stream)
 {
 	const struct kernels_params params = {
@@ -206,8 +209,8 @@ static CUresult fill(const struct kernels_table *table,
 	return result;
 }
 
-/* With the context entered. It uses a stream of its own, since the default
- * stream would wait for the caller's. */
+/* The context must be entered. This uses a stream of its own, since the default
+ * stream would wait for the caller's streams. */
 static CUresult upload(struct kernels_table *table,
 		       const struct kernels_row *rows)
 {
@@ -227,7 +230,8 @@ static CUresult upload(struct kernels_table *table,
 		return result;
 	table->max_blocks = (uint32_t)n_sms * MAX_BLOCKS_PER_SM;
 	result = fill(table, rows, stream);
-	/* Work that is under way uses memory that is freed afterwards. */
+	/* The enqueued work uses memory that the caller frees after an
+	 * error. */
 	if (result != CUDA_SUCCESS)
 		(void)cu.StreamSynchronize(stream);
 	(void)cu.StreamDestroy(stream);

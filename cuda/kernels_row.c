@@ -1,9 +1,9 @@
 /*
- * Rows of work.
+ * This file makes rows of work.
  *
  * A row visits its elements in the order of the memory that is written: a whole
- * parameter, or the chunks of all ranks. numel counts in that order too: only a
- * parameter that is cut along its first dimension has padding, and there the
+ * parameter, or the chunks of all ranks. numel counts in that order, too: only
+ * a parameter that is cut along its first dimension has padding, and its
  * chunks, one after another, are the whole parameter.
  */
 #include "cuda/kernels_row.h"
@@ -14,8 +14,8 @@
 
 /* --- dtypes -------------------------------------------------------------- */
 
-/* The 64-bit dtype in which integers of that dtype are summed; 0: not an
- * integer. */
+/* Returns the 64-bit dtype in which integers of that dtype are summed, or 0 if
+ * it is not an integer. */
 static uint32_t widest_of(uint32_t dtype)
 {
 	return dtype_is_float(dtype) ? 0 : dtype_accumulator(dtype);
@@ -78,7 +78,8 @@ static int check_numel(const struct kernels_entry *entry, struct error *err)
 	return 0;
 }
 
-/* Does the side that is cut have these bytes, rank after rank? */
+/* Checks that the chunks of all ranks have as many elements as the whole side,
+ * and that the stride fits them. */
 static int check_chunks(enum kernels_kind kind,
 			const struct kernels_entry *entry, struct error *err)
 {
@@ -132,7 +133,7 @@ static int check(enum kernels_kind kind, const struct kernels_entry *entry,
 
 /* --- rows ---------------------------------------------------------------- */
 
-/* Strides and parts of a row that reads chunks, or writes them. In the whole
+/* Sets the strides and parts of a row that reads or writes chunks. In the whole
  * parameter the pieces of all ranks form one row. */
 static void place_blocks(enum kernels_kind kind,
 			 const struct kernels_entry *entry,
@@ -157,14 +158,15 @@ static void place_blocks(enum kernels_kind kind,
 	}
 }
 
-/* The source is contiguous: the row is a plain range. */
+/* Returns whether the source is contiguous, so that the row is a contiguous
+ * range. */
 static bool is_first_piece(enum kernels_kind kind,
 			   const struct kernels_entry *entry)
 {
 	return kind == KERNELS_COPY_OUT && entry->numel <= entry->part_numel;
 }
 
-/* Elements as bytes. */
+/* Describes the elements as bytes. */
 static void make_bytes(struct kernels_row *row)
 {
 	row->numel *= row->from_size;
@@ -176,9 +178,10 @@ static void make_bytes(struct kernels_row *row)
 	row->to_size = 1;
 }
 
-/* Does every vector of 1 << shift elements lie in one block, and is it aligned
- * on both sides? The launch's memories are aligned to KERNELS_VECTOR; and
- * blocks consist of whole vectors if adjacent blocks are aligned. */
+/* Returns whether each vector of 1 << shift elements is within one block, and
+ * aligned on both sides. The memories of a launch are aligned to
+ * KERNELS_VECTOR; blocks consist of whole vectors if adjacent blocks are
+ * aligned. */
 static bool is_vector(const struct kernels_row *row, unsigned int shift)
 {
 	uint64_t from_bits = row->from, to_bits = row->to, n = 1u << shift;
@@ -249,7 +252,8 @@ int kernels_row_make(enum kernels_kind kind, const struct kernels_entry *entry,
 	};
 	if (has_chunks(kind, entry) && !is_first_piece(kind, entry))
 		place_blocks(kind, entry, ret);
-	/* Results of float arithmetic have only one NaN. */
+	/* Only copies keep the bits of a NaN; float arithmetic stores one
+	 * NaN. */
 	if (from == to && (is_copy(kind) || (kind == KERNELS_CHUNK_CAT &&
 					     !dtype_is_float(from)))) {
 		make_bytes(ret);

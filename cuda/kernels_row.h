@@ -1,13 +1,13 @@
 /*
- * From entries, as callers think of them, to rows, as the device goes through
- * them (kernels/params.h): checked, and with the way that is quickest for how
- * they are aligned.
+ * Converts entries, as callers describe parameters, to rows, as the device
+ * processes them (kernels/params.h). It checks the entries, and chooses the
+ * fastest path that their alignment allows.
  */
 #pragma once
 #include "cuda/kernels.h"
 #include "cuda/kernels/params.h"
 
-/* -EINVAL: see kernels_table_new(). */
+/* Returns -EINVAL as kernels_table_new() says. */
 int kernels_row_make(enum kernels_kind kind, const struct kernels_entry *entry,
 		     struct kernels_row *ret, struct error *err);
 

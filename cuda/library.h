@@ -1,5 +1,5 @@
 /*
- * Libraries that are opened at run time: the driver and NCCL. None is ever
+ * Libraries that are opened at run time: the driver and NCCL. They are never
  * closed.
  */
 #pragma once
@@ -9,22 +9,24 @@
 
 struct library {
 	void *handle;
-	char path[PATH_MAX]; /* of its file, as far as the linker tells */
-	bool is_fake;        /* it is a fake, for tests */
+	/* path of its file, if the dynamic linker knows it */
+	char path[PATH_MAX];
+	bool is_fake; /* a fake for tests */
 };
 
-/* Open the file that the environment variable names, or the library `name`.
- * False: dlerror() has the reason. */
+/* Opens the file that the environment variable names, or else the library
+ * `name`. If it returns false, dlerror() has the reason. */
 bool library_open(struct library *library, const char *variable,
 		  const char *name);
 
 struct library_symbol {
 	const char *name;
-	size_t offset; /* of its pointer in the table of functions */
+	size_t offset; /* of the function pointer in the table */
 };
 
-/* Look up `n` symbols, and store their addresses in the table, NULL for one
- * that is missing. Gives the first that is missing, or NULL. */
+/* Looks up `n` symbols and stores their addresses in the table; the address of
+ * a missing symbol is NULL. Returns the name of the first missing symbol, or
+ * NULL. */
 const char *library_find(const struct library *library,
 			 const struct library_symbol *symbols, size_t n,
 			 void *table);

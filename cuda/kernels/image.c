@@ -1,7 +1,7 @@
 #include "cuda/kernels/image.h"
 
 #ifdef KERNELS_IMAGE_FILE
-/* The driver wants it aligned to 8. */
+/* The driver requires an alignment of 8. */
 __asm__(".pushsection .rodata\n"
 	".balign 16\n"
 	".global kernels_image\n"

@@ -1,11 +1,11 @@
 /*
- * The device code in this binary: a fat binary by nvcc, or, where there was
- * none, a byte that nobody loads but the double of the driver, which has
- * kernels of its own.
+ * The device code in this binary. It is a fat binary by nvcc. In a build
+ * without nvcc it is a single byte, which only the fake driver accepts, since
+ * it has kernels of its own.
  */
 #pragma once
 
 extern const unsigned char kernels_image[];
-/* The toolkit that made it, as drivers say their version (13000 is 13.0); 0:
- * none did. */
+/* The version of the toolkit that made it, in the driver's format (13000 is
+ * 13.0), or 0 if there was no toolkit. */
 extern const int kernels_image_toolkit;

@@ -1,19 +1,18 @@
 /*
- * The kernels of cuda/kernels.h. They wait for memory: what there is to tune is
- * that each access is of 16 bytes and that enough of them are under way.
+ * The kernels of cuda/kernels.h. They are limited by memory, so tuning means
+ * that each access has 16 bytes, and that enough accesses are under way.
  *
- * What a tile's elements are is the same for all threads of a block, so the
- * branches on it cost next to nothing, and one launch can have rows of all
- * dtypes.
+ * The kind of a tile's elements is the same for all threads of a block, so
+ * branches on it are cheap, and one launch can have rows of all dtypes.
  */
 #include "cuda/kernels/single.cuh"
 #include "cuda/kernels/vector.cuh"
 
-/* Four blocks on a multiprocessor are half of its threads, with the registers
- * that they need. */
+/* Four blocks are half of the threads of a multiprocessor, with all the
+ * registers that they need. */
 #define BLOCKS_PER_SM 4
 
-/* N vectors of 1 << vector_shift bytes. */
+/* Copies N vectors of 1 << vector_shift bytes. */
 template <uint32_t N>
 static __device__ __forceinline__ void move_bytes(const struct tile &tile,
 						  const struct place &place)
@@ -76,7 +75,8 @@ move_floats(const struct kernels_params &params, const struct tile &tile,
 	}
 }
 
-/* N vectors, those of all threads behind one another, without zeros. */
+/* Processes N vectors without zeros. Those of all threads follow one
+ * another. */
 template <int KIND, uint32_t N>
 static __device__ __forceinline__ void
 move_vectors(const struct kernels_params &params, const struct tile &tile,
@@ -90,7 +90,7 @@ move_vectors(const struct kernels_params &params, const struct tile &tile,
 		singles_move<KIND, N>(params, tile, place);
 }
 
-/* A vector that has zeros in it, or ends with the row. */
+/* Processes a vector that has zeros in it, or that is the last of its row. */
 template <int KIND>
 static __device__ __forceinline__ void
 move_rest(const struct kernels_params &params, const struct tile &tile,
@@ -109,7 +109,8 @@ move_rest(const struct kernels_params &params, const struct tile &tile,
 	}
 }
 
-/* Can all be moved by plain steps through memory, many at a time? */
+/* Returns whether the tile is one contiguous range without zeros, for which a
+ * thread can have many accesses under way. */
 template <int KIND>
 static __device__ __forceinline__ bool
 is_plain(const struct kernels_params &params, const struct tile &tile)

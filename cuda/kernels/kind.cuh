@@ -1,6 +1,7 @@
 /*
- * What device code is instantiated for (cuda/kernels.h has the arithmetic): a
- * grad-out that adds is another one, which needs other registers.
+ * The kinds for which device code is instantiated (cuda/kernels.h describes
+ * their arithmetic). A grad-out that adds is a kind of its own, since it needs
+ * more registers.
  */
 #pragma once
 

@@ -1,10 +1,10 @@
 /*
- * Single floats: their bits to numbers of the accumulator and back, with the
- * roundings and the NaN of collective/host/kernel_body.h.
+ * Conversions of single floats from their bits to numbers of the accumulator
+ * and back, with the roundings and the NaN of collective/host/kernel_body.h.
  *
- * Conversions are the hardware's, which rounds to nearest even and keeps
- * subnormals, but has another NaN. Sums, products and quotients are written as
- * intrinsics, which are never contracted.
+ * The hardware converts: it rounds to nearest even and keeps subnormals, but
+ * its NaN differs. Sums, products and quotients are written as intrinsics,
+ * which are never contracted.
  */
 #pragma once
 #include "proto/tensor.h"
@@ -13,9 +13,10 @@
 #include <stdint.h>
 
 /*
- * f64 to f32, inexact results to the neighbour with an odd mantissa: what
- * rounds that to fewer bits rounds as if it had seen all of the f64. Numbers
- * that are cut off are inexact, and their last bit is set.
+ * Converts f64 to f32. Inexact results become the neighbour with an odd
+ * mantissa ("round to odd"), so a second rounding to fewer bits gives the same
+ * as one rounding of the f64. A number that was truncated is inexact; its last
+ * bit is set.
  */
 static __device__ __forceinline__ float f32_odd_of_f64(double x)
 {
@@ -25,7 +26,7 @@ static __device__ __forceinline__ float f32_odd_of_f64(double x)
 	return is_inexact ? __uint_as_float(__float_as_uint(cut) | 1) : cut;
 }
 
-/* Of a dtype: its bits, its accumulator, and ways between them. */
+/* The bits of a dtype, its accumulator, and conversions between them. */
 template <uint32_t DTYPE> struct number;
 
 template <> struct number<DTYPE_F16> {

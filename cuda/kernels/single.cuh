@@ -1,7 +1,7 @@
 /*
- * What is done to elements, one by one, of any dtype: for what is not aligned,
- * and for integers. Which dtype it is is looked at anew for each; memory is
- * what it waits for anyway.
+ * Operations on single elements of any dtype, for elements that are not
+ * aligned, and for integers. The dtype is examined anew for each element,
+ * because the kernel waits for memory anyway.
  */
 #pragma once
 #include "cuda/kernels/kind.cuh"
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void bits_write(uint32_t size, uint8_t *to,
 	}
 }
 
-/* Every float is an f64 too. */
+/* All floats are converted to f64, which represents each of them exactly. */
 static __device__ __forceinline__ double float_load(uint32_t dtype,
 						    uint64_t bits)
 {
@@ -79,7 +79,7 @@ static __device__ __forceinline__ bool is_signed(uint32_t dtype)
 	       dtype == DTYPE_I64;
 }
 
-/* To 64 bits, with the sign if it has one. */
+/* Extends an integer to 64 bits, with its sign if it has one. */
 static __device__ __forceinline__ uint64_t integer_load(uint32_t dtype,
 							uint64_t bits)
 {
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint64_t integer_load(uint32_t dtype,
 
 /* --- arithmetic of each kind --------------------------------------------- */
 
-/* In the accumulator of that dtype. */
+/* These compute in the accumulator of the dtype. */
 static __device__ __forceinline__ double product_in(uint32_t dtype, double a,
 						    double b)
 {
@@ -154,7 +154,7 @@ single_integer(const struct kernels_params &params, uint32_t from, uint64_t x,
 	return KIND == KIND_GRAD_ADD ? old + value : value;
 }
 
-/* The element's bits in the dtype that is written. */
+/* Returns the bits of the element in the dtype that is written. */
 template <int KIND>
 static __device__ __forceinline__ uint64_t
 single_calculate(const struct kernels_params &params, const struct tile &tile,
@@ -166,7 +166,7 @@ single_calculate(const struct kernels_params &params, const struct tile &tile,
 	return single_integer<KIND>(params, tile.row->from_dtype, x, old);
 }
 
-/* N elements, those of all threads behind one another. */
+/* Processes N elements. Those of all threads follow one another. */
 template <int KIND, uint32_t N>
 static __device__ __forceinline__ void
 singles_move(const struct kernels_params &params, const struct tile &tile,

@@ -1,19 +1,20 @@
 /*
- * Tiles: which elements a block is to move, where they come from and where they
+ * A tile says which elements a block moves, where they come from and where they
  * go.
  */
 #pragma once
 #include "cuda/kernels/params.h"
 
-/* Little, since threads keep it in registers; the rest is looked up. */
+/* This struct is small, since threads keep it in registers. The other fields
+ * are read from the row. */
 struct tile {
 	const struct kernels_row *row;
-	const uint8_t *from; /* of the first element */
+	const uint8_t *from; /* address of the first element */
 	uint8_t *to;
-	uint32_t n, n_moved; /* elements; those that are not zeros */
-	/* Elements to the end of the first one's block, and blocks to the end
-	 * of its inner loop; cut off to 32 bits, beyond which no tile reaches
-	 * and with which division is fast. */
+	uint32_t n, n_moved; /* all elements; those that are not zeros */
+	/* The elements up to the end of the first one's block, and the blocks
+	 * up to the end of its inner loop. They are limited to 32 bits, because
+	 * no tile is larger and 32-bit division is fast. */
 	uint32_t block_left, inner_left;
 };
 
@@ -23,8 +24,8 @@ struct place {
 	uint8_t *to;
 };
 
-/* Of n ascending numbers, the first of which is at most x: the last one that is
- * at most x. Rows without tiles are so passed over. */
+/* Returns the index of the last of n ascending numbers that is at most x; the
+ * first number must be at most x. Rows without tiles are skipped this way. */
 static __device__ __forceinline__ uint32_t bisect(const uint64_t *numbers,
 						  uint32_t n, uint64_t x)
 {
@@ -72,8 +73,9 @@ tile_find(const struct kernels_params &params, uint64_t number)
 	return tile;
 }
 
-/* The place of element x of the tile, which is not in the block of the first.
- * Offsets from there are negative too: they wrap. */
+/* Returns the place of element x of the tile, which is in a later block than
+ * the first element. Offsets from the first element can be negative; they
+ * wrap. */
 static __device__ __forceinline__ struct place
 tile_place_beyond(const struct tile &tile, uint32_t x)
 {

@@ -1,5 +1,5 @@
 /*
- * What is done to elements that are read and written together.
+ * Operations on vectors: elements that are read and written together.
  */
 #pragma once
 #include "cuda/kernels/kind.cuh"
@@ -10,8 +10,8 @@ template <typename T, uint32_t N> struct alignas(sizeof(T) * N) vector {
 	T at[N];
 };
 
-/* N vectors, those of all threads behind one another. All reads come before the
- * writes, so that they are under way together. */
+/* Copies N vectors. Those of all threads follow one another. All reads precede
+ * the writes, so that they are under way together. */
 template <typename VECTOR, uint32_t N>
 static __device__ __forceinline__ void bytes_move(const struct place &place)
 {
@@ -37,7 +37,8 @@ template <int KIND, uint32_t FROM, uint32_t TO> struct floats {
 	typedef vector<typename in::bits, N> in_vector;
 	typedef vector<typename out::bits, N> out_vector;
 
-	/* By cuda/kernels.h. `old`: what is there, if it is added to. */
+	/* Computes one vector as cuda/kernels.h says. `old` is the previous
+	 * contents, for a kind that adds. */
 	template <bool DIVIDES>
 	static __device__ __forceinline__ out_vector
 	calculate(const struct kernels_params &params, const in_vector &x,
@@ -99,8 +100,9 @@ template <int KIND, uint32_t FROM, uint32_t TO> struct floats {
 						    out::load(y.at[i])));
 	}
 
-	/* As bytes_move(). Several only where nothing is divided but by a
-	 * reciprocal: divisions would take too many registers. */
+	/* Processes vectors as bytes_move() does. There is more than one only
+	 * if no division is needed except by a reciprocal: divisions would take
+	 * too many registers. */
 	template <uint32_t N_VECTORS>
 	static __device__ __forceinline__ void
 	move(const struct kernels_params &params, const struct place &place)
