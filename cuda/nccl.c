@@ -1,8 +1,8 @@
 /*
- * Loading NCCL, and its errors as sentences.
+ * This file loads NCCL, and turns its errors into sentences.
  *
- * The first caller loads for all, as in driver.c. The library is never closed:
- * NCCL has threads and files of its own, and cannot be unloaded.
+ * The first caller loads it for all, as in driver.c. The library is never
+ * closed: NCCL has threads and files of its own, and cannot be unloaded.
  */
 #include "cuda/nccl.h"
 
@@ -32,8 +32,8 @@ static const struct library_symbol symbols[] = {
 #undef ROW
 };
 
-/* 2.28.9 is 22809, but 2.8.4 was 2804. `missing`: a symbol that it lacks, or
- * NULL. */
+/* Checks the version: 2.28.9 is 22809, but 2.8.4 was 2804. `missing` is a
+ * symbol that the library lacks, or NULL. */
 static int check_version(const char *missing, struct error *err)
 {
 	int version, unit, r;
@@ -60,8 +60,8 @@ static int check_version(const char *missing, struct error *err)
 			 missing ? " and lacks " : "", missing ? missing : "");
 }
 
-/* A fake would take addresses of a real device for its own, and a real NCCL
- * those of a fake. */
+/* A fake would use addresses of a real device as its own, and a real NCCL would
+ * use those of a fake driver. */
 static int check_fake(struct error *err)
 {
 	struct driver_info driver;
@@ -109,7 +109,7 @@ int nccl_load(struct error *err)
 	pthread_once(&once, load_once);
 	if (loaded.r < 0 && err)
 		*err = loaded.err;
-	/* After a fork() the driver reports it. */
+	/* driver_load() reports a fork. */
 	return loaded.r == 0 ? driver_load(err) : loaded.r;
 }
 

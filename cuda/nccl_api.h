@@ -1,5 +1,5 @@
 /*
- * The part of NCCL's interface that we use, declared by ourselves, so that a
+ * The part of NCCL's interface that we use. We declare it ourselves, so that a
  * build needs no toolkit. Names, values and layouts are those of nccl.h 2.28;
  * if that header is present, unit/test_nccl_api compares the two. Older and
  * newer libraries read the configuration by the size field in it.
@@ -12,7 +12,8 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define NCCL_API_VERSION     22809 /* whose header this follows */
+/* version of the nccl.h that this header follows */
+#define NCCL_API_VERSION     22809
 #define NCCL_UNIQUE_ID_BYTES 128
 
 typedef struct ncclComm *ncclComm_t;
@@ -48,7 +49,8 @@ typedef enum {
 typedef enum {
 	ncclSum = 0,
 	ncclAvg = 4,
-	ncclNumOps = 5, /* from here on: made by ncclRedOpCreatePreMulSum() */
+	/* operations from here on are made by ncclRedOpCreatePreMulSum() */
+	ncclNumOps = 5,
 	ncclMaxRedOp = 0x7fffffff,
 } ncclRedOp_t;
 
@@ -70,7 +72,7 @@ typedef struct {
 #define NCCL_CONFIG_MAGIC     0xcafebeef
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 
-/* Everything undefined: the library's defaults. */
+/* All fields are undefined, so the library uses its defaults. */
 #define NCCL_CONFIG_INITIALIZER                                                \
 	{                                                                      \
 		.size = sizeof(ncclConfig_t), .magic = NCCL_CONFIG_MAGIC,      \

@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* The dtypes that can be summed; -1 for all others. */
+/* Returns NCCL's type of a dtype that can be summed, or -1 for other dtypes. */
 static int type_of(uint32_t dtype)
 {
 	switch (dtype) {
@@ -46,8 +46,8 @@ static int launch(const struct kernels_launch *kernels, CUstream stream,
 }
 
 /*
- * All parts are one group. Even if a call in it fails, the group must be ended:
- * the end drops it and returns that error once more.
+ * All parts are one group. If a call in it fails, the group must be ended even
+ * so; GroupEnd() then drops it and returns the error once more.
  */
 static ncclResult_t end_group(ncclResult_t result)
 {
@@ -58,7 +58,7 @@ static ncclResult_t end_group(ncclResult_t result)
 
 /* --- gathers ------------------------------------------------------------- */
 
-/* A gather moves bytes of any dtype. */
+/* A gather copies bytes, so it can have any dtype. */
 static ncclResult_t gather_parts(const struct nccl_comm *comm,
 				 const struct nccl_gather *gather,
 				 CUstream stream)
@@ -113,14 +113,14 @@ int nccl_gather(struct nccl_comm *comm, const struct nccl_gather *gather,
 
 /* --- reductions ---------------------------------------------------------- */
 
-/* Shared by the calls of one reduction's group. */
+/* The op is shared by all calls of one reduction's group. */
 struct op {
 	ncclDataType_t type;
 	ncclRedOp_t op;
-	bool is_made; /* made by us, to be destroyed */
+	bool is_made; /* we made it, and must destroy it */
 };
 
-/* An element of a dtype that can be divided within the sum (docs/fsdp.md). */
+/* An element of a dtype whose sums can be divided by NCCL (docs/fsdp.md). */
 union scalar {
 	float f32;
 	uint16_t bf16;
@@ -133,7 +133,7 @@ static union scalar make_scalar(uint32_t dtype, double factor)
 
 	if (dtype == DTYPE_F32)
 		return scalar;
-	/* To nearest even. */
+	/* This rounds to nearest even. */
 	memcpy(&bits, &scalar, sizeof(bits));
 	bits += 0x7fff + (bits >> 16 & 1);
 	scalar.bf16 = (uint16_t)(bits >> 16);
@@ -155,7 +155,8 @@ static int make_premul(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 	return r;
 }
 
-/* The mean of one value is that value; NCCL was seen to get this wrong. */
+/* The mean of one value is that value, so a sum is used. NCCL was seen to get
+ * the mean wrong. */
 static int make_op(struct nccl_comm *comm, const struct nccl_reduce *reduce,
 		   enum nccl_op kind, uint32_t n_ranks, struct op *ret,
 		   struct error *err)

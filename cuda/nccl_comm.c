@@ -90,7 +90,7 @@ static int late(const struct nccl_comm *comm, struct error *err)
 			 options->name, options->rank, options->timeout_ms);
 }
 
-/* Returns 0, NCCL_COMM_BUSY, or the part's error. */
+/* Returns 0, NCCL_COMM_BUSY, or the error of the part. */
 static int ask(const struct nccl_comm *comm, ncclComm_t part, struct error *err)
 {
 	ncclResult_t state, result = nccl.CommGetAsyncError(part, &state);
@@ -112,7 +112,7 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
 }
 
-/* Wait until the part has finished the call that was just made on it. */
+/* Waits until the part has finished the call that was just made on it. */
 static int await_part(const struct nccl_comm *comm, ncclComm_t part,
 		      struct error *err)
 {
@@ -153,7 +153,7 @@ int nccl_comm_called(struct nccl_comm *comm, ncclResult_t result,
 			  comm->options.name, comm->options.rank, what);
 }
 
-/* NCCL_COMM_BUSY: it has work to do. */
+/* Returns 0, NCCL_COMM_BUSY if the stream has work to do, or an error. */
 static int ask_stream(CUstream stream, struct error *err)
 {
 	CUresult result = cu.StreamQuery(stream);
@@ -163,8 +163,8 @@ static int ask_stream(CUstream stream, struct error *err)
 	return driver_error(err, result, "cannot wait for a collective");
 }
 
-/* A collective that fails reports it before its stream continues, so the stream
- * is checked first. */
+/* A failed collective reports its error before its stream continues. So the
+ * stream is queried before the communicator is polled. */
 static int wait_stream(struct nccl_comm *comm, CUstream stream,
 		       struct error *err)
 {
@@ -299,7 +299,7 @@ int nccl_comm_open(const struct nccl_comm_options *options,
 	return r;
 }
 
-/* The ranks of a part have the order of the world. */
+/* Begins a split. The ranks of a part have the same order as in the world. */
 static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
 		       ncclComm_t *part, struct error *err)
 {
@@ -319,7 +319,7 @@ static int begin_split(struct nccl_comm *comm, enum nccl_stage stage,
 	return r < 0 ? r : NCCL_COMM_BUSY;
 }
 
-/* The world has finished a step of opening. */
+/* Continues after the world has finished a step of opening. */
 static int next_stage(struct nccl_comm *comm, struct error *err)
 {
 	switch (comm->stage) {
@@ -343,8 +343,8 @@ static int next_stage(struct nccl_comm *comm, struct error *err)
 	return 0;
 }
 
-/* The open parts: first those that move data, then the world, which may be one
- * of them. */
+/* Lists the open parts: first those that move data, and last the world, which
+ * can be one of them. */
 static uint32_t list_parts(struct nccl_comm *comm,
 			   ncclComm_t *ret[NCCL_MAX_PARTS])
 {
@@ -361,8 +361,8 @@ static uint32_t list_parts(struct nccl_comm *comm,
 	return n;
 }
 
-/* The world is checked first: the part of a split exists only when the world is
- * ready. */
+/* The world is checked first, because the part of a split exists only when the
+ * world is ready. */
 static int poll_parts(struct nccl_comm *comm, struct error *err)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];
@@ -403,7 +403,7 @@ static struct nccl_registration *find(struct nccl_comm *comm,
 	return NULL;
 }
 
-/* The parts that move data: any chunk may contain whole parameters and
+/* Lists the parts that move data: any chunk may contain whole parameters and
  * gradients. */
 static uint32_t list_movers(struct nccl_comm *comm,
 			    ncclComm_t *ret[NCCL_MAX_PARTS])
@@ -413,7 +413,7 @@ static uint32_t list_movers(struct nccl_comm *comm,
 	return comm->reductions == comm->world ? n : n - 1;
 }
 
-/* For the first `n` parts; the first failure is returned. */
+/* Deregisters from the first `n` parts, and returns the first failure. */
 static ncclResult_t deregister_parts(struct nccl_comm *comm,
 				     const struct nccl_registration *it,
 				     uint32_t n)
@@ -512,14 +512,14 @@ int nccl_comm_deregister(struct nccl_comm *comm, CUdeviceptr address,
 /* --- ending -------------------------------------------------------------- */
 
 /*
- * ncclCommAbort() and ncclCommDestroy() wait: for the work that the device got
+ * ncclCommAbort() and ncclCommDestroy() wait for the work that the device got
  * before the communicator's kernels, such as waits for events of other streams,
  * and for processes of this node that are connected with this one. So both are
  * called on threads.
  */
 static void begin_ending(struct nccl_ending *ending, void (*fn)(void *data))
 {
-	/* A wait without a limit is better than a communicator that is never
+	/* An unlimited wait is better than a communicator that is never
 	 * ended. */
 	if (bounded_start(fn, ending, &ending->call, NULL) < 0) {
 		ending->call = NULL;
@@ -527,7 +527,7 @@ static void begin_ending(struct nccl_ending *ending, void (*fn)(void *data))
 	}
 }
 
-/* False: not all of them have ended. */
+/* Returns whether all of them have ended. */
 static bool await_endings(struct nccl_comm *comm, uint64_t until_ns)
 {
 	bool have_ended = true;
@@ -574,9 +574,10 @@ static void begin_abort(struct nccl_comm *comm, uint32_t i, ncclComm_t *part)
 	begin_ending(&comm->endings[i], run_abort);
 }
 
-/* The world first: while it is being split, NCCL may still write the part's
- * handle. Then all parts at the same time, so that one that waits for its
- * device does not keep another from ending its kernels. */
+/* While the world is being split, NCCL may still write the part's handle, so
+ * the world is aborted first. Then all parts are aborted in parallel, so that
+ * one that waits for its device does not keep another from ending its
+ * kernels. */
 static int abort_parts(struct nccl_comm *comm, uint64_t until_ns)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];
@@ -627,7 +628,7 @@ static int close_part(const struct nccl_comm *comm, ncclComm_t *part,
 	return r;
 }
 
-/* Parts end before the communicator of which they are splits. */
+/* Closes the parts before the communicator from which they were split. */
 static int close_parts(struct nccl_comm *comm, struct error *err)
 {
 	ncclComm_t *parts[NCCL_MAX_PARTS];

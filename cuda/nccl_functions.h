@@ -1,7 +1,7 @@
 /*
  * NCCL's functions that we use. They are separate from nccl_api.h, and this
  * header includes nothing, so that a test can declare them a second time after
- * nccl.h: a compiler refuses a declaration that differs.
+ * nccl.h. The compiler then reports a declaration that differs.
  */
 #pragma once
 

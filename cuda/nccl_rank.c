@@ -53,8 +53,8 @@ int nccl_rank_open(const struct nccl_comm_options *options, bool is_spanning,
 
 /* --- comparing ----------------------------------------------------------- */
 
-/* Gather the values of all ranks in the words; this rank's own is after them.
- */
+/* Gathers the values of all ranks in the words. This rank's own value is copied
+ * to the word after them. */
 static int exchange(struct nccl_rank *rank, const uint64_t *value,
 		    struct error *err)
 {
@@ -92,7 +92,8 @@ int nccl_rank_begin_verify(struct nccl_rank *rank, uint64_t value,
 	return r;
 }
 
-/* cuMemcpyDtoH() would also wait for streams of the program. */
+/* The copy uses the gather stream, because cuMemcpyDtoH() would also wait for
+ * streams of the program. */
 static int read_words(const struct nccl_rank *rank, uint64_t *ret,
 		      struct error *err)
 {

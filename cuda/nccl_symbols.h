@@ -1,5 +1,5 @@
-/* NCCL's functions that we call, in the order of nccl_api.h. Every library that
- * NCCL_VERSION_MIN admits has all of them. */
+/* NCCL's functions that we call, in the order of nccl_api.h. All libraries from
+ * NCCL_VERSION_MIN on have them. */
 #pragma once
 
 #define NCCL_SYMBOLS(X)                                                        \
