@@ -23,7 +23,7 @@ int pinned_open(const struct device *device, void *pages, uint64_t size,
 
 void pinned_close(struct pinned *pinned)
 {
-	/* If this fails, they stay pinned until the process ends. */
+	/* If this fails, the pages stay pinned until the process ends. */
 	if (pinned->device && context_enter(pinned->device, NULL) == 0) {
 		(void)cu.MemHostUnregister(pinned->pages);
 		context_leave();

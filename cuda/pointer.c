@@ -1,9 +1,9 @@
 /*
- * The driver's knowledge of a pointer.
+ * This file asks the driver about a pointer.
  *
- * The query needs any context to be current. A process that has device memory
- * has made one, perhaps on another thread; so existing primary contexts are
- * tried, and none is made.
+ * The query needs a current context, which can be any. A process that has
+ * device memory has a context, perhaps on another thread; so existing primary
+ * contexts are tried, and no context is made.
  */
 #include "cuda/pointer.h"
 #include "cuda/context.h"
@@ -37,7 +37,7 @@ static int enter_any(const struct device *devices, uint32_t n,
 		address);
 }
 
-/* 0 for attributes that the driver does not know. */
+/* The driver's facts. Attributes that it does not know are 0. */
 struct facts {
 	unsigned int type; /* CUmemorytype */
 	int ordinal;
@@ -78,7 +78,7 @@ static int judge(CUdeviceptr address, const struct facts *facts,
 	return 0;
 }
 
-/* A context is current. */
+/* A context must be current. */
 static int look(CUdeviceptr address, const struct device *devices, uint32_t n,
 		struct pointer *ret, struct error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Pointers of callers: the allocation of device memory that contains one, and
- * how it can be shared. The device is found as well.
+ * Finds the device and the allocation of device memory that contain a caller's
+ * pointer, and how the allocation can be shared.
  */
 #pragma once
 #include "cuda/device.h"
@@ -11,13 +11,15 @@ struct error;
 
 struct pointer {
 	const struct device *device;
-	CUdeviceptr base; /* of the whole allocation */
+	CUdeviceptr base; /* address of the whole allocation */
 	uint64_t size;
-	bool is_legacy; /* of cuMemAlloc(): ipc.h; else perhaps vmm_export() */
+	/* of cuMemAlloc(), for ipc.h; otherwise vmm_export() may work */
+	bool is_legacy;
 };
 
 /*
- * -EINVAL: no device memory that this process knows; -EOPNOTSUPP: managed
- * memory. -ENODEV and others as driver_load(). Makes no context.
+ * Returns -EINVAL if the address is not device memory of this process,
+ * -EOPNOTSUPP for managed memory, -ENODEV if the device is not visible, or
+ * fails like driver_load(). It makes no context.
  */
 int pointer_find(CUdeviceptr address, struct pointer *ret, struct error *err);

@@ -1,5 +1,5 @@
 /*
- * Opening once and counting users.
+ * This file opens objects once, and counts their users.
  *
  * An object stays in the list while it is being closed, so that its successor
  * cannot be opened earlier: some drivers refuse a handle that is still mapped,
@@ -95,7 +95,7 @@ int shared_open(struct shared_list *list, const struct shared *like,
 {
 	int r = driver_load(err);
 
-	/* In a forked child the lock may be held for ever. */
+	/* In a forked child the lock may be held forever. */
 	if (r < 0)
 		return r;
 	pthread_mutex_lock(&list->lock);

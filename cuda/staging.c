@@ -19,10 +19,10 @@ struct buffer {
 
 struct staging {
 	const struct device *device;
-	size_t size; /* of one buffer */
+	size_t size; /* bytes of each buffer */
 	CUstream stream;
 	struct buffer buffers[2];
-	unsigned int next; /* buffer; counts on */
+	unsigned int next; /* number of the next buffer, modulo 2 */
 };
 
 static int say(const struct staging *staging, CUresult result, const char *what,
@@ -34,7 +34,7 @@ static int say(const struct staging *staging, CUresult result, const char *what,
 	return driver_error(err, result, "cannot %s device %s", what, text);
 }
 
-/* With the context entered. */
+/* The context must be entered. */
 static CUresult allocate(struct staging *staging)
 {
 	CUresult result =
@@ -45,7 +45,8 @@ static CUresult allocate(struct staging *staging)
 
 		result = cu.MemHostAlloc(&buffer->bytes, staging->size,
 					 CU_MEMHOSTALLOC_PORTABLE);
-		/* A wait for it sleeps and does not spin. */
+		/* With this flag a thread that waits for the event sleeps
+		 * instead of spinning. */
 		if (result == CUDA_SUCCESS)
 			result =
 				cu.EventCreate(&buffer->is_free,
@@ -102,7 +103,7 @@ void staging_free(struct staging *staging)
 	free(staging);
 }
 
-/* The buffers take turns. */
+/* Returns the buffers in turn. */
 static struct buffer *take_buffer(struct staging *staging)
 {
 	return &staging->buffers[staging->next++ % 2];
@@ -190,9 +191,9 @@ struct part {
 	size_t size;
 };
 
-/* Begin to fetch the next part. The previous contents of its buffer are no
- * longer needed: the stream copies them before this copy, or end_get() has
- * emptied it. */
+/* Begins to copy the next part to a buffer. Its previous contents are no longer
+ * needed: the stream copies them to the device first, or end_get() has emptied
+ * the buffer. */
 static int begin_get(struct staging *staging, CUdeviceptr from, size_t size,
 		     struct part *ret, struct error *err)
 {
@@ -217,7 +218,7 @@ static int end_get(struct staging *staging, const struct part *part, void *to,
 	return r;
 }
 
-/* With the context entered: always one part ahead. */
+/* The context must be entered. One part is always fetched ahead. */
 static int get(struct staging *staging, char *to, CUdeviceptr from,
 	       uint64_t size, struct error *err)
 {

@@ -1,31 +1,32 @@
 /*
- * Staging: copying host bytes to a device and back, through two pinned buffers
- * in alternation, so that reading the source overlaps with the copy engine.
+ * Staging copies host bytes to a device and back, through two pinned buffers in
+ * alternation, so that reading the source overlaps with the copy engine.
  */
 #pragma once
 #include "cuda/context.h"
 #include <stddef.h>
 
-struct staging; /* staging.c; one thread at a time */
+struct staging; /* defined in staging.c; used by one thread at a time */
 
-/* `size`: of one buffer, bytes; 0: 16 MiB. */
+/* `size` is the size of each buffer in bytes; 0 means 16 MiB. */
 int staging_new(const struct device *device, size_t size, struct staging **ret,
 		struct error *err);
-void staging_free(struct staging *staging); /* NULL is fine */
+void staging_free(struct staging *staging); /* `staging` may be NULL */
 
-/* Gives the next `size` bytes of the source, all of them: 0, or -errno with its
- * own sentence in err. */
+/* Reads exactly the next `size` bytes of the source. Returns 0, or a negative
+ * errno with a sentence in `err`. */
 typedef int staging_read_fn(void *data, void *into, size_t size,
 			    struct error *err);
-/* Done when staging_finish() says so. `read` is called in order, once for each
- * buffer, and its failure given back: nothing is known of the bytes then, but
- * the staging is as good as new. */
+/* Begins a copy, which is complete when staging_finish() has returned. `read`
+ * is called in order, once for each buffer. If it fails, its result is
+ * returned; the bytes on the device are then undefined, but `staging` can be
+ * used again. */
 int staging_put(struct staging *staging, CUdeviceptr to, uint64_t size,
 		staging_read_fn *read, void *data, struct error *err);
 int staging_put_bytes(struct staging *staging, CUdeviceptr to, const void *from,
 		      uint64_t size, struct error *err);
-/* Blocks until all that was put is on the device. */
+/* Waits until all copies to the device are complete. */
 int staging_finish(struct staging *staging, struct error *err);
-/* Blocks until the bytes are in `to`. */
+/* Waits until the bytes are in `to`. */
 int staging_get(struct staging *staging, void *to, CUdeviceptr from,
 		uint64_t size, struct error *err);

@@ -1,10 +1,11 @@
 /*
- * Device memory as file descriptors, and its mappings.
+ * This file makes device memory with file descriptors, and maps it.
  *
- * The broker uses vmm_create() and vmm_check() too, so they only make calls
+ * The broker uses vmm_create() and vmm_check(), too, so they only make calls
  * that neither need nor make a context. According to its documentation the
- * driver also maps without a context, but mapped memory will be used: so
- * mapping enters the context first, and fails there if the device refuses one.
+ * driver also maps without a context. But mapped memory will be used, so
+ * mapping enters the context first, and fails there if the device refuses a
+ * context.
  */
 #include "cuda/vmm.h"
 
@@ -83,7 +84,7 @@ int vmm_create(const struct device *device, uint64_t size,
 	if (r < 0)
 		return r;
 	device_format(&device->uuid, text);
-	/* This also keeps vmm_round() from overflowing. */
+	/* This also prevents an overflow in vmm_round(). */
 	if (size == 0 || size > device->memory)
 		return error_set(err, size ? -ENOMEM : -EINVAL,
 				 "device %s has no chunk of %" PRIu64
@@ -103,16 +104,16 @@ int vmm_create(const struct device *device, uint64_t size,
 				    "cannot export %" PRIu64
 				    " bytes of device %s",
 				    size, text);
-	/* The driver promises nothing about it. */
+	/* The driver does not document whether its fds have this flag. */
 	(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
 	*ret_fd = fd;
 	return 0;
 }
 
 /*
- * May the driver be given this kind of file? The sender could serve the file
- * itself (FUSE) and stop us for any length of time. Memfds are no device
- * memory, except that of a fake driver.
+ * Checks that the driver may be given this kind of file. The sender could serve
+ * the file itself (FUSE) and block us for any time. A memfd is not device
+ * memory, except for a fake driver.
  */
 static int check_file(int fd, struct error *err)
 {
@@ -120,7 +121,7 @@ static int check_file(int fd, struct error *err)
 
 	if (fcntl(fd, F_GET_SEALS) >= 0)
 		return 0;
-	/* Unlike fstat(), this does not call the file's server. */
+	/* Unlike fstat(), this call does not ask the file's server. */
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE,
 		  &info) < 0)
 		return error_errno(err, -errno, "cannot inspect a passed file");
@@ -130,7 +131,7 @@ static int check_file(int fd, struct error *err)
 	return 0;
 }
 
-/* Of the right device? */
+/* Checks that the memory is of the right device. */
 static int check_handle(const struct device *device,
 			CUmemGenericAllocationHandle handle, struct error *err)
 {
@@ -150,8 +151,8 @@ static int check_handle(const struct device *device,
 	return 0;
 }
 
-/* Gives a handle of the memory of `fd`, on any device; the caller releases it.
- */
+/* Returns a handle of the memory of `fd`, on any device. The caller releases
+ * it. */
 static int import(const struct device *device, int fd,
 		  CUmemGenericAllocationHandle *ret, struct error *err)
 {
@@ -171,8 +172,8 @@ static int import(const struct device *device, int fd,
 		CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	r = driver_error(&cause, result,
 			 "the passed file is not memory of device %s", text);
-	/* The driver's error for other kinds of files is undocumented; these
-	 * errors can only concern the driver itself. */
+	/* The driver does not document its error for other kinds of files.
+	 * These errors can only be of the driver itself. */
 	if (r < 0 && (driver_is_sticky(result) || r == -ENOMEM || r == -ECHILD))
 		return error_set(err, r, "%s", cause.msg);
 	if (r < 0)
@@ -201,7 +202,7 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 	return r;
 }
 
-/* The handle of the mapping; the caller releases it. */
+/* Returns the handle of the mapping. The caller releases it. */
 static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 		  struct error *err)
 {
@@ -216,7 +217,7 @@ static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 			 address);
 }
 
-/* A driver exports memory only for the process that made it. */
+/* A driver exports memory only in the process that made it. */
 static int export_handle(struct vmm_export *export, struct error *err)
 {
 	CUresult result = cu.MemExportToShareableHandle(
@@ -249,7 +250,7 @@ static int open_export(struct shared *shared, struct error *err)
 		(void)cu.MemRelease(export->handle);
 		return r;
 	}
-	/* The driver promises nothing about it. */
+	/* The driver does not document whether its fds have this flag. */
 	(void)fcntl(export->fd, F_SETFD, FD_CLOEXEC);
 	return 0;
 }
@@ -262,7 +263,7 @@ static void close_export(struct shared *shared)
 	(void)cu.MemRelease(export->handle);
 }
 
-/* While an export has the handle, no other memory gets it. */
+/* The handle of an export is not used for other memory until it is released. */
 static bool is_same_export(const struct shared *a, const struct shared *b)
 {
 	const struct vmm_export *one = (const struct vmm_export *)a;
@@ -311,13 +312,13 @@ static CUresult set_access(const struct vmm_mapping *mapping, bool is_writable)
 	return cu.MemSetAccess(mapping->address, mapping->size, &access, 1);
 }
 
-/* Map the memory of mapping->handle at its address. */
+/* Maps the memory of mapping->handle at its address. */
 static int attach(const struct vmm_mapping *mapping, struct error *err)
 {
 	CUresult result = cu.MemMap(mapping->address, mapping->size, 0,
 				    mapping->handle, 0);
 
-	/* The driver maps memory only as a whole. */
+	/* The driver only maps memory as a whole. */
 	if (result == CUDA_ERROR_NOT_SUPPORTED)
 		return error_set(err, -EINVAL,
 				 "cannot map %" PRIu64 " bytes of device "
@@ -339,8 +340,7 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 			    mapping->size);
 }
 
-/* Reserve addresses and attach the memory of `handle`; consumes it on success.
- */
+/* Reserves addresses and maps the memory of mapping->handle there. */
 static int place(struct vmm_mapping *mapping, struct error *err)
 {
 	CUresult result =
