@@ -6,14 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a buffer points to, besides the tensor's memory. */
+/* The `internal` part of a buffer. It holds the tensor. */
 struct export
 {
 	struct handle *handle;
 	Py_ssize_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
 };
 
-/* Letters of the module struct, by dtype; NULL: it has none. */
+/* Letters of Python's module struct, by dtype. NULL means that it has none. */
 static const char *const formats[] = {
 	[FSDP_BOOL] = "?", [FSDP_U8] = "B",       [FSDP_I8] = "b",
 	[FSDP_U16] = "H",  [FSDP_I16] = "h",      [FSDP_U32] = "I",
@@ -25,7 +25,7 @@ static const char *const formats[] = {
 
 static const char *format_of(enum fsdp_dtype dtype)
 {
-	/* libfsdp may be newer. */
+	/* libfsdp may be newer than this package, and have more dtypes. */
 	if ((size_t)dtype >= sizeof(formats) / sizeof(*formats))
 		return NULL;
 	return formats[dtype];
@@ -45,14 +45,14 @@ static const char *bits_format(enum fsdp_dtype dtype)
 	}
 }
 
-/* -1 with BufferError. */
+/* Raises BufferError, and returns -1. */
 static int refuse(const char *format, const char *what)
 {
 	PyErr_Format(PyExc_BufferError, format, what);
 	return -1;
 }
 
-/* Does the buffer have the form that was asked for? */
+/* Raises BufferError unless the buffer has the form that `flags` asks for. */
 static int check_form(const Py_buffer *view, int flags)
 {
 	bool is_c = PyBuffer_IsContiguous(view, 'C');
@@ -95,7 +95,7 @@ static void fill(Py_buffer *buffer, struct export *export,
 	};
 }
 
-/* Leave out what was not asked for. */
+/* Clears the fields that `flags` does not ask for. */
 static void trim(Py_buffer *buffer, int flags)
 {
 	if (!(flags & PyBUF_FORMAT))
@@ -181,8 +181,7 @@ void buffer_release(PyObject *self, Py_buffer *view)
 	free(export);
 }
 
-/* --- copying ---------------------------------------------------------------
- */
+/* --- copying -------------------------------------------------------------- */
 
 static int copy_contiguous(struct handle *handle, const Py_buffer *source)
 {
@@ -200,7 +199,7 @@ static int copy_contiguous(struct handle *handle, const Py_buffer *source)
 	return 0;
 }
 
-/* Packed on the way, in the order of C. */
+/* Copies a source that is not contiguous, in the order of C. */
 static int copy_strided(struct handle *handle, const Py_buffer *source)
 {
 	void *to = fsdp_data_mut(handle->tensor);
@@ -246,7 +245,8 @@ PyObject *buffer_copy_from(PyObject *self, PyObject *source)
 
 	if (PyObject_GetBuffer(source, &view, PyBUF_FULL_RO) < 0)
 		return NULL;
-	/* Another thread may release the tensor meanwhile. */
+	/* The export keeps the tensor, which another thread may release
+	 * meanwhile. */
 	r = handle_export(handle);
 	if (r < 0) {
 		errors_raise(r);
@@ -260,8 +260,7 @@ PyObject *buffer_copy_from(PyObject *self, PyObject *source)
 	Py_RETURN_NONE;
 }
 
-/* --- elements as integers --------------------------------------------------
- */
+/* --- elements as integers ------------------------------------------------- */
 
 static PyTypeObject *bits_type;
 

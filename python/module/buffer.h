@@ -1,6 +1,6 @@
 /*
- * The buffer protocol: memoryview(tensor), numpy.asarray(tensor). Each buffer
- * is an export, with a hold of its own.
+ * The buffer protocol of tensors, for memoryview(tensor) and
+ * numpy.asarray(tensor). Each buffer is an export, with a hold of its own.
  */
 #pragma once
 #include "python.h"
@@ -8,9 +8,10 @@
 int buffer_get(PyObject *self, Py_buffer *view, int flags);
 void buffer_release(PyObject *self, Py_buffer *view);
 
-/* Tensor.copy_from(). */
+/* Implements Tensor.copy_from(). */
 PyObject *buffer_copy_from(PyObject *self, PyObject *source);
 
-/* Adds the type Bits: a tensor's elements as unsigned integers of their size,
- * for the dtypes that the buffer protocol has no letter for. */
+/* Adds the types to the module. This includes Bits, which shows a tensor's
+ * elements as unsigned integers of the same size, for dtypes without a letter
+ * in the buffer protocol. Returns 0, or -1 with an exception set. */
 int buffer_add(PyObject *module);

@@ -10,10 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- get --------------------------------------------------------------------
- */
+/* --- get ------------------------------------------------------------------ */
 
-/* Consumes the hold, also on failure. */
+/* Consumes the hold of `held`, also on failure. */
 static int add_member(PyObject *dict, struct link *link, size_t prefix_size,
 		      struct fsdp_tensor *held, uint64_t *ret_version)
 {
@@ -89,8 +88,7 @@ PyObject *bundle_get(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
 	return get_members(self, args[0], &options);
 }
 
-/* --- is it the newest? ------------------------------------------------------
- */
+/* --- is it the newest? ---------------------------------------------------- */
 
 static bool is_same(const struct fsdp_info *info, struct fsdp_tensor *other)
 {
@@ -127,18 +125,17 @@ PyObject *bundle_shows(PyObject *self, PyObject *object)
 				     : PyBool_FromLong(is_shown);
 }
 
-/* --- staging ----------------------------------------------------------------
- */
+/* --- staging -------------------------------------------------------------- */
 
 static PyTypeObject *stage_type;
 
-/* fsdp._bundle.Stage lets one thread at a time in. */
+/* fsdp._bundle.Stage has a lock, so only one thread at a time is in here. */
 struct stage {
 	PyObject_HEAD struct link *link;
-	struct fsdp_bundle *bundle; /* NULL: it has ended */
+	struct fsdp_bundle *bundle; /* NULL if it has ended */
 };
 
-/* Consumes the use of the link. */
+/* Consumes the caller's use of the link. */
 static PyObject *stage_new(struct link *link, const char *name,
 			   const struct fsdp_bundle_options *options)
 {
@@ -219,7 +216,7 @@ static PyObject *alloc_members(struct stage *stage, const struct names *names,
 	return list;
 }
 
-/* alloc([full name], [(shape, dtype)]) */
+/* Implements alloc([full name], [(shape, dtype)]). */
 static PyObject *stage_alloc(PyObject *self, PyObject *args)
 {
 	PyObject *list, *pairs, *tensors = NULL;
@@ -261,7 +258,7 @@ static PyObject *stage_commit(PyObject *self, PyObject *none)
 	return PyLong_FromUnsignedLongLong(version);
 }
 
-/* Waits for the broker, so it lets other threads run. */
+/* This waits for the broker, so it lets other threads run. */
 static void stage_end(struct stage *stage)
 {
 	struct fsdp_bundle *bundle = stage->bundle;

@@ -1,5 +1,5 @@
 /*
- * Bundles: fsdp._fsdp.Stage makes one, and bundle_get() gets all of one at
+ * Bundles: fsdp._fsdp.Stage makes one, and bundle_get() gets all its members at
  * once. fsdp._bundle has the classes that users see.
  */
 #pragma once
@@ -9,21 +9,23 @@
 struct fsdp_tensor;
 struct link;
 
-/* Client._bundle(name, **options of get()): (version, {name: Tensor}), the
- * names without that of the bundle. */
+/* Implements Client._bundle(name, **options of get()). Returns (version, {name:
+ * Tensor}); these names are without that of the bundle. */
 PyObject *bundle_get(PyObject *client, PyObject *const *args, Py_ssize_t n_args,
 		     PyObject *keywords);
 
-/* The same of tensors that were got; consumes them and the array. */
+/* Returns the same for tensors that were already got. Consumes the tensors and
+ * the array. */
 PyObject *bundle_members(struct link *link, PyObject *name,
 			 struct fsdp_tensor **tensors, size_t n);
 
-/* Client._shows(tensor): is it still what its name shows? No system call. */
+/* Implements Client._shows(tensor): returns whether its name still shows this
+ * version. It makes no system call. */
 PyObject *bundle_shows(PyObject *client, PyObject *tensor);
 
-/* Client._stage(name, flags, ttl_ms, mode, gid, size_hint, device,
- * timeout, keep): a Stage. */
+/* Implements Client._stage(name, flags, ttl_ms, mode, gid, size_hint, device,
+ * timeout, keep). Returns a Stage. */
 PyObject *bundle_stage(PyObject *client, PyObject *args);
 
-/* Adds the type to the module; -1 with an exception. */
+/* Adds the type to the module. Returns 0, or -1 with an exception set. */
 int bundle_add(PyObject *module);

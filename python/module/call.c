@@ -1,6 +1,6 @@
 #include "call.h"
 
-/* Where this thread is. */
+/* The state of the call that this thread is in. */
 static _Thread_local enum { OUTSIDE, WAITING, IN_HANDLER } state;
 static _Thread_local const atomic_bool *aborted;
 

@@ -1,6 +1,6 @@
 /*
- * A call of libfsdp that may wait: other Python threads run meanwhile, and a
- * signal whose handler raises ends the wait.
+ * A call of libfsdp that may wait. Other Python threads run meanwhile, and the
+ * wait ends if a signal handler raises an exception. It is used like this:
  *
  *     if (call_begin(&call) < 0)
  *             return NULL;
@@ -18,18 +18,20 @@ struct call {
 	PyThreadState *thread;
 };
 
-/* -1, with an exception: this is a signal handler that runs within another
- * call of libfsdp on the same thread, which allows no second one. */
+/* Returns -1 with an exception set if this is a signal handler that interrupted
+ * another call of libfsdp on the same thread. libfsdp does not allow a second
+ * call then. */
 int call_check(void);
-/* The same, and then other threads run. */
+/* Does the same check, and then lets other threads run. */
 int call_begin(struct call *call);
 void call_end(struct call *call);
 
-/* Between the two: another thread may set this flag, which interrupts the call
- * (-EINTR) without an exception. NULL: nobody may, as at the beginning. */
+/* Between call_begin() and call_end(), sets a flag by which another thread can
+ * interrupt the call (-EINTR) without an exception. NULL removes the flag; no
+ * flag is set at the beginning. */
 void call_until(const atomic_bool *is_aborted);
 
-/* fsdp_connect_options.interrupted: runs the handlers of Python's signals.
- * Outside of call_begin() and call_end() it returns 0, since nobody there could
- * raise. */
+/* This is fsdp_connect_options.interrupted: it runs the handlers of Python's
+ * signals. Outside of call_begin() and call_end() it returns 0, since an
+ * exception could not be raised there. */
 int call_is_interrupted(void *data);

@@ -11,38 +11,37 @@ static PyTypeObject *port_type, *item_type;
 
 struct item;
 
-/* A channel that is counted: the Port, each of its items and each call under
- * way keep it, and the last one of them closes it. */
+/* A channel with a count of users: the Port, each of its items, and each call
+ * under way. The last user closes the channel. */
 struct stream {
 	struct fsdp_channel *channel;
 	struct link *link;
 	_Atomic uint32_t n_users;
-	/* Received and neither released nor kept; the interpreter's lock
-	 * protects them. */
+	/* Items that were received and neither released nor kept. The
+	 * interpreter's lock protects the list. */
 	struct item *received;
 	uint32_t n_received;
 };
 
 struct port {
-	PyObject_HEAD struct stream *stream; /* NULL: closed */
+	PyObject_HEAD struct stream *stream; /* NULL if closed */
 };
 
 struct item {
-	PyObject_HEAD struct stream *stream; /* NULL: kept */
-	struct fsdp_item *item; /* NULL: sent, cancelled, released or kept */
+	PyObject_HEAD struct stream *stream; /* NULL if kept */
+	struct fsdp_item *item; /* NULL if sent, cancelled, released or kept */
 	struct fsdp_tensor *kept;
-	struct link *link;        /* of what is kept */
-	struct item *next, *prev; /* of stream->received */
+	struct link *link;        /* connection of the kept tensor */
+	struct item *next, *prev; /* neighbours in stream->received */
 	bool is_received;
-	bool is_busy; /* it is being kept */
+	bool is_busy; /* a thread is keeping it */
 	void *data;
 	Py_ssize_t size;
 	bool is_writable;
-	Py_ssize_t n_exports; /* buffers that Python has of it */
+	Py_ssize_t n_exports; /* buffers that Python has of this item */
 };
 
-/* --- streams ----------------------------------------------------------------
- */
+/* --- streams -------------------------------------------------------------- */
 
 static struct stream *stream_use(struct stream *stream)
 {
@@ -51,7 +50,7 @@ static struct stream *stream_use(struct stream *stream)
 	return stream;
 }
 
-/* Consumes the use of the link, also on failure. */
+/* Consumes the caller's use of the link, also on failure. */
 static struct stream *stream_open(struct link *link, const char *name,
 				  const struct fsdp_channel_options *options,
 				  enum fsdp_channel_role role)
@@ -82,10 +81,10 @@ static struct stream *stream_open(struct link *link, const char *name,
 	return NULL;
 }
 
-/* The last one asks the broker, so other threads run meanwhile. */
+/* The last user calls the broker, so other threads run meanwhile. */
 static void stream_drop(struct stream *stream)
 {
-	/* Acquire and release: whoever closes sees what all others did. */
+	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&stream->n_users, 1,
 				      memory_order_acq_rel) > 1 ||
 	    link_is_left_open())
@@ -95,8 +94,7 @@ static void stream_drop(struct stream *stream)
 	Py_END_ALLOW_THREADS free(stream);
 }
 
-/* --- items ------------------------------------------------------------------
- */
+/* --- items ---------------------------------------------------------------- */
 
 static void list_item(struct item *item)
 {
@@ -123,7 +121,7 @@ static void unlist_item(struct item *item)
 	stream->n_received--;
 }
 
-/* Consumes the use of the stream, and the item. */
+/* Consumes the caller's use of the stream, and `held`. */
 static struct item *item_new(struct stream *stream, struct fsdp_item *held,
 			     bool is_received)
 {
@@ -188,9 +186,10 @@ static void item_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* Makes the item an ordinary tensor, whose memory it goes on to show: it stays
- * writable, since no other process has that tensor. The caller has a reference.
- * No interruption and no exception, as stream_drop(). */
+/* Makes the item an ordinary tensor. The item still shows its memory, which
+ * stays writable, since no other process has that tensor. The caller has a
+ * reference to the item. Like stream_drop(), this cannot be interrupted and
+ * sets no exception. */
 static int item_keep(struct item *item)
 {
 	struct stream *stream = item->stream;
@@ -212,7 +211,8 @@ static int item_keep(struct item *item)
 	return 0;
 }
 
-/* May the buffer go to somebody else? -1 with an exception. */
+/* Checks that the buffer can be given away. Returns 0, or -1 with an exception
+ * set. */
 static int item_check_idle(const struct item *item)
 {
 	if (!item->item) {
@@ -255,7 +255,7 @@ static PyObject *item_release(PyObject *self, PyObject *none)
 	Py_RETURN_NONE;
 }
 
-/* keep(): the buffer leaves the channel, which gets another one. */
+/* Implements keep(): the buffer leaves the channel, which gets another one. */
 static PyObject *item_keep_it(PyObject *self, PyObject *none)
 {
 	struct item *item = (struct item *)self;
@@ -304,8 +304,7 @@ static void item_release_buffer(PyObject *self, Py_buffer *view)
 	((struct item *)self)->n_exports--;
 }
 
-/* --- ports ------------------------------------------------------------------
- */
+/* --- ports ---------------------------------------------------------------- */
 
 PyObject *channel_open(PyObject *self, PyObject *args)
 {
@@ -350,8 +349,8 @@ static struct stream *port_use(PyObject *self)
 					  "Client.channel() opens it again");
 }
 
-/* Where nothing has to be waited for, the interpreter's lock is kept: getting
- * it back may take milliseconds. */
+/* A call that need not wait keeps the interpreter's lock, because getting it
+ * back may take milliseconds. */
 static int begin(struct fsdp_channel *channel, int32_t timeout_ms,
 		 struct fsdp_item **ret)
 {
@@ -378,14 +377,15 @@ static int receive(struct fsdp_channel *channel, int32_t timeout_ms,
 	return r;
 }
 
-/* Unless the caller was refused with an exception of its own. */
+/* Raises the error, unless the call has set an exception of its own. */
 static void raise_once(int r)
 {
 	if (!PyErr_Occurred())
 		errors_raise(r);
 }
 
-/* begin(size, timeout): an Item of `size` bytes to write, and then to send. */
+/* Implements begin(size, timeout). Returns an Item of `size` bytes to write and
+ * then to send. */
 static PyObject *port_begin(PyObject *self, PyObject *args)
 {
 	struct fsdp_spec spec = {.dtype = FSDP_U8, .n_dims = 1};
@@ -424,7 +424,8 @@ static PyObject *port_begin(PyObject *self, PyObject *args)
 	return (PyObject *)item;
 }
 
-/* An item that this package did not send has another form. */
+/* Finds the memory of the item. Another program can have sent an item with
+ * several arrays, which this package does not support. */
 static int show(struct item *item)
 {
 	struct fsdp_item_view view = {.struct_size = sizeof(view)};
@@ -449,7 +450,7 @@ static int show(struct item *item)
 	return 0;
 }
 
-/* receive(timeout): the oldest Item. */
+/* Implements receive(timeout). Returns the oldest Item. */
 static PyObject *port_receive(PyObject *self, PyObject *time)
 {
 	struct fsdp_item *held;
@@ -554,8 +555,9 @@ static PyObject *port_info(PyObject *self, PyObject *none)
 			     info.n_producers, "consumers", info.n_consumers);
 }
 
-/* What is still used no longer keeps the whole channel. Those that cannot be
- * kept do: of a broadcast, or without a broker. */
+/* Makes ordinary tensors of the items that are still used, so that they do not
+ * keep the whole channel. Items that cannot be kept do keep it: those of a
+ * broadcast, and all items if there is no broker. */
 static void keep_received(struct stream *stream)
 {
 	struct item *item = stream->received;
@@ -607,8 +609,7 @@ static void port_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* --- types ------------------------------------------------------------------
- */
+/* --- types ---------------------------------------------------------------- */
 
 static PyMethodDef item_methods[] = {
 	{"send", item_send, METH_NOARGS, NULL},

@@ -15,7 +15,7 @@
 #include <string.h>
 
 struct client {
-	PyObject_HEAD struct link *link; /* NULL: closed */
+	PyObject_HEAD struct link *link; /* NULL if closed */
 };
 
 static struct link *link_of(PyObject *self)
@@ -60,14 +60,17 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	if (!PyArg_ParseTuple(args, "zKO", &path, &budget, &time) ||
 	    options_parse_time(time, &reconnect_ms) < 0)
 		return -1;
-	if (reconnect_ms <= 0) /* None: for ever; 0 is not libfsdp's default */
+	/* None means without limit. 0 would mean libfsdp's default, so it
+	 * becomes 1. */
+	if (reconnect_ms <= 0)
 		reconnect_ms = reconnect_ms < 0 ? INT32_MAX : 1;
 	if (call_begin(&call) < 0)
 		return -1;
 	r = link_open(path, budget, reconnect_ms, &link);
 	call_end(&call);
 	if (r < 0) {
-		/* Without a socket no broker answers either. */
+		/* A missing socket means that no broker runs, so the error is
+		 * the same. */
 		errors_raise(r == -ENOENT ? -ECONNREFUSED : r);
 		return -1;
 	}
@@ -77,7 +80,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	return 0;
 }
 
-/* Waits for the broker, so it lets other threads run. */
+/* This waits for the broker, so it lets other threads run. */
 static void client_end(struct client *client)
 {
 	struct link *link = client->link;
@@ -106,8 +109,7 @@ static void client_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* --- get --------------------------------------------------------------------
- */
+/* --- get ------------------------------------------------------------------ */
 
 static int get_waiting(struct link *link, const char *const *names, size_t n,
 		       const struct fsdp_get_options *options,
@@ -125,7 +127,8 @@ static int get_waiting(struct link *link, const char *const *names, size_t n,
 	return r < 0 ? -1 : 0;
 }
 
-/* What this process knows costs no system call, so it keeps the interpreter. */
+/* Tensors that this process knows cost no system call, so the first attempt
+ * keeps the interpreter's lock. */
 static int get(struct link *link, const char *const *names, size_t n,
 	       struct fsdp_get_options *options, struct fsdp_tensor **ret)
 {
@@ -204,7 +207,7 @@ static PyObject *client_item(PyObject *self, PyObject *name)
 	return get_one(self, name, &options);
 }
 
-/* An error other than that there is no such name is the caller's. */
+/* Only -ENOENT means "not in". Other errors raise an exception. */
 static int client_contains(PyObject *self, PyObject *name)
 {
 	struct fsdp_get_options options = {.struct_size = sizeof(options),
@@ -256,8 +259,7 @@ static PyObject *client_begin_bundle(PyObject *self, PyObject *const *args,
 	return pending_begin_bundle(self, args[0], &options);
 }
 
-/* --- alloc ------------------------------------------------------------------
- */
+/* --- alloc ---------------------------------------------------------------- */
 
 struct allocation {
 	const struct fsdp_spec *specs;
@@ -287,7 +289,7 @@ static PyObject *allocate(struct link *link, const struct allocation *it)
 	return list;
 }
 
-/* _alloc([(shape, dtype)], device, mode, gid, timeout) */
+/* Implements _alloc([(shape, dtype)], device, mode, gid, timeout). */
 static PyObject *client_alloc(PyObject *self, PyObject *args)
 {
 	struct allocation it = {.n = 0};
@@ -316,8 +318,7 @@ static PyObject *client_alloc(PyObject *self, PyObject *args)
 	return tensors;
 }
 
-/* --- the rest ---------------------------------------------------------------
- */
+/* --- the rest ------------------------------------------------------------- */
 
 static PyObject *client_remove(PyObject *self, PyObject *iterable)
 {

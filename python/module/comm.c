@@ -12,15 +12,15 @@
 static PyTypeObject *comm_type;
 
 struct comm {
-	PyObject_HEAD struct fsdp_comm *comm; /* NULL: left */
+	/* NULL if this process has left */
+	PyObject_HEAD struct fsdp_comm *comm;
 	struct link *link;
 	uint32_t n_ranks;
-	atomic_bool is_busy;    /* a thread is in a call */
-	atomic_bool is_aborted; /* calls return soon, and fail */
+	atomic_bool is_busy;    /* set while a thread is in a call */
+	atomic_bool is_aborted; /* if set, calls fail soon */
 };
 
-/* --- calls ------------------------------------------------------------------
- */
+/* --- calls ---------------------------------------------------------------- */
 
 static int check(struct comm *comm)
 {
@@ -62,7 +62,7 @@ int comm_end(PyObject *self, struct call *call, int r)
 	if (r == 0)
 		return 0;
 	if (PyErr_Occurred())
-		return -1; /* a signal handler has raised it */
+		return -1; /* a signal handler has raised an exception */
 	if (r == -EINTR && atomic_load(&comm->is_aborted))
 		(void)check(comm);
 	else
@@ -80,8 +80,7 @@ static PyObject *done(PyObject *self, struct call *call, int r)
 	return comm_end(self, call, r) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
-/* --- arguments --------------------------------------------------------------
- */
+/* --- arguments ------------------------------------------------------------ */
 
 static int parse_part(PyObject *pair, struct fsdp_part *ret)
 {
@@ -99,8 +98,8 @@ static int parse_part(PyObject *pair, struct fsdp_part *ret)
 	return 0;
 }
 
-/* A list of (address, count), one for each rank. None is NULL, where the caller
- * allows it: the library refuses it where it does not. */
+/* Parses a list of (address, count), one for each rank. None becomes NULL; the
+ * library refuses NULL in calls that do not allow it. */
 static int parse_parts(const struct comm *comm, PyObject *list,
 		       struct fsdp_part parts[FSDP_MAX_RANKS],
 		       const struct fsdp_part **ret)
@@ -128,8 +127,7 @@ static void *memory(unsigned long long address)
 	return (void *)(uintptr_t)address;
 }
 
-/* --- collectives ------------------------------------------------------------
- */
+/* --- collectives ---------------------------------------------------------- */
 
 static PyObject *comm_broadcast(PyObject *self, PyObject *args)
 {
@@ -281,8 +279,7 @@ static PyObject *comm_barrier(PyObject *self, PyObject *time)
 	return done(self, &call, fsdp_barrier(comm_of(self), timeout_ms));
 }
 
-/* --- without other ranks ----------------------------------------------------
- */
+/* --- without other ranks -------------------------------------------------- */
 
 static int parse_addresses(PyObject *list, const void *ret[FSDP_MAX_RANKS],
 			   uint32_t *ret_n)
@@ -323,8 +320,7 @@ PyObject *comm_fold(PyObject *module, PyObject *args)
 					  : Py_NewRef(Py_None);
 }
 
-/* --- joining and leaving ----------------------------------------------------
- */
+/* --- joining and leaving -------------------------------------------------- */
 
 static PyObject *join(struct link *link, const char *name, uint32_t n_ranks,
 		      uint32_t rank, int32_t timeout_ms)
@@ -393,7 +389,8 @@ static PyObject *comm_leave(PyObject *self, PyObject *none)
 	Py_BEGIN_ALLOW_THREADS r = fsdp_comm_leave(left);
 	link_drop(comm->link);
 	Py_END_ALLOW_THREADS atomic_store(&comm->is_busy, false);
-	if (r < 0 && r != -ECHILD) /* a forked child is no rank */
+	/* a forked child is not a rank, so it succeeds */
+	if (r < 0 && r != -ECHILD)
 		return errors_raise(r);
 	Py_RETURN_NONE;
 }
@@ -420,8 +417,7 @@ static void comm_dealloc(PyObject *self)
 	Py_DECREF(type);
 }
 
-/* --- the type ---------------------------------------------------------------
- */
+/* --- the type ------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
 	{"broadcast", comm_broadcast, METH_VARARGS,

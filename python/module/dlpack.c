@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- exports ---------------------------------------------------------------
- */
+/* --- exports -------------------------------------------------------------- */
 
 enum form { FORM_TENSOR, FORM_BITS, FORM_BYTES };
 
@@ -23,7 +22,8 @@ struct export
 	int64_t shape[FSDP_MAX_DIMS], strides[FSDP_MAX_DIMS];
 };
 
-/* May run on any thread, and after the interpreter's end: no Python. */
+/* This may run on any thread, and after the interpreter has ended, so it must
+ * not call Python. */
 static void export_end(struct export *export)
 {
 	if (!export)
@@ -65,7 +65,7 @@ static const struct dl_dtype dtypes[] = {
 
 static int dtype_of(const struct fsdp_info *info, struct dl_dtype *ret)
 {
-	/* libfsdp may be newer. */
+	/* libfsdp may be newer than this package, and have more dtypes. */
 	if ((size_t)info->dtype >= sizeof(dtypes) / sizeof(*dtypes)) {
 		errors_raise_text(-EOPNOTSUPP,
 				  "this version of the package has no DLPack "
@@ -77,7 +77,7 @@ static int dtype_of(const struct fsdp_info *info, struct dl_dtype *ret)
 	return 0;
 }
 
-/* The ordinal of a device in this process. */
+/* Searches for the ordinal of a device in this process. */
 struct search {
 	struct fsdp_device device;
 	int32_t ordinal;
@@ -112,7 +112,7 @@ static int device_of(const struct fsdp_info *info, struct dl_device *ret)
 	return 0;
 }
 
-/* Those between the elements, too. */
+/* Describes all bytes of the tensor, even those between its elements. */
 static void fill_bytes(struct export *export, const struct fsdp_info *info,
 		       struct dl_tensor *ret)
 {
@@ -160,7 +160,7 @@ static int fill_capsule(struct export *export, const struct view *view,
 	return fill(export, view, form, &export->versioned.tensor);
 }
 
-/* NULL, with an exception. */
+/* Returns NULL with an exception set on failure. */
 static struct export *export_new(struct handle *handle, enum form form,
 				 bool is_versioned)
 {
@@ -190,8 +190,7 @@ static struct export *export_new(struct handle *handle, enum form form,
 	return export;
 }
 
-/* --- capsules --------------------------------------------------------------
- */
+/* --- capsules ------------------------------------------------------------- */
 
 static const char versioned_name[] = "dltensor_versioned";
 

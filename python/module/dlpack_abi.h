@@ -1,5 +1,5 @@
 /*
- * DLPack's own structs, of its C ABI.
+ * The structs of DLPack's C ABI.
  */
 #pragma once
 #include <stdint.h>
@@ -30,11 +30,12 @@ struct dl_tensor {
 	struct dl_device device;
 	int32_t n_dims;
 	struct dl_dtype dtype;
-	int64_t *shape, *strides; /* elements */
-	uint64_t byte_offset;     /* 0: older torch ignores it */
+	int64_t *shape, *strides; /* strides in elements */
+	uint64_t byte_offset; /* 0, because older versions of torch ignore it */
 };
 
-#define DL_LEGACY_NAME "dltensor" /* of a capsule of a struct dl_managed */
+/* name of a capsule with a struct dl_managed */
+#define DL_LEGACY_NAME "dltensor"
 
 struct dl_managed {
 	struct dl_tensor tensor;
@@ -42,17 +43,20 @@ struct dl_managed {
 	void (*deleter)(struct dl_managed *self);
 };
 
-#define DL_EXCHANGE_NAME "dlpack_exchange_api" /* of a struct dl_exchange */
+/* name of a capsule with a struct dl_exchange */
+#define DL_EXCHANGE_NAME "dlpack_exchange_api"
 
-/* How the objects of one type show their tensors without a call of Python. */
+/* Functions by which the objects of one type show their tensors without a call
+ * of Python. */
 struct dl_exchange {
 	uint32_t major, minor;
 	const struct dl_exchange *older;
-	void (*allocate)(void); /* not used here, like the next two */
+	void (*allocate)(void); /* this and the next two are not used here */
 	void (*take)(void);
 	void (*make)(void);
-	/* The tensor of an object, for as long as that stays as it is. -1, with
-	 * an exception. It may be NULL. */
+	/* Returns the tensor of an object. It is valid as long as the object
+	 * does not change. Returns -1 with an exception set on failure. The
+	 * member may be NULL. */
 	int (*look)(void *object, struct dl_tensor *ret);
 };
 

@@ -27,7 +27,8 @@ void *errors_raise(int r)
 
 	if (r == -EINTR && PyErr_Occurred())
 		return NULL;
-	/* Importing a module may run other calls of libfsdp. */
+	/* The sentence is copied, because importing a module may run other
+	 * calls of libfsdp, which replace it. */
 	snprintf(sentence, sizeof(sentence), "%s", *said ? said : strerror(-r));
 	raise_sentence(r, sentence);
 	return NULL;
