@@ -8,7 +8,7 @@ static struct sigaction previous;
 
 static void say(const char *text)
 {
-	/* There is nobody to tell that this failed. */
+	/* If this fails, there is no other way to report the fault. */
 	ssize_t n = write(STDERR_FILENO, text, strlen(text));
 
 	(void)n;
@@ -25,9 +25,11 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		say(": it is published, and so read-only here; write to a "
 		    "clone(), or to torch(private=True)\n");
 	}
-	/* The store is repeated, faults again, and meets the other handler. */
+	/* The handler returns, the store is repeated and faults again, and the
+	 * previous handler runs. */
 	sigaction(SIGSEGV, &previous, NULL);
-	if (info->si_code <= 0) /* It was no store, but somebody's kill(). */
+	/* Another process sent the signal by kill(), so it is repeated. */
+	if (info->si_code <= 0)
 		(void)raise(number);
 }
 

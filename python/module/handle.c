@@ -19,7 +19,7 @@ struct handle *handle_new(struct link *link, struct fsdp_tensor *tensor)
 
 void handle_drop(struct handle *handle)
 {
-	/* Acquire and release: whoever frees sees what all others did. */
+	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&handle->n_users, 1,
 				      memory_order_acq_rel) > 1 ||
 	    link_is_left_open())
@@ -31,7 +31,8 @@ void handle_drop(struct handle *handle)
 
 void handle_drop_holds(struct handle *handle, uint32_t n)
 {
-	/* Relaxed: should the others end meanwhile, all holds go below. */
+	/* Relaxed: if the other users end meanwhile, handle_drop() drops all
+	 * holds. */
 	if (atomic_load_explicit(&handle->n_users, memory_order_relaxed) > 1 &&
 	    !link_is_left_open())
 		while (n-- > 0)
@@ -75,7 +76,7 @@ uint64_t handle_n_bytes(const struct fsdp_info *info)
 
 int handle_view(struct handle *handle, bool on_device, struct view *ret)
 {
-	/* Consumers want an address also of what has no elements. */
+	/* Consumers need an address even for a tensor without elements. */
 	static uint8_t nothing[16];
 	int r;
 

@@ -1,8 +1,8 @@
 /*
- * A tensor handle of libfsdp that is counted: the Tensor object and each export
- * (buffer, DLPack capsule, torch storage) keep it, and each of them has a hold
- * of its own. So the object may be released or freed in any order with what was
- * made from it.
+ * A tensor handle of libfsdp with a count of users. The Tensor object and each
+ * export (buffer, DLPack capsule, torch storage) are users, and each of them
+ * has a hold of its own. So the object and the things that were made from it
+ * can be released or freed in any order.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -16,32 +16,38 @@ struct handle {
 	_Atomic uint32_t n_users;
 };
 
-/* One user. Consumes `tensor`, also on failure (NULL: no memory). */
+/* Makes a handle with one user. Consumes `tensor`, also on failure. Returns
+ * NULL if there is no memory. */
 struct handle *handle_new(struct link *link, struct fsdp_tensor *tensor);
 
-/* No Python, as link_drop(). The last user drops all holds. */
+/* Drops a user; the last one drops all holds. Like link_drop(), this calls no
+ * Python. */
 void handle_drop(struct handle *handle);
 
-/* The same of a user who has `n` holds: if others stay, these go. */
+/* Drops a user that has `n` holds. If there are other users, only these holds
+ * are dropped. */
 void handle_drop_holds(struct handle *handle, uint32_t n);
 
-/* One more user, with a hold. -EINVAL: the tensor is not held. -ECHILD. */
+/* Adds a user with a hold. Returns -EINVAL if the tensor is not held, and
+ * -ECHILD in a forked child. */
 int handle_export(struct handle *handle);
-/* Drops both. No Python. */
+/* Drops a user and its hold. This calls no Python. */
 void handle_unexport(struct handle *handle);
 
-/* What an export shows. */
+/* The memory that an export shows. */
 struct view {
 	struct fsdp_info info;
 	void *data; /* never NULL */
 	bool is_writable;
 };
 
-/* Of a handle that is held. -EOPNOTSUPP, without a message of libfsdp's: it is
- * on a device, and `on_device` is false. */
+/* Fills in the view; the caller has a hold. Returns -EOPNOTSUPP if the tensor
+ * is on a device and `on_device` is false. libfsdp has no message for this
+ * error. */
 int handle_view(struct handle *handle, bool on_device, struct view *ret);
 
 bool handle_is_on_device(const struct fsdp_info *info);
 
-/* Bytes of the elements; info->size has those between them, too. */
+/* Returns the bytes of the elements. info->size also counts the bytes between
+ * them. */
 uint64_t handle_n_bytes(const struct fsdp_info *info);

@@ -6,10 +6,10 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* libfsdp calls back while other Python threads run: each entry becomes an
- * object of a list or a dict, under the interpreter's lock. */
+/* libfsdp calls back while other Python threads run. Each callback takes the
+ * interpreter's lock and adds an object for its entry to a list or dict. */
 
-/* Stop, with the exception left in the thread. */
+/* A callback returns this to stop libfsdp, after it has set an exception. */
 #define STOP (-ECANCELED)
 
 static int add(PyObject *list, PyObject *object)
@@ -79,8 +79,8 @@ static int on_value(const char *name, uint64_t value, void *data)
 
 typedef int fetch_fn(struct fsdp_client *client, void *what, PyObject *objects);
 
-/* Fetch into the new list or dict, which is returned; NULL with an exception:
- * that of a callback stays. */
+/* Fetches into the new list or dict, and returns it. Returns NULL with an
+ * exception set on failure. The exception of a callback is kept. */
 static PyObject *collect(PyObject *self, PyObject *objects, fetch_fn *fetch,
 			 void *what)
 {

@@ -1,12 +1,12 @@
 /*
- * What the broker tells of its tensors, as Python's own types.
+ * The broker's reports about its tensors, as Python's own types.
  */
 #pragma once
 #include "python.h"
 
-/* Methods of Client. _list(prefix): a list of dicts. */
+/* These implement methods of Client. _list(prefix) returns a list of dicts. */
 PyObject *inspect_list(PyObject *self, PyObject *args);
-/* _who(name): a list of dicts. */
+/* _who(name) returns a list of dicts. */
 PyObject *inspect_who(PyObject *self, PyObject *args);
-/* _status(): a dict of counters, and the warnings. */
+/* _status() returns a dict of counters, and the warnings. */
 PyObject *inspect_status(PyObject *self, PyObject *none);

@@ -42,7 +42,7 @@ bool link_is_left_open(void)
 
 void link_drop(struct link *link)
 {
-	/* Acquire and release: whoever closes sees what all others did. */
+	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&link->n_users, 1, memory_order_acq_rel) >
 	    1)
 		return;

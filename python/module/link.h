@@ -1,7 +1,7 @@
 /*
- * A connection that is counted: the Client object, each tensor handle and each
- * export keep it, and the last one of them closes it. So Client.close() never
- * takes memory away that an array still shows.
+ * A connection with a count of users: the Client object, each tensor handle and
+ * each export. The last user closes it. So Client.close() never takes away
+ * memory that an array still shows.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -14,8 +14,9 @@ struct link {
 	_Atomic uint32_t n_users;
 };
 
-/* One user. Waits for a broker that is being restarted, so call it between
- * call_begin() and call_end(). A negative errno; fsdp_error() has the text. */
+/* Connects, and makes a link with one user. It waits for a broker that is being
+ * restarted, so it must be called between call_begin() and call_end(). Returns
+ * 0 or a negative errno; fsdp_error() has the text. */
 int link_open(const char *path, uint64_t budget, int32_t reconnect_ms,
 	      struct link **ret);
 
@@ -26,12 +27,13 @@ static inline struct link *link_use(struct link *link)
 	return link;
 }
 
-/* The interpreter ends: from now on no connection is closed and no hold is
- * dropped. Daemon threads may still read the memory, the broker, which would
- * have to reply, may be gone, and the kernel ends all of it in a moment. */
+/* Says that the interpreter ends: from now on no connection is closed and no
+ * hold is dropped. Daemon threads may still read the memory; the broker may be
+ * gone, so that it could not reply; and the kernel frees everything when the
+ * process ends. */
 void link_leave_open(void);
 bool link_is_left_open(void);
 
-/* The last user closes the connection. Calls no Python, so that any thread may
- * call it, also after the interpreter's end. */
+/* Drops a user; the last one closes the connection. This calls no Python, so
+ * any thread may call it, even after the interpreter has ended. */
 void link_drop(struct link *link);

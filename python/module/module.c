@@ -1,5 +1,5 @@
 /*
- * fsdp._fsdp: libfsdp for Python. The package fsdp is its only user.
+ * fsdp._fsdp is libfsdp for Python. Only the package fsdp uses it.
  */
 #include "buffer.h"
 #include "bundle.h"
@@ -41,7 +41,7 @@ static PyObject *dtypes(PyObject *module, PyObject *none)
 	return dict;
 }
 
-/* find_export(address, size): a Tensor, or None. */
+/* Implements find_export(address, size). Returns a Tensor, or None. */
 static PyObject *find_export(PyObject *module, PyObject *args)
 {
 	unsigned long long address, size;
@@ -81,11 +81,11 @@ static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "fsdp._fsdp",
 	.m_doc = "libfsdp for the package fsdp.",
-	.m_size = -1, /* the types are static variables */
+	.m_size = -1, /* no sub-interpreters: the types are static variables */
 	.m_methods = functions,
 };
 
-/* The interpreter finds it by its name. */
+/* The interpreter finds this function by its name. */
 PyMODINIT_FUNC PyInit__fsdp(void);
 
 PyMODINIT_FUNC PyInit__fsdp(void)

@@ -1,19 +1,20 @@
 /*
- * Names, as an argument of Python has them: borrowed C strings.
+ * Names as Python passes them in an argument, as borrowed C strings.
  */
 #pragma once
 #include "python.h"
 #include <stddef.h>
 
-/* NULL, with an exception: no str, or it contains a NUL. */
+/* Returns NULL with an exception set if `name` is not a str, or contains a
+ * NUL. */
 const char *name_of(PyObject *name);
 
 struct names {
-	PyObject *tuple; /* keeps the strings */
+	PyObject *tuple; /* owns the strings */
 	const char **items;
 	size_t n;
 };
 
-/* Of an iterable of str. -1, with an exception. */
+/* Reads an iterable of str. Returns 0, or -1 with an exception set. */
 int names_open(struct names *ret, PyObject *iterable);
 void names_close(struct names *names);

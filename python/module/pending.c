@@ -12,9 +12,9 @@ static PyTypeObject *pending_type;
 
 struct pending {
 	PyObject_HEAD struct link *link;
-	struct fsdp_pending *get; /* NULL: ended */
+	struct fsdp_pending *get; /* NULL if it has ended */
 	size_t n;
-	PyObject *bundle; /* its name; NULL: a get of `n` names */
+	PyObject *bundle; /* name of the bundle; NULL for a get of `n` names */
 };
 
 static PyObject *pending_new(struct link *link, struct fsdp_pending *get,
@@ -79,20 +79,21 @@ PyObject *pending_begin_bundle(PyObject *client, PyObject *name,
 	return pending;
 }
 
-/* What is got, before it is an object of Python. */
+/* The result, before it becomes objects of Python. */
 struct got {
 	struct fsdp_tensor **tensors; /* owned */
 	size_t n;
 };
 
-/* -EAGAIN: it is not complete. Other failures raise an exception. */
+/* Returns 0, or -EAGAIN if the get is not complete. For other failures an
+ * exception is set. */
 static int end_get(struct pending *pending, struct got *got)
 {
 	struct fsdp_pending *get = pending->get;
 	struct call call;
 	int r;
 
-	pending->get = NULL; /* for other threads */
+	pending->get = NULL; /* so that other threads do not use it */
 	if (call_begin(&call) < 0) {
 		pending->get = get;
 		return -EBUSY;

@@ -8,17 +8,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEPTH 32 /* of containers in containers */
+#define MAX_DEPTH 32 /* limit for nested containers */
 #define MAX_DIMS  64
 
 struct head {
 	uint64_t at, mark, size;
 };
 
-#define MARK UINT64_MAX /* a pickle has the number of its pieces there */
+/* In place of this, a message with a pickle has the number of its pieces. */
+#define MARK UINT64_MAX
 
-/* --- writing ----------------------------------------------------------------
- */
+/* --- writing -------------------------------------------------------------- */
 
 static PyObject *write_to(const Py_buffer *memory, Py_ssize_t at,
 			  PyObject *batch, PyObject *records)
@@ -56,21 +56,21 @@ PyObject *plain_write(PyObject *module, PyObject *args)
 	return end;
 }
 
-/* --- the memory of a message ------------------------------------------------
- */
+/* --- the memory of a message ---------------------------------------------- */
 
-/* Its tensors and the call that reads it keep it. */
+/* The users of the memory are its tensors and the call that reads it. */
 struct memory {
 	Py_buffer view;
 	_Atomic uint32_t n_users;
 };
 
-/* Tensors end on any thread. After the interpreter's end nobody calls it. */
+/* Tensors end on any thread, so this takes the interpreter's lock. Once the
+ * interpreter ends, the memory is kept. */
 static void memory_drop(struct memory *memory)
 {
 	PyGILState_STATE gil;
 
-	/* Acquire and release: the buffer may be written to after this. */
+	/* Acquire and release: another writer may get the buffer after this. */
 	if (atomic_fetch_sub_explicit(&memory->n_users, 1,
 				      memory_order_acq_rel) > 1 ||
 	    link_is_left_open())
@@ -95,8 +95,7 @@ static struct memory *memory_new(PyObject *object)
 	return memory;
 }
 
-/* --- reading ----------------------------------------------------------------
- */
+/* --- reading -------------------------------------------------------------- */
 
 struct reader {
 	const char *at, *end;
@@ -127,7 +126,8 @@ static bool take(struct reader *reader, void *ret, size_t size)
 	return true;
 }
 
-/* A count of bytes or values, of which each has a byte at least. */
+/* Takes a count of bytes or values. Each value has at least one byte, so a
+ * larger count is an error. */
 static bool take_count(struct reader *reader, int64_t *ret)
 {
 	if (!take(reader, ret, sizeof(*ret)))
@@ -156,7 +156,7 @@ static void leaf_forget(PyObject *capsule)
 		leaf_end(PyCapsule_GetPointer(capsule, DL_LEGACY_NAME));
 }
 
-/* Does the tensor end within the memory? */
+/* Returns whether the tensor ends within the memory. */
 static bool fits(const struct plain_tensor *tensor, const int64_t *shape,
 		 uint64_t capacity)
 {
@@ -200,7 +200,7 @@ static struct leaf *take_leaf(struct reader *reader)
 	};
 	leaf->managed.deleter = leaf_delete;
 	leaf->memory = memory;
-	/* relaxed: the reader has a use of its own */
+	/* Relaxed: the reader has a use of its own. */
 	atomic_fetch_add_explicit(&memory->n_users, 1, memory_order_relaxed);
 	return leaf;
 }

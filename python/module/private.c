@@ -11,7 +11,7 @@ struct private
 	uint64_t size;
 };
 
-/* Does a row follow another, without bytes between them? */
+/* Returns whether there are no bytes between the elements. */
 static bool is_contiguous(const struct fsdp_info *info)
 {
 	int64_t step = 1;
@@ -22,7 +22,7 @@ static bool is_contiguous(const struct fsdp_info *info)
 	return true;
 }
 
-/* A call of libfsdp that asks the broker. */
+/* This call of libfsdp waits for the broker. */
 static int map(struct handle *handle, void **ret)
 {
 	struct call call;
@@ -90,7 +90,8 @@ static void private_dealloc(PyObject *self)
 	PyTypeObject *type = Py_TYPE(self);
 
 	if (private->data) {
-		/* It takes long if many pages were written. */
+		/* This takes long if many pages were written, so other threads
+		 * run. */
 		Py_BEGIN_ALLOW_THREADS fsdp_private_unmap(private->data,
 							  private->size);
 		Py_END_ALLOW_THREADS

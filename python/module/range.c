@@ -5,19 +5,19 @@
 
 #define N_RANGES 4096
 
-/* Changed under the lock. A signal handler reads it without, at any moment, so
- * what it reads is never freed. */
+/* Ranges are changed under the lock. The signal handler reads them at any
+ * moment without it, so they are never freed. */
 struct range {
-	_Atomic uintptr_t start; /* 0: unused */
+	_Atomic uintptr_t start; /* 0 if unused */
 	uintptr_t end;
 	struct handle *handle;
 	bool is_writable;
-	char name[64]; /* its beginning */
+	char name[64]; /* the beginning of the name */
 };
 
 static struct range ranges[N_RANGES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t next; /* where to look for an unused one */
+static uint32_t next; /* where the search for an unused range begins */
 
 static void lock_for_fork(void)
 {
@@ -29,7 +29,8 @@ static void unlock_after_fork(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* Else a fork in the wrong moment would leave it locked in the child. */
+/* Without this, a fork while the lock is held would leave it locked in the
+ * child. */
 static void __attribute__((constructor)) guard_fork(void)
 {
 	pthread_atfork(lock_for_fork, unlock_after_fork, unlock_after_fork);
@@ -73,7 +74,7 @@ void range_end(struct range *range)
 	pthread_mutex_unlock(&lock);
 }
 
-/* With the lock, under which its user cannot end it. */
+/* The caller has the lock, so the owner of a range cannot end it meanwhile. */
 static struct handle *export_at(uintptr_t start, uintptr_t end)
 {
 	for (uint32_t i = 0; i < N_RANGES; i++)

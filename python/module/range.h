@@ -1,8 +1,9 @@
 /*
- * The exports that torch and others show: which tensor is at an address?
+ * An index of the exports that torch and others show, by address.
  *
- * Two ask: torch.multiprocessing's pickler, to send a ticket instead of the
- * bytes, and the handler of SIGSEGV, to name the tensor that was written to.
+ * It has two users: the pickler of torch.multiprocessing sends a ticket instead
+ * of the bytes, and the handler of SIGSEGV prints the name of the tensor that
+ * was written to.
  */
 #pragma once
 #include "handle.h"
@@ -11,15 +12,16 @@
 
 struct range;
 
-/* `handle` is held by the caller, who ends the range before. NULL: there are
- * too many; then nobody finds it. Any thread, no Python. */
+/* Adds a range. The caller has a hold of `handle`, and ends the range before it
+ * drops the hold. Returns NULL if there are too many ranges; the export is not
+ * found then. This calls no Python, and any thread may call it. */
 struct range *range_new(struct handle *handle, const struct view *view);
 void range_end(struct range *range);
 
-/* The handle whose export begins at this address and has this size, with one
- * more user and one more hold; NULL: there is none. */
+/* Returns the handle whose export begins at this address and has this size,
+ * with a user and a hold for the caller, or NULL. */
 struct handle *range_find(const void *start, size_t size);
 
-/* The name ("" if it has none) of the read-only tensor at an address; NULL:
- * there is none. A signal handler may call it. */
+/* Returns the name of the read-only tensor at an address ("" if it has no
+ * name), or NULL if there is no such tensor. A signal handler may call this. */
 const char *range_name(const void *address);

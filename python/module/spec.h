@@ -1,22 +1,25 @@
 /*
- * Types of tensors, as Python says them.
+ * Types of tensors as Python passes them.
  */
 #pragma once
 #include "client/fsdp.h"
 #include "python.h"
 
-/* 0: there is no such name. */
+/* Returns 0 if no dtype has that name. */
 enum fsdp_dtype spec_dtype(const char *name);
 
-/* `shape` is an iterable of int, `dtype` a name. -1, with an exception. */
+/* Reads a type: `shape` is an iterable of int, and `dtype` is a name. Returns
+ * 0, or -1 with an exception set. */
 int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret);
 
-/* Of a list of (shape, dtype): an array to free(). NULL, with an exception. */
+/* Reads a list of (shape, dtype). Returns an array, which the caller frees, or
+ * NULL with an exception set. */
 struct fsdp_spec *spec_parse_list(PyObject *list);
 
-/* A sequence of at most FSDP_MAX_DIMS int. -1, with an exception. */
+/* Reads a sequence of at most FSDP_MAX_DIMS int. Returns 0, or -1 with an
+ * exception set. */
 int spec_parse_dims(PyObject *dims, const char *what, int64_t *ret,
 		    uint32_t *ret_n);
 
-/* A tuple. */
+/* Returns a tuple. */
 PyObject *spec_dims(const int64_t *dims, uint32_t n);

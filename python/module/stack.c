@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN     64
-#define SCRATCH   ((size_t)64 << 10) /* bytes of a batch without its elements */
-#define ENVELOPE  64 /* of what the worker says beside the batch */
+#define ALIGN 64
+/* limit for a batch without its elements, in bytes */
+#define SCRATCH ((size_t)64 << 10)
+/* bytes that the worker needs for the other parts of the message */
+#define ENVELOPE  64
 #define MAX_DEPTH 32
 
-/* Where elements go to, and the batch that refers to them. */
+/* The destination of elements, and the batch that refers to them. */
 struct stacker {
 	char *memory;
 	size_t at, capacity;
@@ -19,12 +21,12 @@ struct stacker {
 	unsigned int depth;
 };
 
-/* One value of each sample. It has references of its own, since torch may run
+/* One value of each sample. It has its own references, since torch may run
  * other code, which can change the samples. */
 struct column {
 	PyObject **values;
 	size_t n;
-	bool is_tuple; /* torch would have it as a tuple, else as a list */
+	bool is_tuple; /* torch makes a tuple of it, not a list */
 };
 
 static bool column_init(struct column *column, size_t n)
@@ -41,7 +43,7 @@ static void column_deinit(struct column *column)
 	free(column->values);
 }
 
-/* False: there is no value. */
+/* Returns false if there is no value. */
 static bool column_set(struct column *column, size_t i, PyObject *value)
 {
 	PyObject *old = column->values[i];
@@ -53,11 +55,10 @@ static bool column_set(struct column *column, size_t i, PyObject *value)
 
 static bool stack_column(struct stacker *stacker, const struct column *column);
 
-/* --- elements ---------------------------------------------------------------
- */
+/* --- elements ------------------------------------------------------------- */
 
-/* Take room for `n` values of a shape, and record it. Returns NULL if the
- * buffer has too little room. */
+/* Takes space for `n` values of a shape, and records it in the batch. Returns
+ * NULL if the buffer is too small. */
 static char *place(struct stacker *stacker, size_t n,
 		   const struct dl_tensor *value, size_t size)
 {
@@ -79,7 +80,8 @@ static char *place(struct stacker *stacker, size_t n,
 	return stacker->memory + at;
 }
 
-/* Complex tensors may be conjugate views, which DLPack does not say. */
+/* Complex tensors are not known, because they may be conjugate views, which
+ * DLPack does not describe. */
 static bool is_known(struct dl_dtype dtype)
 {
 	return dtype.lanes == 1 && dtype.bits % 8 == 0 &&
@@ -88,7 +90,8 @@ static bool is_known(struct dl_dtype dtype)
 		dtype.code == CODE_BOOL);
 }
 
-/* Bytes of a tensor whose elements follow each other; 0: not so, or empty. */
+/* Returns the bytes of a tensor whose elements are contiguous. Returns 0 if
+ * they are not, or if there are none. */
 static size_t size_of(const struct dl_tensor *tensor)
 {
 	size_t size = tensor->dtype.bits / 8;
@@ -109,7 +112,7 @@ static bool is_false(PyObject *value)
 	return value == Py_False;
 }
 
-/* Made once, since a name is looked up for each tensor. */
+/* Made once, since each name is looked up for each tensor. */
 static PyObject *requires_grad, *is_neg;
 
 static bool make_names(void)
@@ -121,7 +124,8 @@ static bool make_names(void)
 	return requires_grad && is_neg;
 }
 
-/* Gradients, and views with the sign turned: only of floats. */
+/* Returns whether the tensor needs gradients or is a view with the sign turned.
+ * Only floats can be either. */
 static bool is_turned(PyObject *value, const struct dl_tensor *tensor)
 {
 	if (tensor->dtype.code != CODE_FLOAT &&
@@ -131,7 +135,8 @@ static bool is_turned(PyObject *value, const struct dl_tensor *tensor)
 	       !is_false(PyObject_CallMethodObjArgs(value, is_neg, NULL));
 }
 
-/* Bytes of a tensor that can be copied as it is; 0: it cannot. */
+/* Returns the bytes of a tensor that can be copied as it is, or 0 if it
+ * cannot. */
 static size_t look(const struct stacker *stacker, PyObject *value,
 		   struct dl_tensor *ret)
 {
@@ -206,10 +211,9 @@ static bool keep_texts(struct stacker *stacker, const struct column *column)
 	return true;
 }
 
-/* --- containers -------------------------------------------------------------
- */
+/* --- containers ----------------------------------------------------------- */
 
-/* The values of one key. */
+/* Stacks the values of one key. */
 static bool stack_values(struct stacker *stacker, const struct column *dicts,
 			 PyObject *key, struct column *inner)
 {
@@ -233,8 +237,8 @@ static bool stack_dicts(struct stacker *stacker, const struct column *dicts,
 	if (!writer_put_count(&stacker->writer, TAG_DICT, PyDict_Size(first)))
 		return false;
 	while (is_stacked && PyDict_Next(first, &at, &key, &value)) {
-		/* A key of another type could run code of its own, as those of
-		 * the other dicts do, which may drop this one. */
+		/* A key of another type could run code of its own, and so could
+		 * the keys of the other dicts, which may then drop this key. */
 		if (Py_TYPE(key) != &PyUnicode_Type)
 			return false;
 		Py_INCREF(key);
@@ -244,7 +248,7 @@ static bool stack_dicts(struct stacker *stacker, const struct column *dicts,
 	return is_stacked;
 }
 
-/* Both become a list. */
+/* Lists and tuples both become a list. */
 static bool stack_sequences(struct stacker *stacker,
 			    const struct column *sequences,
 			    struct column *inner)
@@ -292,7 +296,7 @@ static bool stack_containers(struct stacker *stacker,
 	return is_stacked;
 }
 
-/* False, perhaps with an exception: torch has to do it. */
+/* Returns false, possibly with an exception set, if torch must do the work. */
 static bool stack_column(struct stacker *stacker, const struct column *column)
 {
 	PyTypeObject *type = Py_TYPE(column->values[0]);
@@ -311,8 +315,7 @@ static bool stack_column(struct stacker *stacker, const struct column *column)
 	return stack_containers(stacker, column);
 }
 
-/* --- the call ---------------------------------------------------------------
- */
+/* --- the call ------------------------------------------------------------- */
 
 static PyObject *stack_samples(struct stacker *stacker, PyObject *samples)
 {

@@ -73,7 +73,7 @@ static PyObject *tensor_hold(PyObject *self, PyObject *none)
 	int r;
 
 	(void)none;
-	/* What is held can be held once more, even if its name shows another
+	/* A held tensor can be held once more, even if its name shows another
 	 * version by now. */
 	r = tensor->n_holds ? fsdp_hold(tensor->handle->tensor)
 			    : fsdp_acquire(tensor->handle->tensor);
@@ -89,7 +89,7 @@ static PyObject *tensor_release(PyObject *self, PyObject *none)
 	int r;
 
 	(void)none;
-	/* Else it would drop the hold of an export. */
+	/* Without this check, the hold of an export would be dropped. */
 	if (tensor->n_holds == 0)
 		return errors_raise_text(-EINVAL,
 					 "the tensor is not held: each hold() "
@@ -124,7 +124,8 @@ static PyObject *tensor_enter(PyObject *self, PyObject *none)
 	return Py_NewRef(self);
 }
 
-/* Unlike release(), also of a tensor that was released within. */
+/* Unlike release(), this is allowed if the tensor was released within the
+ * block. */
 static PyObject *tensor_exit(PyObject *self, PyObject *args)
 {
 	struct tensor *tensor = (struct tensor *)self;
@@ -268,7 +269,7 @@ static PyObject *tensor_strides(PyObject *self, void *closure)
 				     : spec_dims(info.strides, info.n_dims);
 }
 
-/* Each name is made once, since every export asks for one. */
+/* Each name is made once, since every export needs one. */
 static PyObject *dtype_name(enum fsdp_dtype dtype)
 {
 	static PyObject *names[FSDP_C128 + 1];
@@ -356,7 +357,7 @@ static PyObject *tensor_held(PyObject *self, void *closure)
 	return PyBool_FromLong(((struct tensor *)self)->n_holds > 0);
 }
 
-/* Slot and generation identify a version for ever. */
+/* Slot and generation identify a version forever. */
 static PyObject *tensor_id(PyObject *self, void *closure)
 {
 	struct fsdp_info info;
@@ -368,8 +369,7 @@ static PyObject *tensor_id(PyObject *self, void *closure)
 				       (unsigned long long)info.generation);
 }
 
-/* --- the type --------------------------------------------------------------
- */
+/* --- the type ------------------------------------------------------------- */
 
 static PyMethodDef methods[] = {
 	{"hold", tensor_hold, METH_NOARGS,

@@ -8,11 +8,12 @@ static PyTypeObject *transfer_type;
 
 struct transfer {
 	PyObject_HEAD PyObject *comm;
-	struct fsdp_transfer *transfer; /* NULL: complete */
-	uint32_t rank;                  /* if it is complete: of the other */
+	struct fsdp_transfer *transfer; /* NULL if complete */
+	uint32_t rank; /* if complete: the rank at the other end */
 };
 
-/* The communicator frees it if it cannot be waited for. */
+/* If this fails, nothing can wait for the transfer, and the communicator frees
+ * it. */
 static PyObject *transfer_new(PyObject *comm, struct fsdp_transfer *begun)
 {
 	struct transfer *transfer =
@@ -72,7 +73,7 @@ PyObject *transfer_receive(PyObject *comm, PyObject *args)
 	return comm_end(comm, &call, r) < 0 ? NULL : transfer_new(comm, begun);
 }
 
-/* wait(timeout): is it complete? */
+/* Implements wait(timeout). Returns whether the transfer is complete. */
 static PyObject *transfer_wait(PyObject *self, PyObject *time)
 {
 	struct transfer *transfer = (struct transfer *)self;

@@ -7,15 +7,15 @@
 
 struct fsdp_comm;
 
-/* Of a Comm, in comm.c: one call of libfsdp. comm_begin() returns -1 with an
- * exception; then there is no comm_end(), which raises what `r` says and
- * returns -1, or 0. */
+/* These are in comm.c, for one call of libfsdp on a Comm. If comm_begin()
+ * returns -1 with an exception set, comm_end() must not be called. comm_end()
+ * raises the error of `r`; it returns 0, or -1 with an exception set. */
 int comm_begin(PyObject *comm, struct call *call);
 int comm_end(PyObject *comm, struct call *call, int r);
-struct fsdp_comm *comm_of(PyObject *comm); /* NULL: it was left */
+struct fsdp_comm *comm_of(PyObject *comm); /* NULL if this process has left */
 
-/* Comm.send(dtype, address, count, rank, tag), and Comm.receive(): a Transfer.
- */
+/* These implement Comm.send(dtype, address, count, rank, tag) and
+ * Comm.receive(), and return a Transfer. */
 PyObject *transfer_send(PyObject *comm, PyObject *args);
 PyObject *transfer_receive(PyObject *comm, PyObject *args);
 

@@ -1,7 +1,7 @@
 #include "writer.h"
 #include <string.h>
 
-#define MAX_DEPTH 32 /* of containers in containers */
+#define MAX_DEPTH 32 /* limit for nested containers */
 
 bool writer_put(struct writer *writer, const void *bytes, size_t size)
 {
@@ -105,7 +105,8 @@ static bool put_dict(struct writer *writer, PyObject *dict)
 	return true;
 }
 
-/* What occurs twice has to stay one: only pickles say so. */
+/* A value that occurs twice must stay one object, which only a pickle can
+ * express. So its record is removed. */
 static bool put_record(struct writer *writer, PyObject *value)
 {
 	PyObject *id, *record = NULL;

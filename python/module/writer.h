@@ -21,25 +21,26 @@ enum tag {
 	TAG_TENSOR = 'x'
 };
 
-/* After TAG_TENSOR. */
+/* Follows TAG_TENSOR. */
 struct plain_tensor {
-	uint64_t at; /* in the memory of the message */
+	uint64_t at; /* offset in the memory of the message */
 	struct dl_dtype dtype;
-	uint32_t n_dims; /* as many int64_t follow: the shape */
+	uint32_t n_dims; /* as many int64_t follow, which are the shape */
 };
 
 struct writer {
 	char *at, *end;
-	/* What is written in place of values that are not plain, by their id();
-	 * each once. NULL: there is nothing. */
+	/* Bytes that are written for values that are not plain, by their id().
+	 * Each is used once. NULL if there are none. */
 	PyObject *records;
 	unsigned int depth;
 };
 
-/* False: there is no room. */
+/* These return false if there is not enough space. */
 bool writer_put(struct writer *writer, const void *bytes, size_t size);
 bool writer_put_tag(struct writer *writer, enum tag tag);
 bool writer_put_count(struct writer *writer, enum tag tag, Py_ssize_t count);
 
-/* False, perhaps with an exception: it is not plain, or there is no room. */
+/* Returns false if the value is not plain or does not fit, possibly with an
+ * exception set. */
 bool writer_put_value(struct writer *writer, PyObject *value);
