@@ -1,12 +1,12 @@
-"""Batches as messages: what the workers of fsdp.torch.DataLoader send.
+"""Batches as messages, which the workers of fsdp.torch.DataLoader send.
 
 A message has a head, the memory of the batch's tensors and arrays in pieces, a
-table of the pieces, and a pickle of everything else, which refers to them.
-Tensors keep their strides, and what they share with each other. Whatever is no
-plain tensor or array is pickled as torch.multiprocessing does it.
+table of the pieces, and a pickle of everything else, which refers to the
+pieces. Tensors keep their strides, and share memory as before. Objects that are
+not plain tensors or arrays are pickled as torch.multiprocessing does it.
 
-What default_collate() makes of tensors, numbers and strings needs neither table
-nor pickle: python/module/plain.h describes its messages.
+Batches of tensors, numbers and strings that default_collate() makes need
+neither a table nor a pickle: python/module/plain.h describes their messages.
 """
 
 import ctypes
@@ -22,18 +22,20 @@ from torch.utils.dlpack import from_dlpack, to_dlpack
 from ._fsdp import read_plain
 
 ALIGN = 64  # of each piece
-FIRST = ALIGN  # where the first piece may be
-_HEAD = struct.Struct("<QQQ")  # where the table is, pieces, bytes of the pickle
-_PIECE = struct.Struct("<QQQ")  # where it is, its size, where it was in its storage
-_PLAIN = 2**64 - 1  # instead of the number of pieces
-_SMALL = 1024  # arrays of fewer bytes are pickled by numpy
+FIRST = ALIGN  # the smallest offset of a piece
+# offset of the table, number of pieces, bytes of the pickle
+_HEAD = struct.Struct("<QQQ")
+# offset in the message, size, offset in its storage
+_PIECE = struct.Struct("<QQQ")
+_PLAIN = 2**64 - 1  # in place of the number of pieces: a plain batch
+_SMALL = 1024  # smaller arrays (in bytes) are pickled by numpy
 
 
 def aligned(size):
     return -(-size // ALIGN) * ALIGN
 
 
-# Of the dtypes that plain batches have: code and bits of DLPack.
+# DLPack's code and bits of each dtype that plain batches can have.
 _CODES = {
     torch.uint8: (1, 8),
     torch.int8: (0, 8),
@@ -67,7 +69,8 @@ else:  # torch before 2
 
 
 def record_of(at, shape, dtype):
-    """What stands for a tensor in a plain batch, with its tag; None: it cannot be in one."""
+    """Return the record of a tensor in a plain batch, with its tag, or None if
+    its dtype cannot be in one."""
     if dtype not in _CODES:
         return None
     head = _RECORD.pack(at, *_CODES[dtype], 1, len(shape))
@@ -75,8 +78,9 @@ def record_of(at, shape, dtype):
 
 
 class Piece:
-    """The bytes from `begin` to `end` of a storage at `address`. `at` is set if
-    they are in the message already; `owner` keeps them until they are."""
+    """The bytes from `begin` to `end` of a storage at `address`. `at` is their
+    offset in the message, if they are there already. If not, `owner` keeps them
+    until they are copied."""
 
     def __init__(self, owner, address, begin, end, at=None):
         self.owner, self.address = owner, address
@@ -93,7 +97,7 @@ def is_plain(tensor):
 
 
 def _extent(tensor):
-    """The bytes of its storage that a tensor shows, from a multiple of ALIGN."""
+    """Return the bytes of its storage that a tensor shows, from a multiple of ALIGN."""
     size = tensor.element_size()
     begin = tensor.storage_offset() * size
     end = begin
@@ -112,7 +116,8 @@ class _Pickler(ForkingPickler):
         self.array_type = getattr(sys.modules.get("numpy"), "ndarray", None)
 
     def number_of(self, piece):
-        """Of the piece with this storage, which grows to cover both."""
+        """Return the number of the piece with this storage, which is extended
+        to cover both."""
         number = self.numbers.setdefault(piece.address, len(self.pieces))
         if number == len(self.pieces):
             self.pieces.append(piece)
@@ -150,8 +155,8 @@ class _Pickler(ForkingPickler):
 class Message:
     """A batch that can be written to memory of `size` bytes.
 
-    `placed` has the pieces that are there already, by the address where the
-    batch has them; `at` is behind them.
+    `placed` maps the address of each piece that is in the message already to
+    the piece; `at` is the offset after them.
     """
 
     def __init__(self, batch, placed=(), at=FIRST):
@@ -166,7 +171,7 @@ class Message:
         self.size = at + _PIECE.size * len(self._pieces) + len(self._pickle)
 
     def write(self, view, address):
-        """Write it to a memoryview, which shows the memory at this address."""
+        """Write the message to a memoryview of the memory at this address."""
         sizes = len(self._pieces), len(self._pickle)
         _HEAD.pack_into(view, 0, self._table, *sizes)
         for piece in self._to_copy:
@@ -190,7 +195,7 @@ def make_tensor(*_):
 
 
 def make_array(*_):
-    """The same."""
+    """Stands in a pickle for the method of _Memory."""
     raise TypeError("a batch is read by fsdp._batch.read()")
 
 
@@ -202,21 +207,22 @@ class _Reader(pickle.Unpickler):
         super().__init__(io.BytesIO(view[end : end + size]))
 
     def find_class(self, module, name):
-        # The reader remembers what it finds. A method of its own would be a
-        # circle, and keep the buffer until Python collects garbage.
+        # The reader caches what it finds. A method of the reader itself would
+        # make a cycle, which keeps the buffer until Python collects garbage.
         if module == __name__:
             return getattr(self.memory, name)
         return super().find_class(module, name)
 
 
 class _Memory:
-    """What the pickle of a message refers to."""
+    """The objects to which the pickle of a message refers."""
 
     def __init__(self, view, pieces):
         self.view, self.pieces, self.storages = view, pieces, {}
 
     def storage(self, number):
-        # Each has its own, so that torch.save() of one tensor saves no others.
+        # Each piece has a storage of its own, so that torch.save() of one
+        # tensor does not save the others.
         if number not in self.storages:
             at, size, _ = self.pieces[number]
             data = torch.frombuffer(self.view, dtype=torch.uint8, offset=at, count=size)
@@ -227,8 +233,8 @@ class _Memory:
         _, size, begin = self.pieces[number]
         if not size:
             return torch.empty_strided(shape, strides, dtype=dtype)
-        # No view of another tensor: their in-place changes would be counted
-        # together, and autograd would refuse them.
+        # The tensor is not a view of another one: views share a count of
+        # in-place changes, and autograd would refuse them.
         tensor = torch.empty(0, dtype=dtype)
         offset -= begin // tensor.element_size()
         return tensor.set_(self.storage(number), offset, shape, strides)
@@ -241,13 +247,13 @@ class _Memory:
 
 
 def size_of(view):
-    """Bytes of the message that is in the memory."""
+    """Return how many bytes the message in the memory has."""
     at, n, size = _HEAD.unpack_from(view)
     return at + size + (0 if n == _PLAIN else n * _PIECE.size)
 
 
 def read(view):
-    """The batch of a message. Its tensors and arrays show the memory, keep it,
-    and can be changed in place."""
+    """Return the batch of a message. Its tensors and arrays are views of the
+    memory, keep it, and can be changed in place."""
     batch = read_plain(view, from_dlpack)
     return _Reader(view).load() if batch is None else batch

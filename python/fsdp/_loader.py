@@ -1,14 +1,15 @@
-"""fsdp.torch.DataLoader: torch's loader with channels in place of its queues.
+"""fsdp.torch.DataLoader is torch's loader with channels in place of its queues.
 
-torch's own iterator and its own worker loop run; they get a multiprocessing
-context whose queues are those of this file. So samplers, seeds, order, errors
-and the end of workers are torch's.
+torch's own iterator and worker loop run, with a multiprocessing context whose
+queues are those of this file. So torch still decides on samplers, seeds, order,
+errors and the end of workers.
 
-Tasks go to each worker through a pipe of its own. All workers answer through one
-channel, whose consumer is the trainer. A batch that is larger than the channel's
-buffers travels in shared memory of torch, and makes the trainer open a channel
-with larger ones, the next *generation*: each task says through which channel it
-is answered, and the trainer reads the old one until its tasks are done.
+Each worker gets its tasks through a pipe of its own. All workers answer through
+one channel, whose consumer is the trainer. A batch that is larger than the
+channel's buffers is sent in torch's shared memory. The trainer then opens a
+channel with larger buffers, the next *generation*. Each task says through which
+channel it is to be answered, and the trainer reads the old channel until its
+tasks are done.
 """
 
 import collections
@@ -40,32 +41,34 @@ from ._loader_keeper import Keeper
 from ._loader_name import new_name
 from ._loader_progress import Iterator, SingleIterator, starts
 
-_MAX_WORKERS = 63  # as many producers as a channel can have beside its consumer
+# the most producers that a channel can have beside a consumer
+_MAX_WORKERS = 63
 _MAX_BUFFERS = 64
-_SPARE = 4  # buffers beside those for tasks: batches that the trainer uses
-_FIRST_CAPACITY = 256 << 10  # bytes, until a batch is known
+# buffers for batches that the trainer uses, besides one for each task
+_SPARE = 4
+_FIRST_CAPACITY = 256 << 10  # bytes of a buffer until the first batch is known
 _GRAIN = 64 << 10
-_GROWTH = 1.25  # later batches may be a little larger
-_PATIENCE = 10  # seconds for a channel that the trainer has opened already
-# C sees tensors by it without a call of Python; torch has it since 2.10.
+_GROWTH = 1.25  # allows for later batches that are a little larger
+_PATIENCE = 10  # seconds; the trainer has opened the channel already
+# By this, C sees tensors without a call of Python. torch has it since 2.10.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-_SLICE = 1  # seconds between two looks whether the trainer is still there
-_MAX_PLACES = 4096  # tensors that a worker remembers
+_SLICE = 1  # seconds between two checks that the trainer still lives
+_MAX_PLACES = 4096  # limit for the tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
-_PIPE_SIZE = 1 << 20  # so many bytes of tasks can wait in a pipe
-_READ_SIZE = 64 << 10  # of them are read at once
-_STATE_FORMAT = 1  # of state_dict()
+_PIPE_SIZE = 1 << 20  # bytes of tasks that can wait in a pipe
+_READ_SIZE = 64 << 10  # bytes that are read from it at once
+_STATE_FORMAT = 1  # version of the result of state_dict()
 
 
 class _Link:
-    """What trainer and workers of one iterator know."""
+    """The facts that the trainer and the workers of one iterator share."""
 
     def __init__(self, given):
         self.name = new_name()
         self.path = os.environ.get("FSDP_SOCKET")
         self.done = None  # torch's event that ends the workers
-        self.keeper = None  # in a worker
-        # Of the client that the user gave: how a worker connects, too.
+        self.keeper = None  # set in a worker
+        # If the user gave a client, workers connect with the same arguments.
         self._given = given and (given._path, given._reconnect)
         self._client = given
         self._sender = None
@@ -74,12 +77,12 @@ class _Link:
         return {**self.__dict__, "_sender": None, "_client": None}
 
     def enter(self, start):
-        """Be a worker, perhaps one that was forked."""
+        """Begin as a worker, which may have been forked."""
         self._client, self.keeper = None, Keeper(start)
         self.keeper.watch()
 
     def connect(self):
-        # A fork server has the environment of its start.
+        # A fork server has the environment of the time when it was started.
         path = None if os.environ.get("FSDP_SOCKET") == self.path else self.path
         if self._given is None:
             return default(path)
@@ -92,7 +95,7 @@ class _Link:
         return self.connect().channel(f"{self.name}/{generation}", role, **options)
 
     def sender(self):
-        """In a worker: its end."""
+        """Return the sender of this worker."""
         if self._sender is None:
             self._sender = _Sender(self, get_worker_info().id)
         return self._sender
@@ -102,7 +105,7 @@ class _Link:
 
 
 class _Large:
-    """In place of a batch: the shared memory of torch with its message."""
+    """A batch in torch's shared memory, which is sent instead of the batch."""
 
     def __init__(self, batch):
         message = _batch.Message(batch)
@@ -119,7 +122,7 @@ class _Large:
 
 
 class _Place:
-    """A tensor in a buffer, and what messages say of it."""
+    """A tensor in a buffer, with the records that messages have of it."""
 
     def __init__(self, storage, at, shape, dtype, size):
         self.tensor = torch.empty(0, dtype=dtype)
@@ -138,11 +141,12 @@ def _size_of(shape, dtype):
 
 
 class _Stacked:
-    """A batch whose elements are in the buffer already."""
+    """Stands for a batch whose elements are in the buffer already."""
 
 
 class _Sender:
-    """Where a worker collates into and sends from: one buffer after another."""
+    """The end of a worker: it collates into one buffer after another, and sends
+    them."""
 
     def __init__(self, link, worker):
         self._link, self._worker = link, worker
@@ -154,7 +158,7 @@ class _Sender:
         self._placed, self._records, self._at = [], {}, _batch.FIRST
 
     def use(self, generation):
-        """Answer the next tasks through this channel."""
+        """Send the answers of the next tasks through this channel."""
         if generation == self._generation:
             return
         self.close()
@@ -170,7 +174,7 @@ class _Sender:
             self._channel = self._generation = None
 
     def _begin(self):
-        """Have a buffer, or False: the trainer wants nothing more."""
+        """Get a buffer. Return False if the trainer wants no more batches."""
         while self._item is None:
             try:
                 self._item = self._channel._port.begin(self._capacity, _SLICE)
@@ -182,8 +186,8 @@ class _Sender:
         return True
 
     def _storage(self, address):
-        """A buffer as torch sees it. It does not keep the item, which is sent
-        while the worker still has the batch."""
+        """Return a buffer as a storage of torch. It does not keep the item,
+        which is sent while the worker still has the batch."""
         if address not in self._storages:
             import ctypes
 
@@ -193,8 +197,9 @@ class _Sender:
         return self._storages[address]
 
     def place(self, shape, dtype):
-        """A tensor in the buffer, whose batch is sent next; None: no room. The
-        same one serves each batch that has such a tensor in this place."""
+        """Return a tensor in the buffer that is sent next, or None if it does
+        not fit. Batches that have such a tensor at the same offset get the same
+        object."""
         if self._item is None and not self._begin():
             return None
         key = self._item.address, self._at, shape, dtype
@@ -216,8 +221,8 @@ class _Sender:
         return _utils.collate.collate(samples, collate_fn_map=collate_fn_map)
 
     def stack(self, samples):
-        """What stands for the batch of samples that C knows to collate; None:
-        torch has to do it."""
+        """Return an object that stands for the batch of samples, or None if
+        torch must collate them, because the C code cannot."""
         self._forget()
         if _EXCHANGE is None or not self._begin():
             return None
@@ -232,7 +237,7 @@ class _Sender:
         return batch
 
     def _send_plain(self, answer):
-        """Send what needs no pickle, or return False."""
+        """Send an answer that needs no pickle, or return False."""
         records = self._records
         records.update(place.record for place in self._placed)
         if not records:
@@ -254,7 +259,8 @@ class _Sender:
         return message
 
     def send(self, number, data, *kept):
-        """`kept` is for Progress.receive(), if there is any."""
+        """Send an answer. `kept` is the state for Progress.receive(), if there
+        is one."""
         if self._send_plain((self._worker, number, data, *kept)):
             return
         try:
@@ -280,7 +286,8 @@ class _Collate:
 
     def __call__(self, samples):
         known = _utils.collate.default_collate_fn_map
-        # Functions of others could keep or change a tensor that is used again.
+        # Functions of other modules could keep or change a tensor that is
+        # reused.
         if any(each.__module__ != _COLLATE for each in known.values()):
             return _utils.collate.default_collate(samples)
         self._sender = self._link.sender()
@@ -292,7 +299,7 @@ class _Collate:
         return self._sender.collate(samples, known)
 
     def pass_over(self, samples):
-        """For a batch that was handed out before."""
+        """Does nothing, for a batch that was handed out before."""
 
     def _stack(self, samples, *, collate_fn_map=None):
         first = samples[0]
@@ -313,7 +320,7 @@ class _Collate:
 
 
 class _Generation:
-    """A channel, and how many tasks are answered through it."""
+    """A channel, and the number of tasks that are answered through it."""
 
     def __init__(self, link, number, capacity, n_buffers):
         self.number, self.n_tasks = number, 0
@@ -324,22 +331,23 @@ class _Generation:
 
 
 class _Receiver:
-    """The trainer's end. One thread gives out tasks, and the same or the one that
-    pins memory receives the answers."""
+    """The end of the trainer. One thread gives out tasks; the same thread, or
+    the one that pins memory, receives the answers."""
 
     def __init__(self, link, n_tasks, learned):
         self._link = link
         self._learned = learned
-        self.progress = None  # of the epoch: the iterator's
+        self.progress = None  # of the current epoch; the iterator sets it
         self._n_buffers = min(_MAX_BUFFERS, n_tasks + _SPARE)
         self._lock = threading.Lock()
-        self._generations = collections.deque()  # new tasks are of the last
-        self._tasks = collections.defaultdict(collections.deque)  # by worker
+        self._generations = collections.deque()  # the last one gets new tasks
+        # indexed by worker
+        self._tasks = collections.defaultdict(collections.deque)
 
     # --- tasks ----------------------------------------------------------------
 
     def begin_task(self, worker, task):
-        """The generation through which the worker is to answer."""
+        """Return the generation through which the worker is to answer."""
         with self._lock:
             if not self._generations:
                 self._open(self._learned.get("capacity", _FIRST_CAPACITY))
@@ -354,7 +362,8 @@ class _Receiver:
         tasks = self._tasks[worker]
         with self._lock:
             tasks.popleft()[0].n_tasks -= 1
-            # A worker at its end passes over what it was given meanwhile.
+            # A worker that has reached its end ignores the tasks that it was
+            # given meanwhile.
             while is_end and tasks and not tasks[0][1]:
                 tasks.popleft()[0].n_tasks -= 1
 
@@ -370,14 +379,14 @@ class _Receiver:
         self._learned["capacity"] = capacity
 
     def _grow(self, size):
-        """Have buffers for a batch of this size, if the broker has the memory."""
+        """Open a channel for batches of this size, if the broker has the memory."""
         if size > self._learned["capacity"]:
             capacity = int(size * _GROWTH) // _GRAIN * _GRAIN + _GRAIN
             with self._lock, contextlib.suppress(Error):
                 self._open(capacity)
 
     def _current(self):
-        """The oldest channel that has tasks to be answered, or else the last."""
+        """Return the oldest channel with unanswered tasks, or else the last one."""
         if len(self._generations) == 1:
             return self._generations[0]
         with self._lock:
@@ -392,13 +401,13 @@ class _Receiver:
     # --- answers --------------------------------------------------------------
 
     def _memory(self, generation, item):
-        """Of an item. If the trainer holds so many that workers would have too
-        few, it becomes an ordinary tensor, or is copied where the broker has no
-        new buffer yet."""
+        """Return the memory of an item. If the trainer holds so many items that
+        workers would have too few buffers, the item becomes an ordinary tensor,
+        or is copied if the broker has no new buffer yet."""
         if 2 * generation.port.held <= self._n_buffers:
             return memoryview(item)
         with self._lock:
-            # Some also for workers that have no task now: the next epoch's.
+            # Keep some buffers for workers without a task, for the next epoch.
             wanted = max(self._n_tasks() - 1, _SPARE)
         wanted = min(wanted, self._n_buffers // 2)
         if generation.port.held + wanted <= self._n_buffers:
@@ -425,7 +434,7 @@ class _Receiver:
         return number, data
 
     def receive(self, timeout):
-        """The next answer; raises queue.Empty, as a queue does."""
+        """Return the next answer, or raise queue.Empty as a queue does."""
         end = time.monotonic() + timeout
         while True:
             generation = self._current()
@@ -433,7 +442,7 @@ class _Receiver:
             try:
                 item = generation.port.receive(left)
             except Gone:
-                continue  # A worker died: torch knows how its children end
+                continue  # A worker died. torch notices this by itself.
             except (Timeout, Ended) as error:
                 if left and isinstance(error, Ended):
                     time.sleep(min(left, 0.05))
@@ -459,25 +468,26 @@ def _pickled(thing):
     try:
         return pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
     except Exception:
-        return bytes(ForkingPickler.dumps(thing))  # pickles more, and is slower
+        # it pickles more types, but is slower
+        return bytes(ForkingPickler.dumps(thing))
 
 
 class _Queue:
-    """What both have: nothing is written by a thread that could be joined."""
+    """The common part: no thread writes, so there is no thread to join."""
 
     def cancel_join_thread(self):
         pass
 
 
 class _Tasks(_Queue):
-    """From the trainer to one worker: pickles through a pipe, each after a word
-    with its size."""
+    """A queue from the trainer to one worker. It sends pickles through a pipe,
+    each after a word with its size."""
 
     def __init__(self, link, receiver, worker):
         self._link, self._receiver, self._worker = link, receiver, worker
         self._reader, self._writer = Pipe(duplex=False)
         self._unread, self._waiter = bytearray(), None
-        with contextlib.suppress(OSError):  # there is a limit for each user
+        with contextlib.suppress(OSError):  # each user has a limit
             fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
     def __getstate__(self):
@@ -493,13 +503,13 @@ class _Tasks(_Queue):
             while data:
                 data = data[os.write(self._writer.fileno(), data) :]
         except OSError:
-            # Of an iterator in a cycle Python may have closed the pipe before: the
-            # worker reads its end, and ends.
+            # Python may have closed the pipe already, if the iterator was in a
+            # cycle. The worker reads the end of the pipe, and ends.
             if task is not None:
                 raise
 
     def _next(self):
-        """The oldest task that has been read, or None."""
+        """Return the oldest task that has been read, or None."""
         unread = self._unread
         if len(unread) < _WORD.size:
             return None
@@ -513,7 +523,8 @@ class _Tasks(_Queue):
     def _read(self, timeout):
         if self._waiter is None:
             if self._writer is not None:
-                self._writer.close()  # the trainer's: its death is the end
+                # the trainer's end; the pipe ends when the trainer dies
+                self._writer.close()
             self._waiter = select.poll()
             self._waiter.register(self._reader.fileno(), select.POLLIN)
         if not self._waiter.poll(timeout * 1000):
@@ -525,7 +536,8 @@ class _Tasks(_Queue):
     def get(self, timeout):
         while (answer := self._next()) is None:
             if not self._read(timeout):
-                # torch's watchdog misses a trainer that died before it began.
+                # torch's watchdog does not notice a trainer that died before it
+                # started.
                 self._link.done.set()
                 return None
         generation, task = answer
@@ -534,14 +546,15 @@ class _Tasks(_Queue):
         return task
 
     def close(self):
-        """The workers have ended: torch closes no queue of answers."""
+        """Close everything when the workers have ended. torch does not close
+        the queue of answers."""
         self._reader.close()
         self._writer.close()
         self._receiver.close()
 
 
 class _Answers(_Queue):
-    """From all workers to the trainer."""
+    """The queue from all workers to the trainer."""
 
     def __init__(self, link, receiver):
         self._link, self._receiver = link, receiver
@@ -552,7 +565,8 @@ class _Answers(_Queue):
 
     def put(self, answer):
         if os.getpid() == self._trainer:
-            self._receiver.wake()  # torch puts nothing that anybody reads
+            # torch's own items are not read by anyone, so this only wakes
+            self._receiver.wake()
         else:
             is_between = isinstance(answer[0], _utils.worker._ResumeIteration)
             kept = self._link.keeper.keep(is_between)
@@ -566,20 +580,21 @@ class _Answers(_Queue):
         if os.getpid() == self._trainer:
             self._receiver.close()
         else:
-            # Without a broker nobody waits for what this worker does not send.
+            # If the broker is gone, the answers of this worker are not needed.
             with contextlib.suppress(Error):
                 self._link.sender().close()
 
 
 def _work(link, start, loop, args):
-    """A worker."""
+    """Run a worker."""
     link.enter(start)
     loop(*args)
 
 
 class _Context:
-    """What torch's iterator uses of a multiprocessing context. Its first queue is
-    for the answers, and each other one for a worker."""
+    """The part of a multiprocessing context that torch's iterator uses. The
+    first queue that it makes is for the answers, and each later one for a
+    worker."""
 
     def __init__(self, context, link, receiver, starts):
         self._context, self._link, self._receiver = context, link, receiver
@@ -601,7 +616,7 @@ class _Context:
 
 
 class _Changed:
-    """A loader of which some attributes are others."""
+    """A loader with some attributes replaced."""
 
     def __init__(self, loader, **changes):
         self.__dict__.update(changes)
@@ -615,7 +630,7 @@ class _Changed:
 
 
 def _check_torch():
-    """Is torch's loader the one that this file was written for?"""
+    """Check that torch's loader is the one for which this file was written."""
     wanted = ["dataset_kind", "dataset", "index_queue", "data_queue", "done_event"]
     try:
         found = list(inspect.signature(_utils.worker._worker_loop).parameters)[:5]
@@ -630,18 +645,19 @@ def _check_torch():
 
 
 class DataLoader(torch.utils.data.DataLoader):
-    """torch.utils.data.DataLoader, whose workers hand batches over in the
+    """torch.utils.data.DataLoader, whose workers hand over batches in the
     broker's memory.
 
-    Arguments, batches, order, random numbers and errors are torch's. A batch
-    shows one buffer of a channel, and may be changed in place; the buffer is
-    the workers' again when the last of its tensors is gone. A batch may be kept:
-    when the trainer holds too many, later ones become ordinary tensors of the
-    broker, or copies if it has no memory for them. Without workers, and with
-    more than 63, it does as torch does.
+    Arguments, batches, order, random numbers and errors are those of torch's
+    loader. A batch is a view of one buffer of a channel, and may be changed in
+    place. The workers get the buffer back when the last of its tensors has been
+    freed. A batch may be kept for any time: if the trainer holds too many,
+    later ones become ordinary tensors of the broker, or copies if the broker
+    has no memory for them. Without workers, and with more than 63, it works
+    like torch's loader.
 
-    `client` is the connection to use, such as fsdp.connect(reconnect=2); each
-    worker connects to the same broker, and waits as long for it. None: that of
+    `client` is the connection to use, such as fsdp.connect(reconnect=2). Each
+    worker connects to the same broker, and waits for it as long. The default is
     fsdp.default().
     """
 
@@ -650,7 +666,8 @@ class DataLoader(torch.utils.data.DataLoader):
         self.client = client
 
     def _get_iterator(self):
-        """torch's hook: an iterator for a new epoch, or the one to go on with."""
+        """Return an iterator for a new epoch, or for the rest of an epoch.
+        torch calls it."""
         learned = self.__dict__.setdefault("_fsdp_learned", {})
         state = learned.pop("loaded", None)
         epoch = None if state is None else state["epoch"]
@@ -670,7 +687,7 @@ class DataLoader(torch.utils.data.DataLoader):
         _check_torch()
         self.check_worker_number_rationality()
         link = _Link(self.client)
-        if link.connect().closed:  # before workers are started
+        if link.connect().closed:  # this is checked before workers are started
             raise Invalid("the loader's client is closed; make a loader with another")
         receiver = _Receiver(link, self.num_workers * self.prefetch_factor, learned)
         context = self.multiprocessing_context or torch.multiprocessing
@@ -686,7 +703,7 @@ class DataLoader(torch.utils.data.DataLoader):
     # --- going on later -------------------------------------------------------
 
     def _arguments(self):
-        """Those that a state can only be loaded with."""
+        """Return the arguments that must be the same when a state is loaded."""
         names = "num_workers", "batch_size", "drop_last", "persistent_workers"
         kinds = "sampler", "batch_sampler"
         return {
@@ -696,12 +713,14 @@ class DataLoader(torch.utils.data.DataLoader):
         }
 
     def state_dict(self):
-        """How far the loader is: after the last batch that the iterator which
-        began last has handed out, whatever workers fetched in advance.
+        """Return how far the loader is: after the last batch that the newest
+        iterator has handed out. Batches that workers fetched in advance do not
+        count.
 
-        It is plain data, for torch.save() and pickle. It has the random numbers
-        of this process, the generators and the workers, and the states of data
-        set and sampler, if these have `state_dict()` and `load_state_dict()`.
+        The state is plain data, for torch.save() and pickle. It has the random
+        numbers of this process, of the generators and of the workers, and the
+        states of the data set and the sampler, if these have `state_dict()` and
+        `load_state_dict()`.
         """
         if self.num_workers > _MAX_WORKERS:
             raise NotImplementedError(
@@ -720,11 +739,12 @@ class DataLoader(torch.utils.data.DataLoader):
         }
 
     def load_state_dict(self, state_dict):
-        """Go on, at the next iter(), where a loader of the same arguments was:
-        with the rest of its epoch, or with the next one if that was over.
+        """Continue at the next iter() where a loader with the same arguments
+        was: with the rest of its epoch, or with the next epoch if that one was
+        over.
 
-        It also has the random numbers of torch (on the CPU), numpy and Python
-        go on in this process, and those of the generators that the loader was
+        This also restores the random numbers of torch (on the CPU), numpy and
+        Python in this process, and those of the generators that the loader was
         given.
         """
         self._check_state(state_dict)

@@ -1,9 +1,10 @@
-"""What fetches samples for fsdp.torch.DataLoader, kept and brought back.
+"""The fetchers of fsdp.torch.DataLoader, whose states are saved and restored.
 
-What is kept of a worker is its random numbers, and the states of its data set
-and of the iterator, if they have `state_dict()` and `load_state_dict()`. It is
-sent with a batch from time to time. A worker that is to go on where another one
-was takes what was kept last, and fetches again what came after it.
+The state of a worker is its random numbers, and the states of its data set and
+of the iterator, if these have `state_dict()` and `load_state_dict()`. A worker
+sends it with a batch from time to time. A worker that continues the work of
+another one restores the state that was sent last, and fetches again everything
+that came after it.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from torch.utils.data import IterableDataset, _DatasetKind, get_worker_info
 
 from . import _random_state
 
-_SHARE = 100  # keeping takes at most one of so many parts of a worker's time
+_SHARE = 100  # saving takes at most 1 / _SHARE of a worker's time
 
 
 def is_stateful(thing):
@@ -24,7 +25,7 @@ def is_stateful(thing):
 
 
 def state_of(thing):
-    """A copy of its state, or None: it has none."""
+    """Return a copy of its state, or None if it has no state."""
     return copy.deepcopy(thing.state_dict()) if is_stateful(thing) else None
 
 
@@ -34,13 +35,14 @@ def load(thing, state):
 
 
 def can_keep(fetcher):
-    """An iterator without state can only be brought back from its start."""
+    """Return whether the state can be saved. A fetcher whose iterator has no
+    state can only be restored to its beginning."""
     iterator = getattr(fetcher, "dataset_iter", None)
     return iterator is None or is_stateful(iterator) or is_stateful(fetcher.dataset)
 
 
 def keep(fetcher):
-    """The state after the last batch."""
+    """Return the state after the last batch."""
     dataset, iterator = fetcher.dataset, getattr(fetcher, "dataset_iter", None)
     return {
         "dataset": None if iterator is dataset else state_of(dataset),
@@ -51,31 +53,33 @@ def keep(fetcher):
 
 
 def keep_between(dataset):
-    """The state between two epochs, when no iterator is left."""
+    """Return the state between two epochs, when there is no iterator."""
     return {"dataset": state_of(dataset), "is_between": True}
 
 
 def end_epoch(dataset, kept):
-    """Have a data set that begins an epoch at the next iter(). At the first one
-    after load_state_dict() it goes on where it was, which is the end."""
+    """Restore a data set so that it begins an epoch at the next iter(). The
+    first iter() after load_state_dict() continues where the data set was, which
+    is the end of an epoch, so it is used up here."""
     load(dataset, kept["dataset"])
     if kept["dataset"] is not None and isinstance(dataset, IterableDataset):
         next(iter(dataset), None)
 
 
 def bring_back(dataset, create, kept):
-    """A fetcher, made by create(), as it was in an epoch."""
+    """Return a fetcher, made by create(), with a state within an epoch."""
     load(dataset, kept["dataset"])
     fetcher = create()
     load(getattr(fetcher, "dataset_iter", None), kept["iterator"])
     fetcher.ended = kept["ended"]
     if fetcher.ended:
-        next(fetcher.dataset_iter, None)  # so that the next one is of the next epoch
+        # so that the next iterator begins the next epoch
+        next(fetcher.dataset_iter, None)
     return fetcher
 
 
 def fetch_again(fetcher, indices):
-    """Repeat what was fetched after that; its errors were reported then."""
+    """Repeat the fetches after the saved state. Their errors were reported before."""
     collate_fn = fetcher.collate_fn
     fetcher.collate_fn = getattr(collate_fn, "pass_over", collate_fn)
     for index in indices:
@@ -85,16 +89,17 @@ def fetch_again(fetcher, indices):
 
 
 class Keeper:
-    """In a worker. `start` is what was kept of the one whose place it takes, and
-    the indices of the batches after that; or None."""
+    """Saves the state of a worker, in the worker. `start` is the saved state of
+    the worker whose work it continues, with the indices of the batches after
+    that state, or None."""
 
     def __init__(self, start):
         self._start = start
-        self._fetcher = None  # as long as none could be made
+        self._fetcher = None  # None until a fetcher has been made
         self._kept_at, self._cost = time.monotonic(), 0
 
     def watch(self):
-        """See the fetchers that torch's loop makes."""
+        """Watch which fetchers torch's loop makes."""
         self._create = _DatasetKind.create_fetcher
         _DatasetKind.create_fetcher = self._created
 
@@ -103,7 +108,7 @@ class Keeper:
             return self._create(kind, dataset, *options)
 
         if dataset is not get_worker_info().dataset:
-            return create()  # of another loader, in the data set
+            return create()  # it belongs to another loader, within the data set
         start, self._start = self._start, None
         kept, indices = start or (None, ())
         self._fetcher = self._start_at(dataset, create, kept)
@@ -123,7 +128,7 @@ class Keeper:
         return fetcher
 
     def keep(self, is_between):
-        """What is to be sent with an answer: a pickle, or None."""
+        """Return the state that is sent with an answer, as a pickle, or None."""
         start = time.monotonic()
         if self._fetcher is None:
             return None
@@ -136,7 +141,7 @@ class Keeper:
             kept = keep_between(fetcher.dataset) if is_between else keep(fetcher)
             kept["random"] = _random_state.of_process()
             data = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # It is an error only for those who want the state
+        except Exception:  # only a user who wants the state gets the error
             where = f"in DataLoader worker process {get_worker_info().id}"
             data = pickle.dumps(ExceptionWrapper(where=where))
         self._kept_at = time.monotonic()

@@ -4,6 +4,6 @@ import os
 
 
 def new_name():
-    """One that nobody uses. Its first component is this user's alone, since a
-    first component has one owner."""
+    """Return an unused name. The first component of a name has one owner, so
+    this one is only used by the user of this process."""
     return f"loader.{os.getuid()}/{os.getpid()}.{os.urandom(8).hex()}"

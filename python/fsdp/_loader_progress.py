@@ -1,9 +1,9 @@
-"""How far the epoch of an fsdp.torch.DataLoader is, and iterators that begin in
-the middle of one.
+"""The progress of an epoch of fsdp.torch.DataLoader, and iterators that begin
+in the middle of an epoch.
 
-An epoch that was begun is begun again with the random numbers it had, and what
-was drawn from the sampler until then is drawn again and passed over, unless the
-sampler has a state of its own. What workers need is in _loader_keeper.py.
+To continue an epoch, it is begun again with the same random numbers. The
+indices that were drawn before are drawn from the sampler again and ignored,
+unless the sampler has a state. _loader_keeper.py has the part of the workers.
 """
 
 import copy
@@ -26,7 +26,8 @@ def _is_map(loader):
 
 
 def _owner(index_sampler):
-    """Where the state of a sampler is: torch's BatchSampler has none."""
+    """Return the object that has the state of a sampler. torch's BatchSampler
+    has no state of its own."""
     if isinstance(index_sampler, BatchSampler):
         if not _loader_keeper.is_stateful(index_sampler):
             return index_sampler.sampler
@@ -34,7 +35,7 @@ def _owner(index_sampler):
 
 
 def _sampler_state(index_sampler, iterator, is_between=False):
-    """None: the sampler has no state, and is drawn from again."""
+    """Return None if the sampler has no state, so that indices must be drawn again."""
     state = {
         "sampler": _loader_keeper.state_of(_owner(index_sampler)),
         "iterator": None if is_between else _loader_keeper.state_of(iterator),
@@ -45,7 +46,7 @@ def _sampler_state(index_sampler, iterator, is_between=False):
 
 
 def _bring_back(index_sampler, iterator, state, n_drawn):
-    """What is to be drawn next; `iterator` is new."""
+    """Return the iterator that draws the next indices. `iterator` is new."""
     if state is None:
         for n in range(n_drawn):
             if next(iterator, iterator) is iterator:
@@ -74,11 +75,11 @@ def _plain_index(index):
 
 
 class SingleIterator(dataloader._SingleProcessDataLoaderIter):
-    """torch's iterator without workers. `epoch` is one to go on with, or None."""
+    """torch's iterator without workers. `epoch` is the epoch to continue, or None."""
 
     def __init__(self, loader, epoch, is_first):
         self._n_drawn, self._is_finished = 0, False
-        self._before = None  # what was kept before the epoch
+        self._before = None  # the state that was saved before the epoch
         if epoch is not None:
             self._begin_again(loader, epoch)
         elif not is_first and _loader_keeper.is_stateful(loader.dataset):
@@ -169,8 +170,9 @@ class SingleIterator(dataloader._SingleProcessDataLoaderIter):
 
 
 class _Worker:
-    """What was kept of a worker, and what was handed out of it since: indices of
-    a map-style data set, or how many batches of an iterable one."""
+    """The last saved state of a worker, and what was handed out of it since
+    then: indices of a map-style data set, or the number of batches of an
+    iterable one."""
 
     def __init__(self, kept, since):
         self.kept, self.since = kept, since
@@ -186,12 +188,13 @@ class _Worker:
 
 
 class Progress:
-    """Of an epoch with workers: what has been handed out, not what was fetched
-    in advance."""
+    """The progress of an epoch with workers. Only batches that were handed out
+    count, not those that were fetched in advance."""
 
     def __init__(self, is_map, n_workers):
         self._is_map = is_map
-        self.created = self.begun = None  # the random numbers at both times
+        # random numbers when workers and epoch began
+        self.created = self.begun = None
         self.n_batches = 0
         self.n_drawn, self.sampler = 0, None
         self.last_worker, self.is_finished = n_workers - 1, False
@@ -200,7 +203,7 @@ class Progress:
         self._tasks, self._arrived, self._ahead = {}, {}, {}
 
     def go_on(self, epoch):
-        """Be where an epoch was left."""
+        """Continue where an epoch was left."""
         self.n_batches, self.n_drawn = epoch["n_batches"], epoch["n_drawn"]
         self.sampler, self.last_worker = epoch["sampler"], epoch["last_worker"]
         self._ahead = dict.fromkeys(epoch["ahead"])
@@ -214,8 +217,8 @@ class Progress:
         self._tasks[number] = worker, position, index, sampler
 
     def receive(self, worker, number, kept):
-        """What was kept arrives before the batch is handed out, or at the begin
-        of an epoch, by which all before it is of no account."""
+        """Take the state of a worker. It arrives before its batch is handed
+        out. At the beginning of an epoch it replaces all earlier states."""
         if isinstance(number, int):
             self._arrived[number] = kept
             return
@@ -223,7 +226,8 @@ class Progress:
         self._workers[worker].kept = kept
 
     def first_of(self, worker):
-        """The number of its next batch: each worker keeps its own order."""
+        """Return the number of the worker's next batch. Each worker keeps its
+        own order."""
         return next(n for n, task in self._tasks.items() if task[0] == worker)
 
     def hand_out(self, number):
@@ -261,27 +265,27 @@ class Progress:
 
 
 def _has_workers(loader, epoch):
-    """Is there an epoch whose workers are to be brought back?"""
+    """Return whether there is an epoch whose workers must be restored."""
     if epoch is None:
         return False
     return loader.persistent_workers or not epoch["is_finished"]
 
 
 def starts(loader, epoch):
-    """For each worker, what it is to begin with."""
+    """Return what each worker begins with."""
     if not _has_workers(loader, epoch):
         return [None] * loader.num_workers
     if _is_map(loader):
         return [(one["kept"], one["since"]) for one in epoch["workers"]]
     index = None if loader.batch_size is None else [None] * loader.batch_size
-    # The end of a data set is something that it does.
+    # The worker must also repeat the call in which its data set ended.
     more = 1 if epoch["is_finished"] else 0
     return [(one["kept"], [index] * (one["since"] + more)) for one in epoch["workers"]]
 
 
 class Iterator(dataloader._MultiProcessingDataLoaderIter):
-    """torch's iterator with workers. `learned` is the loader's: it has the
-    progress of the iterator that began an epoch last."""
+    """torch's iterator with workers. `learned` belongs to the loader; it has
+    the progress of the newest iterator."""
 
     def __init__(self, loader, receiver, learned, epoch):
         self._receiver, self._learned, self._epoch = receiver, learned, epoch
@@ -314,8 +318,8 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
             self._try_put_index()
 
     def _begin_again(self, loader, epoch):
-        """Have the random numbers with which an epoch began, or those for the
-        next one. Is it the first of the workers?"""
+        """Restore the random numbers with which an epoch began, or those for
+        the next epoch. Return whether it is the first epoch of the workers."""
         if not epoch["is_finished"]:
             _random_state.put_loader(loader, epoch["begun"])
             return True
@@ -331,7 +335,7 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
         else:
             self._progress.go_on(epoch)
             self._num_yielded = epoch["n_batches"]
-            self._timeout = 0  # workers may have much to fetch again
+            self._timeout = 0  # workers may need long to fetch again
             for _ in range(epoch["last_worker"] + 1):
                 next(self._worker_queue_idx_cycle)
             self._position = epoch["n_drawn"]
@@ -360,7 +364,8 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
             self._progress.give(number, self._task_info[number][0], *self._drawn)
 
     def _process_data(self, data, *worker):
-        # torch before 2.6 gives no worker, and counts the batch only after this.
+        # torch before 2.6 does not pass the worker, and counts the batch after
+        # this call.
         number = self._rcvd_idx - len(worker)
         if not getattr(self, "_in_order", True):  # torch has it since 2.6
             number = self._progress.first_of(*worker)
@@ -376,6 +381,6 @@ class Iterator(dataloader._MultiProcessingDataLoaderIter):
             raise
 
 
-# Errors and profiles have the names of torch.
+# Errors and profiles show the names of torch's classes.
 SingleIterator.__name__ = dataloader._SingleProcessDataLoaderIter.__name__
 Iterator.__name__ = dataloader._MultiProcessingDataLoaderIter.__name__

@@ -1,4 +1,4 @@
-"""pack(): batches of torch's data loaders, through channels."""
+"""pack() sends batches of torch's data loaders through channels."""
 
 import itertools
 import os
@@ -12,15 +12,15 @@ from ._default import default
 from ._errors import Ended, Gone, Invalid, Timeout
 from ._loader_name import new_name
 
-_PATIENCE = 60  # seconds for a channel that its worker has opened already
-_SPARE = 1.25  # of the first batch: later ones may be a little larger
+_PATIENCE = 60  # seconds; the worker has opened the channel already
+_SPARE = 1.25  # allows for batches that are a little larger than the first
 
 
 # --- in a worker --------------------------------------------------------------
 
 
 def _stack(batch, *, collate_fn_map=None):
-    """torch's own puts the result in shared memory, with pages that are new."""
+    """torch's own function puts the result in shared memory, whose pages are new."""
     return torch.stack(batch)
 
 
@@ -31,7 +31,7 @@ def _collate(samples):
 
 
 class _Sender:
-    """What one worker sends through: a channel, which its first batch sizes."""
+    """The end of one worker: a channel, whose size is chosen by the first batch."""
 
     def __init__(self, batch, credits):
         self.numbers = itertools.count()
@@ -46,8 +46,9 @@ class _Sender:
         )
 
     def send(self, batch):
-        """What takes the place of the batch in torch's queue: the batch itself if
-        no buffer is free, since the trainer may keep all that it gets."""
+        """Return the object that torch's queue carries in place of the batch.
+        It is the batch itself if no buffer is free, since the trainer may keep
+        all batches."""
         number = next(self.numbers)
         try:
             self.channel.put((number, batch), timeout=0)
@@ -57,7 +58,7 @@ class _Sender:
 
 
 class _Sent:
-    """Becomes the batch where it is unpickled."""
+    """Becomes the batch when it is unpickled."""
 
     def __init__(self, name, number):
         self.name, self.number = name, number
@@ -85,13 +86,14 @@ class _Pack:
 
 
 def pack(collate_fn=None, credits=8):
-    """A collate_fn by which workers hand batches over in the broker's memory.
+    """Return a collate_fn by which workers hand over batches in the broker's
+    memory.
 
-    For any loader that takes a collate_fn: `DataLoader(..., collate_fn=pack())`,
-    or `pack(own)` around one's own. Each worker has a channel of `credits`
-    buffers, a little larger than its first batch. A batch that is larger, or
-    finds all of them in use, travels as torch sends it. Batches may be changed
-    in place, and kept for as long as one likes.
+    It is for any loader that takes a collate_fn: `DataLoader(...,
+    collate_fn=pack())`, or `pack(own)` for a collate_fn of your own. Each
+    worker has a channel of `credits` buffers, a little larger than its first
+    batch. A batch that is larger, or finds no free buffer, is sent as torch
+    does it. Batches may be changed in place, and kept for any time.
     """
     return _Pack(collate_fn, credits)
 
@@ -103,7 +105,7 @@ _receivers = {}
 
 
 def _forget_ended():
-    """Close those whose worker has gone; what was received stays."""
+    """Close the channels of workers that have ended. Received batches stay."""
     for name, channel in list(_receivers.items()):
         info = channel.info()
         if info["producers"] == 0 and info["queued"] == 0:
@@ -128,7 +130,8 @@ def _receive(name, number):
                 raise
             if found == number:
                 return batch
-            # One that torch has dropped, as after a break out of an epoch.
+            # The iterator was dropped by torch, as after a break out of an
+            # epoch.
 
 
 def _after_fork():

@@ -1,4 +1,4 @@
-"""The random number generators that a data loader draws from, as plain data."""
+"""The random number generators that a data loader uses, as plain data."""
 
 import random
 
@@ -11,14 +11,14 @@ except ImportError:  # torch can do without
 
 
 def _plain(thing):
-    """A state of numpy without arrays, so that torch.load() takes it."""
+    """Return a state of numpy without arrays, so that torch.load() accepts it."""
     if isinstance(thing, dict):
         return {key: _plain(value) for key, value in thing.items()}
     return thing.tolist() if isinstance(thing, numpy.ndarray) else thing
 
 
 def of_process():
-    """Those that everybody in a process draws from."""
+    """Return the states of the generators that all code of a process shares."""
     state = {"torch": torch.get_rng_state().numpy().tobytes()}
     state["python"] = random.getstate()
     if numpy is not None:
@@ -34,8 +34,8 @@ def put_process(state):
 
 
 def _generators(loader):
-    """Those that the user gave to a loader or its samplers; one may be there
-    several times."""
+    """Return the generators that the user gave to a loader or its samplers. One
+    can occur several times."""
     batches = loader.batch_sampler
     owners = loader, loader.sampler, batches, getattr(batches, "sampler", None)
     found = (getattr(owner, "generator", None) for owner in owners)
