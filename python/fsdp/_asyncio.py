@@ -1,6 +1,7 @@
-"""aget(), abundle() and aput(): they wait on descriptors of libfsdp, without threads.
+"""aget(), abundle() and aput() wait on descriptors of libfsdp, without threads.
 
-A connection has one for all pending gets, a channel one for each of its ends.
+A connection has one descriptor for all pending gets, and a channel has one for
+each of its ends.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class _Waits:
         if not self._pending and self._client._waits.pop(self._loop, None):
             self._loop.remove_reader(self._fd)
 
-    # The descriptor does not say which get is complete.
+    # The descriptor does not tell which get is complete, so this tries all.
     def _look(self):
         for future, pending in list(self._pending.items()):
             try:
@@ -54,7 +55,7 @@ class _Waits:
 
 
 async def _end(client, pending):
-    """What pending.end() returns when it is complete."""
+    """Return the result of pending.end(), when the get is complete."""
     got = pending.end()
     if got is not None:
         return got
@@ -70,14 +71,14 @@ async def _end(client, pending):
 
 
 async def aget(client, name, options):
-    """Client.aget()."""
+    """Implements Client.aget()."""
     names = [name] if isinstance(name, str) else list(name)
     tensors = await _end(client, client._begin(names, **options))
     return tensors[0] if isinstance(name, str) else tensors
 
 
 async def abundle(client, name, options):
-    """Client.abundle()."""
+    """Implements Client.abundle()."""
     members = await _end(client, client._begin_bundle(name, **options))
     return Bundle(client, name, *members)
 
@@ -90,13 +91,13 @@ class _Turns:
 
     def __init__(self, channel, loop):
         self._channel, self._loop = channel, loop
-        # A copy, since the channel may be closed while tasks wait.
+        # This is a copy, since the channel may be closed while tasks wait.
         self._fd = os.dup(channel.fileno())
         self._n, self._futures = 0, collections.deque()
         loop.add_reader(self._fd, self._wake)
 
-    # It stays readable, so that the next one has its turn, until one of them
-    # has found nothing.
+    # The descriptor stays readable until a task has found nothing, so each
+    # waiting task gets its turn.
     def _wake(self):
         if self._futures:
             future = self._futures.popleft()
@@ -108,7 +109,7 @@ class _Turns:
             self._wake()
 
     async def wait(self):
-        """Until there may be something for this task."""
+        """Wait until there may be something for this task."""
         self._n += 1
         future = self._loop.create_future()
         self._futures.append(future)
@@ -126,7 +127,7 @@ class _Turns:
 
 
 async def repeat(channel, call, timeout):
-    """What call() returns when it does not raise Timeout any more.
+    """Call call() until it does not raise Timeout, and return its result.
 
     Nothing is awaited after that, so a task that is cancelled loses no item.
     """
@@ -147,7 +148,7 @@ async def repeat(channel, call, timeout):
 
 
 def wake(channel):
-    """After close(): the waiting tasks of all loops find that it is closed."""
+    """Let the waiting tasks of all loops find that the channel is closed."""
     for loop, turns in list(channel._waits.items()):
-        with contextlib.suppress(RuntimeError):  # The loop is closed.
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(turns.wake_all)

@@ -1,12 +1,12 @@
-"""Messages between two ranks: a communicator of their own, and a thread that
-carries on what nobody waits for."""
+"""Messages between two ranks. They have a communicator of their own, and a
+thread that continues messages for which no caller waits."""
 
 import threading
 import time
 
 from ._work import BackendError, Work, error_of
 
-_SLICE = 0.001  # seconds for which a thread keeps the communicator
+_SLICE = 0.001  # seconds for which a thread uses the communicator
 
 
 class _Message(Work):
@@ -29,8 +29,7 @@ class Mail:
     def __init__(self, comm, seconds):
         self._comm, self.seconds = comm, seconds
         self._open = {}  # message: (job, transfer)
-        # A thread that has had its turn does not take it again before others
-        # that wait for it.
+        # A thread that has had its turn lets other waiting threads go first.
         self._next, self._turn = threading.Lock(), threading.Lock()
         self._is_open = threading.Event()
         self._thread, self._is_closed = None, False
@@ -40,7 +39,8 @@ class Mail:
             self._turn.acquire()
 
     def add(self, job, tensors, late):
-        """The Work of a job that makes a transfer; `late` says what it lacks."""
+        """Begin the transfer of a job, and return its Work. `late` begins the
+        error of a time-out."""
         message = _Message(self, tensors, late)
         self._enter()
         try:
@@ -53,7 +53,7 @@ class Mail:
         return message
 
     def carry_on(self, message):
-        """Wait a little for this one; all others make progress, too."""
+        """Wait a little for this message. All others make progress, too."""
         self._enter()
         try:
             if message._is_done:
@@ -86,14 +86,15 @@ class Mail:
     def _serve(self):
         while self._is_open.wait() and not self._is_closed:
             self._is_open.clear()
-            # Most are waited for at once, and need no second thread.
+            # Callers wait for most messages at once, so the thread is not
+            # needed then.
             time.sleep(_SLICE)
             while messages := list(self._open):
                 for message in messages:
                     self.carry_on(message)
 
     def close(self):
-        """Messages that are open will not be complete."""
+        """Stop the thread. Messages that are not complete stay so."""
         self._is_closed = True
         if self._thread:
             self._comm.abort()

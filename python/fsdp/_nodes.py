@@ -1,10 +1,10 @@
 """A communicator whose ranks are on several nodes. The ranks of a node share
-memory, and gloo carries bytes between nodes.
+memory, and gloo sends bytes between nodes.
 
-There are as many lanes as the smallest node has ranks. The first lane is a group
-of gloo with the first rank of each node, the second lane has the second ranks,
-and so on. A large tensor is cut into a piece for each lane, so that all of them
-carry a part of it. All sums are fsdpd's own.
+There are as many lanes as the smallest node has ranks. The first lane is a
+group of gloo with the first rank of each node, the second lane has the second
+ranks, and so on. A large tensor is cut into a piece for each lane, so that all
+lanes send a part of it. fsdpd computes all sums.
 """
 
 import contextlib
@@ -27,19 +27,20 @@ _WHOLE = {number for number, name in enumerate(DTYPES, 1) if name[0] in "iu"}
 _I64 = list(DTYPES).index("i64") + 1
 _SUM, _MEAN = 0, 1
 _NOTHING = 0, 0  # a part without elements
-_SMALL = 64 << 10  # bytes that one lane carries as fast as several do
-_CHUNK = 1 << 21  # bytes of a piece that are exchanged at once
-_SLICE = datetime.timedelta(milliseconds=200)  # after which a wait sees abort()
+_SMALL = 64 << 10  # bytes up to which several lanes are no faster than one
+_CHUNK = 1 << 21  # bytes of a piece that are exchanged at a time
+# how long a wait takes to notice abort()
+_SLICE = datetime.timedelta(milliseconds=200)
 
-# The errors of waits that were given up, whose tracebacks keep the memory that
-# gloo goes on to use, and gloo's groups, whose destructors would wait, also when
-# the interpreter ends. So this is never destroyed.
+# This list has the errors of waits that were given up, whose tracebacks keep
+# the memory that gloo still uses; and gloo's groups, whose destructors would
+# wait, even when the interpreter ends. So it is never destroyed.
 _given_up = []
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_given_up))
 
 
 def _bytes(address, n):
-    """Memory of a caller, as a tensor."""
+    """Return memory of a caller as a tensor."""
     if n == 0:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((ctypes.c_uint8 * n).from_address(address), dtype=torch.uint8)
@@ -55,8 +56,9 @@ def _widened(dtype, address, n):
 
 
 def _divide(sums, n, dtype, address):
-    """Give sums of 64 bits, divided towards zero. torch does not divide uint64,
-    so it divides the halves of these, and the rest makes up for that."""
+    """Write sums of 64 bits, divided towards zero. torch does not divide
+    uint64, so it divides half of each sum; the remainder then corrects the
+    quotient."""
     target = _elements(dtype, address, len(sums))
     if target.dtype != torch.uint64:
         target.copy_(sums.div_(n, rounding_mode="trunc"))
@@ -71,13 +73,13 @@ def _empty(*shape):
 
 
 def _cut(n, n_pieces):
-    """(offset, size) of pieces that differ by 1 at most."""
+    """Return (offset, size) of pieces whose sizes differ by at most 1."""
     ends = [n * i // n_pieces for i in range(n_pieces + 1)]
     return [(start, end - start) for start, end in zip(ends, ends[1:])]
 
 
 def _collective(method):
-    """A call of a communicator: after an error there is no other."""
+    """Decorate a call of a communicator. After an error all later calls fail."""
 
     @functools.wraps(method)
     def call(self, *args):
@@ -86,7 +88,7 @@ def _collective(method):
         try:
             return method(self, *args)
         except Invalid:
-            raise  # Nothing has happened.
+            raise  # the call was refused, so the group can still be used
         except BaseException as error:
             raise self._fail(error) from None
 
@@ -94,13 +96,13 @@ def _collective(method):
 
 
 class _GlooError(Exception):
-    """What gloo says of a call that it has begun."""
+    """gloo's error for a call that has begun."""
 
 
 class Comm:
-    """Has the calls of a communicator of one node. `nodes` are lists of ranks,
-    `local` is the communicator of this node, `lane` and `whole` are gloo's groups
-    of this rank's lane, if it is in one, and of all ranks."""
+    """A communicator with the same calls as that of one node. `nodes` are lists
+    of ranks, and `local` is the communicator of this node. `lane` and `whole`
+    are gloo's groups of this rank's lane (or None), and of all ranks."""
 
     def __init__(self, nodes, rank, local, lane, whole):
         self._nodes, self._local, self._lane, self.whole = nodes, local, lane, whole
@@ -109,7 +111,7 @@ class Comm:
         self._at = self._here.index(rank)
         self._rank, self._n_ranks = rank, sum(map(len, nodes))
         self._n_lanes = n_lanes(nodes)
-        # How many ranks of the largest node one lane serves.
+        # The most ranks of a node that one lane serves.
         self._n_rows = -(-max(map(len, nodes)) // self._n_lanes)
         self._error, self._is_aborted = None, False
 
@@ -131,8 +133,8 @@ class Comm:
             raise _GlooError(str(error)) from None
 
     def _all_gather(self, mine):
-        """Of all ranks of the lane, in the order of the nodes. gloo's all-gather
-        takes several times as long."""
+        """Return the rows of all ranks of the lane, in the order of the nodes.
+        gloo's all-gather takes several times as long."""
         n = len(self._nodes) - 1
         sizes = [mine.numel()] * (n + 1)
         sizes[self._node] = 0
@@ -144,20 +146,20 @@ class Comm:
         return rows
 
     def _exchange(self, mine, sizes):
-        """Each rank of the lane gets so many bytes: a row from each."""
+        """Give each rank of the lane that many bytes, and return a row from each."""
         n = sizes[self._node]
         rows = _empty(len(sizes), n)
         self._await(self._lane.alltoall_base(rows.view(-1), mine, [n] * len(sizes), sizes))
         return rows
 
     def _fold(self, dtype, how, rows, address, count):
-        """Reduce what came from the nodes, in their order."""
+        """Reduce the rows from all nodes, in their order."""
         _fsdp.fold(dtype, _sum_of(how), [row.data_ptr() for row in rows], address, count)
         if how == _MEAN:
             _elements(dtype, address, count).div_(self._n_ranks)
 
     def _reduce(self, dtype, how, address, count):
-        """Reduce a piece of all ranks of the lane, in place."""
+        """Reduce a piece over all ranks of the lane, in place."""
         width = _WIDTHS[dtype]
         step = _CHUNK // width
         for at in range(0, count, step):
@@ -172,7 +174,7 @@ class Comm:
             self._fold(dtype, how, self._all_gather(mine), total.data_ptr(), count)
             mine.copy_(total)
             return
-        # Each folds a part, which the others then get.
+        # Each rank folds a part, which is then gathered.
         sizes = [size * width for _, size in _cut(count, n)]
         rows, part = self._exchange(mine, sizes), _empty(max(sizes))
         self._fold(dtype, how, rows, part.data_ptr(), sizes[self._node] // width)
@@ -182,7 +184,7 @@ class Comm:
     # --- collectives ----------------------------------------------------------
 
     def _pieces(self, address, count, width):
-        """(address, count) of the piece of each rank of this node."""
+        """Return (address, count) of the piece of each rank of this node."""
         n = self._n_lanes if count * width > _SMALL else 1
         cut = [(address + at * width, size) for at, size in _cut(count, n)]
         return cut + [_NOTHING] * (len(self._here) - n)
@@ -228,12 +230,13 @@ class Comm:
         self._local.all_gather(dtype, mine, n, pieces)
 
     def reduce(self, dtype, how, source, target, count, root):
-        # What the others do not need has crossed the nodes already.
+        # The other ranks get the result, too: it has been sent between the
+        # nodes already, so this costs little.
         self.all_reduce(dtype, how, source, target, count)
 
     def _rows(self, ranks, parts):
-        """Of the ranks of a node: for each row the parts of those that the lanes
-        serve, and none for ranks of this node without a lane."""
+        """Yield for each row the parts of the ranks of a node that the lanes
+        serve. Ranks of this node without a lane get no part."""
         n = self._n_lanes
         for i in range(self._n_rows):
             row = [parts[rank] for rank in ranks[i * n : (i + 1) * n]]
@@ -253,8 +256,8 @@ class Comm:
                 self._local.all_gather(dtype, n and rows[k][i].data_ptr(), n, parts)
 
     def _gathered(self, dtype, size, outputs):
-        """The inputs of those ranks of all nodes that this lane serves, and after
-        each what it lacks to this size."""
+        """Return the inputs of the ranks of all nodes that this lane serves.
+        Each is padded to this size."""
         mine = _empty(self._n_rows, size)
         for i, rank in enumerate(self._here[self._at :: self._n_lanes]):
             address, count = outputs[rank]
@@ -293,7 +296,8 @@ class Comm:
             self._pass_on(dtype, how, rows, target, counts)
 
     def _pass_on(self, dtype, how, rows, target, counts):
-        """Fold the rows of those ranks that this lane serves, and give them."""
+        """Fold the rows of the ranks that this lane serves, and send them the
+        results."""
         given = [_NOTHING] * len(self._here)
         taken = list(given)
         taken[self._at % self._n_lanes] = target, counts[self._at]
@@ -305,7 +309,7 @@ class Comm:
                 self._fold(dtype, how, row, *given[i])
         self._local.all_to_all(dtype, given, taken)
 
-    # --- what gloo does alone -------------------------------------------------
+    # --- calls that only gloo handles -----------------------------------------
 
     @_collective
     def gather(self, dtype, source, count, outputs, root):
@@ -336,9 +340,10 @@ class Comm:
     # --- the end --------------------------------------------------------------
 
     def _fail(self, error):
-        """The error for the caller. The ranks of this node are told that this one
-        has left. Those of the lane lose their connections, unless a wait for
-        them was given up: then they wait until the time-out."""
+        """Return the error for the caller. This rank leaves its node's
+        communicator, so the ranks of the node notice. The ranks of the lane
+        lose their connections, unless a wait for them was given up; then they
+        wait until the time-out."""
         with contextlib.suppress(Error):
             self._local.leave()
         self._lane = None
@@ -361,7 +366,7 @@ class Comm:
         )
 
     def _renamed(self, match):
-        """A rank of this node, by its number in the group."""
+        """Replace a rank of this node by its number in the group."""
         at = int(match[1])
         return f"rank {self._here[at]}" if at < len(self._here) else match[0]
 
@@ -379,7 +384,7 @@ def n_lanes(nodes):
 
 
 def _sum_of(how):
-    """A mean is divided once, at the end."""
+    """Return the reduction of partial results. A mean is divided once, at the end."""
     return _SUM if how == _MEAN else how
 
 

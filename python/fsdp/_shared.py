@@ -1,4 +1,4 @@
-"""Memory that the ranks of a process group share, and all of them write."""
+"""Memory that the ranks of a process group share, and to which all of them write."""
 
 import weakref
 
@@ -18,16 +18,16 @@ def _nobody():
 
 
 class Pool:
-    """Buffers for one purpose. Every rank has the same ones in the same order,
-    and takes them by the same calls."""
+    """Buffers for one purpose. All ranks have the same buffers in the same
+    order, and take them by the same calls."""
 
     def __init__(self, purpose):
         self._purpose = purpose
         self._buffers = []  # fsdp.Tensor of bytes
-        self._users = []  # of each, a weak reference to what this rank does with it
+        self._users = []  # for each, a weak reference to its use by this rank
 
     def take(self, group, n, dtype):
-        """Memory of `n` elements that no rank uses any more. It may be taken
+        """Return memory of `n` elements that no rank uses. It can be taken
         again when all ranks have dropped the tensor and its views."""
         n_bytes = n * dtype.itemsize
         free = self._agree(group, n_bytes)
@@ -40,7 +40,7 @@ class Pool:
         return torch.frombuffer(user, dtype=dtype)
 
     def clear(self):
-        """Drop them; whoever still has a tensor of one keeps it."""
+        """Drop the buffers. A tensor that is still used keeps its memory."""
         self._buffers.clear()
         self._users.clear()
 
@@ -48,13 +48,14 @@ class Pool:
         return self._buffers[at].nbytes
 
     def _agree(self, group, n_bytes):
-        """The buffers that are free on all ranks."""
+        """Return the buffers that are free on all ranks."""
         mine = sum(1 << i for i, user in enumerate(self._users) if user() is None)
         wanted = n_bytes * len(PURPOSES) + PURPOSES.index(self._purpose)
         said = torch.tensor([mine, wanted, ~wanted])
         dist.all_reduce(said, dist.ReduceOp.BAND, group)
         free, *others = said.tolist()
-        # The bits that all have, and those that all lack.
+        # These are the bits that all ranks have set, and those that all have
+        # clear.
         if others != [wanted, ~wanted]:
             raise BackendError(
                 f"this rank has a {self._purpose} of {n_bytes} bytes where another "
@@ -63,7 +64,7 @@ class Pool:
         return [i for i in range(len(self._users)) if free >> i & 1]
 
     def _make(self, group, n_bytes, free):
-        """Make one, in the place of one that is too small."""
+        """Make a buffer, in place of one that is too small."""
         if free:
             at = max(free, key=self._size)
             del self._buffers[at], self._users[at]
@@ -77,7 +78,7 @@ class Pool:
 
 
 def _attempt(function):
-    """Its result and no error, or no result and the error."""
+    """Return the function's result and None, or None and the error."""
     try:
         return function(), None
     except Error as error:
@@ -85,7 +86,7 @@ def _attempt(function):
 
 
 def _allocate(group, n_bytes):
-    """New memory: rank 0 makes it, and passes it to the others by a ticket."""
+    """Make new memory: rank 0 allocates it, and sends the others a ticket."""
     n, seconds = group.size(), group.seconds
     buffer = error = None
 

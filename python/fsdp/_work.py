@@ -1,4 +1,5 @@
-"""The calls of a communicator: one after another, and what waits for them."""
+"""The calls of a communicator, which run one after another, and torch's objects
+for them."""
 
 import collections
 import contextlib
@@ -12,11 +13,11 @@ from ._errors import Aborted, Error
 
 
 class BackendError(Aborted, dist.DistBackendError):
-    """A call failed, for example since a rank died; the text names it."""
+    """A call failed, for example because a rank died. The text names the rank."""
 
 
 def error_of(error):
-    """What the caller is to see: torch's class for it, and fsdp's own."""
+    """Return the error that the caller sees, which has torch's class and fsdp's."""
     if not isinstance(error, Error) or isinstance(error, (ValueError, TimeoutError)):
         return error
     said = BackendError(str(error))
@@ -25,7 +26,7 @@ def error_of(error):
 
 
 class Work(dist.Work):
-    """A call that was made; it is complete when `_end()` has been called."""
+    """A call that was made. It is complete when `_end()` has been called."""
 
     _tell_lock = threading.Lock()
 
@@ -38,20 +39,21 @@ class Work(dist.Work):
         self._open.acquire()
 
     def _end(self, error=None):
-        """Complete, and let all waiters go; _tell() must follow."""
+        """Complete the call and wake all waiters. _tell() must follow."""
         self._error = error_of(error) if error else None
         self._is_done = True
         self._open.release()
 
     def _tell(self):
-        """Complete the futures, whose callbacks may make further calls."""
+        """Complete the futures. Their callbacks may make further calls."""
         with self._tell_lock:
             events, self._events = self._events, []
         for event in events:
             event.set_result(None)
 
     def _await(self, seconds):
-        """Wait until it is complete; None: for ever. A subclass helps."""
+        """Wait until the call is complete; None waits without limit. Subclasses
+        may do the work meanwhile."""
         if not self._open.acquire(timeout=-1 if seconds is None else seconds):
             raise BackendError(f"the call was not complete within {seconds:g} s")
         self._open.release()
@@ -60,7 +62,7 @@ class Work(dist.Work):
 
     def wait(self, timeout=None):
         if not self._is_done:
-            # 0 is torch's word for no time-out.
+            # In torch, 0 means no time-out.
             seconds = timeout.total_seconds() if timeout else None
             self._await(seconds)
         if self._error:
@@ -94,7 +96,7 @@ class Work(dist.Work):
 
     def get_future(self):
         event = Future()
-        # Raised in a callback the error is also one for torch's C++.
+        # An error that is raised in a callback also reaches torch's C++ code.
         future = event.then(self._value)
         with self._tell_lock:
             self._events.append(event)
@@ -104,7 +106,7 @@ class Work(dist.Work):
 
 
 class _Call(Work):
-    """A collective: a function, which runs when its turn comes."""
+    """A collective: a function that runs when it is its turn."""
 
     def __init__(self, line, run, tensors):
         super().__init__(tensors)
@@ -118,18 +120,18 @@ class _Call(Work):
         except Exception as caught:
             error = caught
         finally:
-            self._run = None  # and what it keeps
+            self._run = None  # this also frees the objects that it keeps
             self._end(error)
 
     def _await(self, seconds):
-        # Who wants to wait for ever may as well do the work.
+        # A caller that waits without limit can do the work itself.
         if seconds is not None or not self._line.run(self):
             super()._await(seconds)
 
 
 class Line:
-    """The calls of one communicator. A thread of its own runs them, or whoever
-    waits for one."""
+    """The calls of one communicator. They are run by a thread, or by a caller
+    that waits for one."""
 
     def __init__(self):
         self._calls = collections.deque()
@@ -138,8 +140,8 @@ class Line:
         self._thread = None
 
     def add(self, run, tensors, is_async):
-        """The Work of a call that comes after all others; it is complete already
-        if the caller would wait anyway."""
+        """Add a call after all others, and return its Work. If the caller would
+        wait anyway, the call is already complete."""
         call = _Call(self, run, tensors)
         self._calls.append(call)
         if is_async or not self.run(call):
@@ -147,7 +149,7 @@ class Line:
         return call
 
     def run(self, last):
-        """Run all calls up to this one; False if another thread does."""
+        """Run all calls up to this one. Return False if another thread runs them."""
         if not self._turn.acquire(blocking=False):
             return False
         ran = []
@@ -171,7 +173,7 @@ class Line:
 
     def _serve(self):
         while self._bell.get():
-            with contextlib.suppress(IndexError):  # Somebody else ran it.
+            with contextlib.suppress(IndexError):  # another thread ran it
                 self._serve_one()
 
     def _serve_one(self):
@@ -181,11 +183,11 @@ class Line:
         call._tell()
 
     def is_busy(self):
-        """Has the thread calls that are not complete?"""
+        """Return whether the thread has calls that are not complete."""
         return self._thread and (self._calls or self._turn.locked())
 
     def close(self):
-        """After the last call."""
+        """Stop the thread after the last call."""
         if self._thread:
             self._bell.put(False)
             self._thread.join()

@@ -4,16 +4,16 @@
 >>> dcp.save(state, storage_writer=fsdp.dcp.Writer("run7"))    # doctest: +SKIP
 >>> dcp.load(state, storage_reader=fsdp.dcp.Reader("run7"))    # doctest: +SKIP
 
-The trainer waits for one copy of its memory, and goes on. The checkpoint
-outlives it, and the broker's restart; drain() writes it to disk meanwhile.
-Each save has slabs of its own: tensors that have one rank's values, one after
-another. It is found only when finish() has published the metadata, which names
-them: one that was not finished is never found, and the one before stays until
-then. All ranks are on one node.
+The trainer waits for one copy of its memory, and then continues. The checkpoint
+survives the trainer, and a restart of the broker; drain() writes it to disk
+meanwhile. Each save has slabs of its own, which are tensors with the values of
+one rank, one after another. finish() publishes the metadata, which names the
+slabs. So a save that was not finished is never found, and the previous one
+stays until then. All ranks must be on one node.
 
-A slab is no bundle, since the memory of a bundle is sealed and never used again.
-What the last save but one had is what the next one writes to, without the page
-faults that fresh memory costs.
+A slab is not a bundle, since the memory of a bundle is sealed and never used
+again. A save writes to the memory of the last save but one, without the page
+faults of fresh memory.
 """
 
 import ctypes
@@ -39,10 +39,10 @@ from ._errors import NotFound, make
 from ._load import bytes_of
 
 _ALIGN = 64
-# The size of a large slab is a multiple of this: what was pickled is not always
-# of one size, and the next slab is to fit where one was freed.
+# The size of a large slab is a multiple of this. Pickled values vary in size,
+# and the next slab should fit where one was freed.
 _STEP = 2 << 20
-_ID_SIZE = 16  # of a save, in hexadecimal digits
+_ID_SIZE = 16  # of the id of a save, in hexadecimal digits
 
 
 def _done(value):
@@ -52,16 +52,16 @@ def _done(value):
 
 
 class _Place(NamedTuple):
-    """Where a value is, in the metadata that is published."""
+    """The place of a value, as the published metadata describes it."""
 
-    slab: str  # its name
+    slab: str  # name of the slab
     offset: int
     dtype: str
     shape: tuple
 
 
 def _layout(slab, values):
-    """The place of each value, and the size of them all."""
+    """Return the place of each value, and the total size."""
     places, size = [], 0
     for value in values:
         places.append(_Place(slab, size, name_of(value.dtype), tuple(value.shape)))
@@ -72,10 +72,10 @@ def _layout(slab, values):
 
 
 def _copy(value, memory, offset):
-    """Copy a value's elements to the memory there.
+    """Copy a value's elements to the memory at `offset`.
 
-    Those that lie as they are stored go by memcpy: copy_() takes 1.4 times as
-    long for large tensors, and with its views 8 times as long for small ones.
+    Contiguous elements are copied by memcpy: copy_() takes 1.4 times as long
+    for large tensors, and with its views 8 times as long for small ones.
     """
     if (
         type(value) is torch.Tensor
@@ -91,7 +91,7 @@ def _copy(value, memory, offset):
 
 
 class _Checkpoint:
-    """Where a checkpoint of this user is."""
+    """The names that a checkpoint of this user has in the broker."""
 
     def __init__(self, checkpoint_id, client):
         text = os.fspath(checkpoint_id)
@@ -107,13 +107,13 @@ class _Checkpoint:
         return f"{self._base}data.{save_id}/{rank}"
 
     def publish(self, save_id, metadata, mode):
-        """Show a save that is complete in place of the last one."""
+        """Publish the metadata of a complete save, in place of the last one."""
         data = save_id.encode() + pickle.dumps(metadata)
         self.client.put(f"{self._base}meta", data, mode=mode)
 
     def _newest(self):
-        """The id of the last save that was finished, and its pickle."""
-        # A pickle is code, so it must be this user's.
+        """Return the id of the last finished save, and its pickle."""
+        # A pickle can run code, so it must come from this user.
         tensor = self.client.get(f"{self._base}meta", trusted_uid=os.getuid())
         data = memoryview(tensor)
         save_id = bytes(data[:_ID_SIZE])
@@ -129,8 +129,8 @@ class _Checkpoint:
         return pickle.loads(self._newest()[1])
 
     def sweep(self):
-        """Free what is not of the save that was finished last. It reads no
-        pickle, which takes long if there are many tensors."""
+        """Free everything that does not belong to the last finished save. This
+        reads no pickle, which would take long if there are many tensors."""
         try:
             used = self.slab_name(self._newest()[0], "")
         except NotFound:
@@ -148,8 +148,8 @@ class _Checkpoint:
 class Writer(StorageWriter):
     """The storage_writer of torch.distributed.checkpoint.save().
 
-    `checkpoint_id` is a name such as "run7" or "run7/step100". To save again
-    under it replaces the checkpoint when the new one is complete.
+    `checkpoint_id` is a name such as "run7" or "run7/step100". A later save
+    under the same name replaces the checkpoint when it is complete.
     """
 
     def __init__(self, checkpoint_id, *, client=None, mode=0):
@@ -159,7 +159,7 @@ class Writer(StorageWriter):
         self.reset()
 
     def reset(self, checkpoint_id=None):
-        """Begin another save; torch calls it."""
+        """Begin another save. torch calls it."""
         if checkpoint_id:
             self._checkpoint = _Checkpoint(checkpoint_id, self._client)
         self._save_id = uuid.uuid4().hex[:_ID_SIZE]
@@ -175,7 +175,8 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans):
-        # No rank has written yet: what is unfinished is of a save that died.
+        # No rank has written yet, so unfinished slabs belong to a save that
+        # died.
         self._checkpoint.sweep()
         return [
             dataclasses.replace(
@@ -185,7 +186,7 @@ class Writer(StorageWriter):
         ]
 
     def write_data(self, plan, planner):
-        """Copy this rank's part; when it returns, the trainer may go on."""
+        """Copy this rank's part. When it returns, the trainer may continue."""
         values = [self._resolve(item, planner) for item in plan.items]
         places, size = _layout(plan.storage_data, values)
         if values:
@@ -212,7 +213,7 @@ class Writer(StorageWriter):
         slab.publish(name)
 
     def finish(self, metadata, results):
-        """Make the checkpoint one that can be found, and free the one before."""
+        """Publish the checkpoint, and free the previous one."""
         metadata.storage_data = {
             result.index: result.storage_data for some in results for result in some
         }
@@ -225,13 +226,13 @@ class Writer(StorageWriter):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
-        """It is never chosen by a path, only by the caller."""
+        """Return False: torch must not choose this class by a path."""
         return False
 
 
 class Reader(StorageReader):
-    """The storage_reader of torch.distributed.checkpoint.load(): any number of
-    ranks reads what any number of ranks saved."""
+    """The storage_reader of torch.distributed.checkpoint.load(). Any number of
+    ranks can read a checkpoint that any number of ranks saved."""
 
     def __init__(self, checkpoint_id, *, client=None):
         super().__init__()
@@ -240,7 +241,7 @@ class Reader(StorageReader):
         self.reset()
 
     def reset(self, checkpoint_id=None):
-        """Begin another load; torch calls it."""
+        """Begin another load. torch calls it."""
         if checkpoint_id:
             self._checkpoint = _Checkpoint(checkpoint_id, self._client)
         self._places, self._slabs = {}, {}
@@ -258,7 +259,7 @@ class Reader(StorageReader):
         return plans
 
     def tensor(self, index):
-        """The tensor that was saved under an index of the metadata."""
+        """Return the tensor that was saved under an index of the metadata."""
         place = self._places[index]
         if place.slab not in self._slabs:
             self._slabs[place.slab] = self._checkpoint.client.get(place.slab)
@@ -282,7 +283,7 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id):
-        """It is never chosen by a path, only by the caller."""
+        """Return False: torch must not choose this class by a path."""
         return False
 
 
@@ -290,7 +291,7 @@ class Reader(StorageReader):
 
 
 def _write_slab(path, file_name, reader, items):
-    """One file, as torch's writer makes it: {index: where it is}."""
+    """Write a file as torch's writer does. Return {index: where it is}."""
     places = {}
     with open(os.path.join(path, file_name), "wb") as file:
         for index, is_bytes in items:
@@ -321,9 +322,10 @@ def _write_metadata(path, metadata):
 
 def drain(checkpoint_id, path, *, client=None):
     """Write a checkpoint to a directory, from which torch's own
-    FileSystemReader loads it; in any process, while the trainer goes on.
+    FileSystemReader can load it. Any process can do this while the trainer
+    continues.
 
-    The directory is a checkpoint when it is complete, and not before.
+    The directory is a valid checkpoint only when it is complete.
     """
     reader = Reader(checkpoint_id, client=client)
     metadata = reader.read_metadata()

@@ -28,7 +28,7 @@ from ._work import Line
 
 NAME = "fsdpd"
 _MAX_RANKS = 64
-_PATIENCE = 1.1  # time-out within a node / time-out between nodes
+_PATIENCE = 1.1  # time-out within a node, divided by the time-out between nodes
 
 _NUMBERS = {
     getattr(torch, LONG_NAMES[name], None): number
@@ -47,7 +47,7 @@ def _reduction_of(operation):
 
 
 def fold(operation, tensors, output):
-    """Reduce tensors of this process, as a collective reduces those of ranks."""
+    """Reduce tensors of this process as a collective would reduce those of ranks."""
     number = _NUMBERS.get(output.dtype)
     if number is None:
         raise Invalid(_CANNOT_REDUCE.format(output.dtype))
@@ -80,14 +80,14 @@ def _only(tensors):
 
 
 class _Job:
-    """One call of libfsdp. A tensor that is not contiguous is copied first, and
-    what is received is copied back."""
+    """One call of libfsdp. It works on copies of tensors that are not
+    contiguous, and copies results back."""
 
     def __init__(self, call, *tensors):
         _check(*tensors)
         dtype = tensors[0].dtype
         self._call, self._dtype, self._width = call, _NUMBERS.get(dtype), 1
-        if self._dtype is None:  # It can be moved, but not reduced.
+        if self._dtype is None:  # it can be copied, but not reduced
             if "reduce" in call:
                 raise Invalid(_CANNOT_REDUCE.format(dtype))
             self._dtype, self._width = _BYTES, dtype.itemsize
@@ -97,14 +97,14 @@ class _Job:
         return tensor.data_ptr(), tensor.numel() * self._width
 
     def take(self, tensor):
-        """(address, count) of an input."""
+        """Return (address, count) of an input."""
         if not tensor.is_contiguous():
             tensor = tensor.contiguous()
             self._kept.append(tensor)
         return self._part(tensor)
 
     def give(self, tensor):
-        """The same of an output."""
+        """Return (address, count) of an output."""
         if not tensor.is_contiguous():
             copy = tensor.contiguous()
             self._copies.append((tensor, copy))
@@ -119,14 +119,14 @@ class _Job:
         return getattr(comm, self._call)(self._dtype, *self._args)
 
     def back(self):
-        """The call is complete."""
+        """Copy the results back when the call is complete."""
         with torch.no_grad():
             for tensor, copy in self._copies:
                 tensor.copy_(copy)
 
 
 def _cut(tensor, n):
-    """As many equal parts."""
+    """Divide a tensor into n equal parts."""
     if tensor.numel() % n:
         raise Invalid(f"{tensor.numel()} elements cannot be divided among {n} ranks")
     if not tensor.is_contiguous():
@@ -135,7 +135,7 @@ def _cut(tensor, n):
 
 
 def _split(tensor, sizes, n):
-    """Rows for each rank; no sizes: equal ones."""
+    """Divide a tensor into rows for each rank, equally if there are no sizes."""
     if not sizes:
         if tensor.size(0) % n:
             raise Invalid(f"{tensor.size(0)} rows cannot be divided among {n} ranks")
@@ -164,8 +164,8 @@ def _pairs(outputs, inputs):
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """The ranks of one node; init_process_group() and new_group() make it, with
-    communicators for its collectives and for its messages."""
+    """The ranks of one node. init_process_group() and new_group() make it, with
+    one communicator for collectives and one for messages."""
 
     def __init__(self, comm, mail, rank, world_size, seconds):
         super().__init__(rank, world_size)
@@ -192,7 +192,7 @@ class ProcessGroup(dist.ProcessGroup):
             )
         return tensors
 
-    # --- what torch asks ------------------------------------------------------
+    # --- what torch asks for --------------------------------------------------
 
     def getBackendName(self):
         return NAME
@@ -253,7 +253,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._add([job], tensors, opts)
 
     def _reduced(self, call, tensors, opts, *root):
-        """Each tensor is reduced in place."""
+        """Reduce each tensor in place."""
         how, jobs = _reduction_of(opts.reduceOp), []
         for tensor in tensors:
             job = _Job(call, tensor)
@@ -283,7 +283,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._add([job], outputs, opts or dist.AllgatherOptions())
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        # Each output is a list with one for each input.
+        # Each output is a list with one tensor for each input.
         per_input = list(zip(*self._per_rank(outputs), strict=True))
         jobs = [self._all_gather(*pair) for pair in _pairs(per_input, inputs)]
         return self._add(jobs, outputs, opts or dist.AllgatherOptions())
@@ -357,7 +357,7 @@ class ProcessGroup(dist.ProcessGroup):
         opts = opts or dist.BarrierOptions()
         return self._line.add(lambda: self._comm.barrier(None), [], opts.asyncOp)
 
-    # What they were called before torch 2.13.
+    # The names before torch 2.13.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -388,7 +388,7 @@ class ProcessGroup(dist.ProcessGroup):
     # --- the end --------------------------------------------------------------
 
     def shutdown(self):
-        """Complete what was begun, and leave."""
+        """Complete all calls that were made, and leave."""
         for pool in self.pools.values():
             pool.clear()
         self._line.close()
@@ -397,24 +397,24 @@ class ProcessGroup(dist.ProcessGroup):
         self._mail.leave()
 
     def _stop(self):
-        """End the threads; what is not complete will not be."""
+        """Stop the threads. Calls that are not complete are abandoned."""
         if self._line.is_busy():
             self._comm.abort()
         self._line.close()
         self._mail.close()
 
     def abort(self):
-        """Calls under way fail soon, here and on the other ranks."""
+        """Let calls under way fail soon, here and on the other ranks."""
         self._comm.abort()
         self._mail.abort()
 
 
 class SeveralNodes(ProcessGroup):
-    """The ranks of several nodes, whose messages are gloo's."""
+    """The ranks of several nodes. gloo sends their messages."""
 
     def __init__(self, comm, rank, world_size, seconds):
         super().__init__(comm, Mail(comm, seconds), rank, world_size, seconds)
-        self.pools = {}  # They share no memory.
+        self.pools = {}  # they share no memory
 
     def _whole(self):
         if self._comm.whole is None:
@@ -440,22 +440,24 @@ def _stop_all():
         group._stop()
 
 
-# A thread that is in torch's C++ when the interpreter ends aborts the process.
+# A thread that is in torch's C++ code when the interpreter ends aborts the
+# process.
 atexit.register(_stop_all)
-os.register_at_fork(after_in_child=_groups.clear)  # The child has no threads.
+os.register_at_fork(after_in_child=_groups.clear)  # a child has no threads
 
 
 # --- making one ---------------------------------------------------------------
 
 
 def _place():
-    """Says which broker this process uses, and on which machine."""
+    """Return a text that identifies the machine and the broker of this process."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {default().status()['memory_id']}"
 
 
 def _places(store, rank, world_size):
-    """The ranks of each node; and a name for the group, which rank 0 has made."""
+    """Return the ranks of each node, and a name for the group, which rank 0 has
+    made."""
     try:
         place, error = _place(), None
     except Error as caught:
@@ -473,17 +475,18 @@ def _places(store, rank, world_size):
 
 
 def _join(store, rank, world_size, name, seconds):
-    """The group of one node."""
+    """Make the group of one node."""
     comm = default()._join(name, world_size, rank, seconds)
-    # All have joined, and so have read it. The next group with this store
-    # must not find it, and no rank makes one before all have joined again.
+    # All ranks have joined, so they have read the key. The next group with this
+    # store must not find it; no rank makes that group before all have joined
+    # this one.
     store.delete_key(f"place/{rank}")
     mail = default()._join(f"{name}.p2p", world_size, rank, seconds)
     return ProcessGroup(comm, Mail(mail, seconds), rank, world_size, seconds)
 
 
 def _join_nodes(store, rank, nodes, name, timeout):
-    """The group of several nodes."""
+    """Make the group of several nodes."""
 
     def gloo(key, ranks):
         prefixed = dist.PrefixStore(f"{name}/{key}", store)
@@ -491,19 +494,20 @@ def _join_nodes(store, rank, nodes, name, timeout):
 
     world_size, seconds = sum(map(len, nodes)), timeout.total_seconds()
     whole = gloo("all", list(range(world_size)))
-    store.delete_key(f"place/{rank}")  # as for one node
+    store.delete_key(f"place/{rank}")  # for the same reason as with one node
     k, here = next((k, ranks) for k, ranks in enumerate(nodes) if rank in ranks)
     at, lane = here.index(rank), None
     if at < n_lanes(nodes):
         lane = gloo(at, [ranks[at] for ranks in nodes])
-    # A rank that waits for another node fails first, and then says why.
+    # Within a node ranks wait longer, so a rank that waits for another node
+    # fails first, and the sentence of its error is the right one.
     local = default()._join(f"{name}.{k}", len(here), at, seconds * _PATIENCE)
     comm = Comm(nodes, rank, local, lane, whole)
     return SeveralNodes(comm, rank, world_size, seconds)
 
 
 def _why_gloo(nodes):
-    """Why fsdpd does not serve such a group; None: it does."""
+    """Return the reason why fsdpd does not serve such a group, or None."""
     most = max(map(len, nodes))
     if most > _MAX_RANKS:
         return f"a node has {most} of its ranks, and fsdpd takes {_MAX_RANKS}"
@@ -528,7 +532,7 @@ def _make(store, rank, world_size, timeout):
 
 
 def register():
-    """Make "fsdpd" known to init_process_group(); the import has done it."""
+    """Register "fsdpd" with init_process_group(). The import has already done this."""
     if NAME not in dist.Backend.backend_list:
         dist.Backend.register_backend(NAME, _make, devices=["cpu"])
 

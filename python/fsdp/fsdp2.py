@@ -4,10 +4,10 @@
 >>> dist.init_process_group("fsdpd")                      # doctest: +SKIP
 >>> fully_shard(model); fsdp.fsdp2.use(model)             # doctest: +SKIP
 
-What is gathered lies in one buffer, which all ranks have mapped: FSDP2 copies
-each shard to its place there, and a barrier is the rest. For a reduction each
-rank copies its gradients to its own part of a buffer, and after a barrier adds
-up its shard of all parts. docs/python.md has the rest.
+A gather has one buffer, which all ranks have mapped: FSDP2 copies each shard to
+its offset there, and only a barrier is needed then. For a reduction each rank
+copies its gradients to its own part of a buffer, and after a barrier sums its
+shard of all parts. docs/python.md describes more.
 """
 
 import logging
@@ -36,7 +36,7 @@ class AllGather(DefaultAllGather):
         self._of = param_group
 
     def allocate(self, size, *, dtype, device):
-        # Not always the same one: after reshard_after_forward=2 two ranks gather.
+        # The group can change: after reshard_after_forward=2 two ranks gather.
         group, n = self._of._all_gather_process_group, math.prod(size)
         if n == 0 or not _shares(group):
             return super().allocate(size, dtype=dtype, device=device)
@@ -50,11 +50,12 @@ class AllGather(DefaultAllGather):
 
 class ReduceScatter(DefaultReduceScatter):
     """The reductions of one group of parameters. FSDP2 allocates the input of a
-    reduction, then its output, which becomes the gradients, and calls."""
+    reduction, then its output, which becomes the gradients, and then makes the
+    call."""
 
     def __init__(self, param_group):
         self._of = param_group
-        self._parts = None  # of all ranks, while the call is to come
+        self._parts = None  # the parts of all ranks, until the call is made
 
     def allocate(self, size, *, dtype, device):
         group, n = self._of._reduce_scatter_process_group, math.prod(size)
@@ -78,8 +79,8 @@ class ReduceScatter(DefaultReduceScatter):
 
 
 def use(model):
-    """Let all modules of the model that fully_shard() was given gather and
-    reduce in memory that their ranks share.
+    """Let the modules that fully_shard() was given gather and reduce in memory
+    that their ranks share.
 
     All ranks call it, after the last fully_shard() and before the first step.
     """
