@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from ._dtypes import name_of
 from ._source import source_of
 
-#: The member that has a bundle's metadata, as fsdpctl load makes it.
+#: The member that has a bundle's metadata, also if fsdpctl load made it.
 METADATA = "__metadata__"
 
-# Of one request.
+# Members in one request.
 _BATCH = 256
 
-_ROWS = 60  # of tensors that a notebook shows
+_ROWS = 60  # tensors that a notebook shows
 
 
 def shape_of(shape):
@@ -24,7 +24,7 @@ class Stage:
     """A bundle that is being made; Client.stage() makes it.
 
     As a context manager it commits at the end of the block, and aborts if the
-    block raises. Before the commit nobody sees any of it.
+    block raises. Other processes see the bundle only after the commit.
     """
 
     def __init__(self, stage, name):
@@ -49,10 +49,10 @@ class Stage:
             self.commit()
 
     def alloc(self, name, shape=None, dtype=None):
-        """Allocate a member, or all of a list of (name, shape, dtype).
+        """Allocate a member, or all members of a list of (name, shape, dtype).
 
         Names are without that of the bundle. Write to the tensors before the
-        commit; afterwards nobody can, not even this process.
+        commit. After it no process can write, not even this one.
         """
         wanted = [(name, shape, dtype)] if isinstance(name, str) else list(name)
         tensors = []
@@ -65,7 +65,7 @@ class Stage:
         return tensors[0] if isinstance(name, str) else tensors
 
     def put(self, name, array):
-        """Copy an array into a new member; it is what Client.put() takes."""
+        """Copy an array into a new member. It takes what Client.put() takes."""
         source = source_of(array)
         tensor = self.alloc(name, source.shape, source.dtype)
         source.copy_to(tensor)
@@ -82,13 +82,14 @@ class Stage:
         return self.version
 
     def abort(self):
-        """Free all members; nobody has seen them."""
+        """Free all members. No other process has seen them."""
         with self._lock:
             self._stage.abort()
 
 
 class Bundle(Mapping):
-    """One version of a bundle, all of it held; Client.bundle() gets it.
+    """A version of a bundle, whose members are all held; Client.bundle() gets
+    it.
 
     It maps names, without that of the bundle, to tensors, in the order in which
     they were allocated.
@@ -134,31 +135,31 @@ class Bundle(Mapping):
 
     @property
     def metadata(self):
-        """The dict of strings that its maker left."""
+        """The dict of strings that the maker of the bundle has left."""
         if self._metadata is None:
             return {}
         return json.loads(bytes(memoryview(self._metadata)))
 
     @property
     def nbytes(self):
-        """Bytes of all elements."""
+        """The bytes of all elements."""
         return sum(tensor.nbytes for tensor in self._members.values())
 
     @property
     def stale(self):
-        """True if the name shows another version by now, or none. It costs no
-        system call."""
+        """True if the name shows another version now, or no version. It needs
+        no system call."""
         return not self._client._shows(next(iter(self._held())))
 
     def _held(self):
         return [self._metadata] if self._metadata else self._members.values()
 
     def state_dict(self, *, private=False):
-        """All members as torch tensors, without a copy, for
+        """Return all members as torch tensors, without a copy, for
         model.load_state_dict(m.state_dict(), assign=True).
 
-        `private`: tensors that this process may change; of those of 1 MiB and
-        more only the pages that it writes are copied.
+        `private`: this process may change the tensors. Of tensors of 1 MiB and
+        more, only the pages that it writes are copied.
         """
         from .torch import from_tensor
 

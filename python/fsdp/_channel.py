@@ -1,4 +1,4 @@
-"""Channel: objects from producers to consumers, through memory of the broker."""
+"""A channel passes objects from producers to consumers through the broker's memory."""
 
 import errno
 import math
@@ -14,11 +14,12 @@ from ._errors import Ended, Error, Gone, Invalid, Lagged, ProducerDied
 _ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
 _MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
 
-# An item: the number of pieces, the size of each, and the pieces, each at a
-# multiple of 64. The last piece is the pickle, the others are what arrays show.
+# The format of an item: the number of pieces, the size of each, and the pieces,
+# each at a multiple of 64. The last piece is the pickle; the others have the
+# elements of arrays.
 _WORD = struct.Struct("<Q")
 _ALIGN = 64
-_INLINE = 1024  # bytes
+_INLINE = 1024  # bytes; smaller arrays are in the pickle
 
 
 def _aligned(size):
@@ -29,7 +30,7 @@ def _aligned(size):
 
 
 def _bytes_of(tensor):
-    """The elements as an array of bytes, which is a view wherever it can be."""
+    """Return the elements as an array of bytes, which is a view if possible."""
     import torch
 
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
@@ -41,14 +42,14 @@ def _rebuild(buffer, dtype, shape):
 
     buffer = memoryview(buffer)
     if buffer.readonly:
-        buffer = bytearray(buffer)  # torch knows no read-only memory
+        buffer = bytearray(buffer)  # torch has no read-only tensors
     if not len(buffer):
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(buffer, dtype=dtype).view(shape)
 
 
 class _Pickler(pickle.Pickler):
-    """Elements of arrays go beside the pickle: numpy does so by itself."""
+    """Puts the elements of tensors beside the pickle. numpy does so for its arrays."""
 
     def reducer_override(self, thing):
         torch = sys.modules.get("torch")
@@ -63,7 +64,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Growing:
-    """The file of a pickler: what it writes, without one more copy."""
+    """A file for a pickler, which keeps the written parts without another copy."""
 
     def __init__(self):
         self.parts = []
@@ -71,13 +72,15 @@ class _Growing:
 
 
 def _pieces_of(thing, is_filled=False):
-    """`is_filled`: of a slab, whose memory is the only piece beside the pickle."""
+    """Return the pieces of an item. If `is_filled`, it is a slab, whose memory
+    is the only piece beside the pickle."""
     file, pieces = _Growing(), []
 
-    # No method of the pickler, which would be a cycle, and keep the arrays.
+    # This is not a method of the pickler, because that would be a cycle, which
+    # keeps the arrays.
     def is_inline(piece):
         piece = piece.raw()
-        # Few bytes are cheaper to copy once more than to be a piece.
+        # Copying a few bytes once more is cheaper than a piece.
         if pieces if is_filled else piece.nbytes < _INLINE:
             return True
         pieces.append(piece)
@@ -113,7 +116,7 @@ def _thing_of(view):
 
 
 def size_of(thing):
-    """Bytes of the item that put() would send."""
+    """Return the bytes of the item that put() would send."""
     return _size_of(_pieces_of(thing))
 
 
@@ -121,7 +124,7 @@ def size_of(thing):
 
 
 def _as(kind, error):
-    """An error as channels name it."""
+    """Return the error as another class, for channels."""
     named = kind(*error.args)
     named.errno = error.errno
     return named
@@ -130,7 +133,8 @@ def _as(kind, error):
 def _arrays(buffer, specs):
     import numpy
 
-    # Unlike numpy.ndarray(buffer=), its arrays count as views of the item.
+    # Unlike those of numpy.ndarray(buffer=), its arrays count as views of the
+    # item.
     memory = numpy.frombuffer(buffer, "u1")
     at, arrays = 0, []
     for shape, dtype in specs:
@@ -141,7 +145,7 @@ def _arrays(buffer, specs):
 
 
 class _Filled:
-    """Is pickled as the arrays, whose memory is in the item already."""
+    """Is pickled as the arrays. Their memory is in the item already."""
 
     def __init__(self, memory, specs):
         self._memory, self._specs = memory, specs
@@ -153,8 +157,8 @@ class _Filled:
 class Slab(Sequence):
     """Arrays of numpy in a free buffer of a channel; Channel.alloc() makes it.
 
-    Fill them, as slab[0][:] = 1, and send() them. A slab that is dropped gives
-    the buffer back.
+    Fill them, as in slab[0][:] = 1, and send() them. A slab that is dropped
+    gives the buffer back.
     """
 
     def __init__(self, channel, item, specs, size):
@@ -185,11 +189,11 @@ class Slab(Sequence):
         _fill(memory, pieces, 1)
 
     def send(self, meta=None):
-        """Send the arrays: get() returns a list of them, and `meta`, any object.
+        """Send the arrays. get() returns a list of them and `meta`, any object.
 
-        Nothing is copied but `meta`. The arrays and their views must be gone
-        but for those in the slab; else BufferError is raised, and the slab can
-        be sent later. Afterwards it is empty.
+        Only `meta` is copied. The arrays and their views must be gone, except
+        those of the slab. If not, BufferError is raised, and the slab can be
+        sent later. After it was sent, the slab is empty.
         """
         if self._item is None:
             raise Invalid("the slab was sent; Channel.alloc() makes another one")
@@ -204,31 +208,33 @@ class Slab(Sequence):
 
 
 class Channel:
-    """A stream of objects from producers to consumers; Client.channel() opens it.
+    """A stream of objects from producers to consumers; Client.channel() opens
+    it.
 
-    What a producer puts is pickled straight into one of the channel's buffers,
-    and a consumer's arrays and tensors show that memory: the elements are copied
-    once (of arrays below 1 KiB twice). The buffer is the producer's again when the last of them is gone. A
-    channel is for processes that trust each other: unpickling can run code.
+    The objects that a producer puts are pickled directly into one of the
+    channel's buffers, and a consumer's arrays and tensors are views of that
+    memory. So the elements are copied once (those of arrays below 1 KiB twice).
+    The producer gets the buffer back when the last view is gone. A channel is
+    for processes that trust each other: unpickling can run code.
     """
 
     def __init__(self, port, name, role):
         self._port = port
-        self._waits = {}  # of event loops
+        self._waits = {}  # by event loop
         self.name = name
         self.role = role
 
     def put(self, thing, timeout=None):
-        """Send an object; wait up to `timeout` seconds for a free buffer.
+        """Send an object. Wait up to `timeout` seconds for a free buffer.
 
-        Raises fsdp.Timeout; fsdp.Left if there were consumers, and all have
-        gone; fsdp.Invalid if the object is larger than the channel's capacity.
+        Raises fsdp.Timeout; fsdp.Left if all consumers have gone; fsdp.Invalid
+        if the object is larger than the channel's capacity.
         """
         self._send(_pieces_of(thing), timeout)
 
     def alloc(self, specs, timeout=None):
-        """Take a free buffer to fill in place, and then to send: a Slab, which
-        is a sequence with an array for each (shape, dtype).
+        """Return a Slab, a free buffer to fill in place and then to send. It is
+        a sequence with an array for each (shape, dtype).
 
         put() copies arrays into the buffer; this saves that copy. It waits and
         raises as put() does.
@@ -264,14 +270,16 @@ class Channel:
         item.send()
 
     def get(self, timeout=None):
-        """Receive the oldest object; wait up to `timeout` seconds for one.
+        """Receive the oldest object. Wait up to `timeout` seconds for one.
 
-        Its arrays and tensors may be changed in place if they could be where
-        they come from; of a broadcast, arrays that show the channel's memory are
+        Its arrays and tensors may be changed in place if the sent ones could be
+        changed. In a broadcast, arrays that show the channel's memory are
         read-only, and tensors are copies.
+
         Raises fsdp.Timeout; fsdp.Ended when all producers have ended and
-        everything is received; fsdp.ProducerDied once for each that died, after
-        what it had sent; fsdp.Lagged if this consumer was cut.
+        everything is received; fsdp.ProducerDied once for each producer that
+        died, after all objects that it had sent; fsdp.Lagged if this consumer
+        was cut.
         """
         try:
             item = self._port.receive(timeout)
@@ -284,23 +292,23 @@ class Channel:
         return _thing_of(memoryview(item))
 
     def fileno(self):
-        """A descriptor for select, poll and event loops.
+        """Return a descriptor for select, poll and event loops.
 
-        It is readable while get(), or for a producer put(), may have no need to
-        wait, until one of them raises fsdp.Timeout with timeout=0. It is closed
-        with the channel; do not read or close it.
+        It becomes readable when get(), or put() of a producer, may not have to
+        wait, and stays so until one of them raises fsdp.Timeout with timeout=0.
+        It is closed with the channel; do not read or close it.
         """
         return self._port.fileno()
 
     async def aput(self, thing, timeout=None):
-        """put() for asyncio: it waits without a thread."""
+        """put() for asyncio. It waits without a thread."""
         from ._asyncio import repeat
 
         pieces = _pieces_of(thing)
         await repeat(self, lambda: self._send(pieces, 0), timeout)
 
     async def aget(self, timeout=None):
-        """get() for asyncio; a task that is cancelled takes nothing."""
+        """get() for asyncio. A task that is cancelled takes no object."""
         from ._asyncio import repeat
 
         return await repeat(self, lambda: self.get(0), timeout)
@@ -324,20 +332,21 @@ class Channel:
             raise StopIteration from None
 
     def end(self):
-        """Say that this producer puts nothing more."""
+        """Declare that this producer puts nothing more."""
         self._port.end()
 
     def info(self):
-        """capacity, credits, mode, and how many are queued, producers, consumers."""
+        """Return a dict of the capacity, the credits, the mode, and the numbers
+        of queued objects, producers and consumers."""
         return self._port.info()
 
     def resize(self, credits, timeout=None):
         """Give the channel this many buffers, 1 to 64, while it is used.
 
         The call waits up to `timeout` seconds for memory. If there is too
-        little, it raises fsdp.NoRoom and the number stays as it was. Buffers
-        beyond a smaller number leave when they are free, and nothing that was
-        put is lost.
+        little, it raises fsdp.NoRoom and the number stays as it was. If the
+        number becomes smaller, buffers leave the channel when they are free,
+        and no object is lost.
         """
         self._port.resize(credits, timeout)
 
@@ -345,16 +354,16 @@ class Channel:
         try:
             self._port.end()
         except Error as error:
-            if error.errno != errno.EBUSY:  # There are slabs.
+            if error.errno != errno.EBUSY:  # it still has slabs
                 raise
 
     @property
     def closed(self):
-        """Whether close() was called."""
+        """True after close()."""
         return self._port.closed
 
     def close(self):
-        """Leave the channel; what was received stays as long as it is used.
+        """Leave the channel. Received objects stay as long as they are used.
 
         A producer that still has slabs ends when the last of them is gone.
         """

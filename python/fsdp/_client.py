@@ -20,8 +20,8 @@ _GID_DEFAULT = 0xFFFFFFFF
 class Client(_fsdp.Client):
     """A connection to fsdpd; fsdp.connect() makes it.
 
-    It is a context manager, and reads like a mapping of names to tensors. All
-    methods may be called from any thread. After os.fork() the child needs a
+    It is a context manager, and can be read like a mapping of names to tensors.
+    All methods may be called from any thread. After os.fork() the child needs a
     connection of its own.
     """
 
@@ -50,10 +50,10 @@ class Client(_fsdp.Client):
     def alloc(self, shape, dtype=None, *, device=None, mode=0, gid=None, timeout=None):
         """Allocate a tensor to write to, and then to publish().
 
-        With a list of (shape, dtype) it makes a list of tensors in one round
-        trip. `mode` is like a file's (0o600 to 0o666), `gid` its group. If
-        memory is short, it waits up to `timeout` seconds (None: for ever)
-        until others release some; then it raises fsdp.NoRoom.
+        For a list of (shape, dtype) it makes a list of tensors in one round
+        trip. `mode` is like a file's (0o600 to 0o666), and `gid` is its group.
+        If memory is short, it waits up to `timeout` seconds (None: without
+        limit) until other processes release some, and then raises fsdp.NoRoom.
         """
         pairs = [(shape, dtype)] if dtype is not None else shape
         specs = [(shape_of(shape), name_of(dtype)) for shape, dtype in pairs]
@@ -74,11 +74,11 @@ class Client(_fsdp.Client):
         mode=0,
         timeout=None,
     ):
-        """Copy an array into a new tensor and publish it; return the tensor.
+        """Copy an array into a new tensor, publish it, and return the tensor.
 
-        The array is numpy's, torch's, anything with the buffer protocol or
-        DLPack, or what numpy.asarray() takes. For the keywords see alloc() and
-        Tensor.publish().
+        The array can be numpy's or torch's, have the buffer protocol or DLPack,
+        or be any value that numpy.asarray() takes. For the keywords see alloc()
+        and Tensor.publish().
         """
         source = source_of(array)
         tensor = self.alloc(
@@ -89,16 +89,16 @@ class Client(_fsdp.Client):
         return tensor
 
     def redeem(self, ticket, *, writable=False):
-        """The tensor that a ticket is for, held.
+        """Return the tensor that a ticket is for, held.
 
-        `writable`: for processes that write parts of one tensor, which has no
+        `writable` is for processes that write parts of one tensor, which has no
         name, and order their writes themselves. It raises fsdp.Denied if this
-        process may not write the memory.
+        process may not write to the memory.
         """
         return self._redeem(ticket, writable)
 
     def remove(self, names):
-        """Remove a name, or several at once; who holds a tensor keeps it."""
+        """Remove a name, or several at once. Processes that hold a tensor keep it."""
         self._remove([names] if isinstance(names, str) else names)
 
     # --- bundles --------------------------------------------------------------
@@ -119,16 +119,17 @@ class Client(_fsdp.Client):
         timeout=None,
         keep=1,
     ):
-        """Begin a bundle: tensors that become visible together, as a model.
+        """Begin a bundle, such as a model: tensors that become visible together.
 
-        `name` ends in "/". `replace`: the bundle may exist; who holds the old
-        version keeps it. `must_exist`: it must. `size`: bytes of all members,
-        if they are known, so that they lie together. `once`: if another
-        process stages this bundle with `once`, wait up to `timeout` seconds
-        (None: for ever) until it has committed it, which raises fsdp.Exists,
-        or has given up or died. `keep`: so many versions, with this one, can be
-        got by bundle(name, version=...); older ones end. For the other keywords see alloc() and
-        Tensor.publish().
+        `name` ends in "/". `replace`: the bundle may exist; processes that hold
+        the old version keep it. `must_exist`: it must exist. `size`: bytes of
+        all members, if they are known, so that the members are adjacent.
+        `once`: if another process stages this bundle with `once`, wait up to
+        `timeout` seconds (None: without limit) until it has committed the
+        bundle, which raises fsdp.Exists, or until it has given up or died.
+        `keep`: that many versions, including this one, can be got by
+        bundle(name, version=...); older ones end. For the other keywords see
+        alloc() and Tensor.publish().
 
         >>> with c.stage("llama/") as b:            # doctest: +SKIP
         ...     b.alloc("w", (4096, 4096), "bf16").torch().copy_(w)
@@ -141,17 +142,17 @@ class Client(_fsdp.Client):
         return Stage(stage, name)
 
     def bundle(self, name, **options):
-        """Get and hold all tensors of a bundle, of one version: a Bundle.
+        """Get and hold all tensors of one version of a bundle. Return a Bundle.
 
-        It is one request, however many they are. The keywords are those of
-        get(), and `version`: exactly this one, which may be kept (see stage())
-        or will come; fsdp.Gone if it is kept no more. `newer_than` is the last
-        version that is not wanted.
+        It is one request for any number of tensors. The keywords are those of
+        get(), and `version`: wait for exactly this version, which may be an old
+        one that is kept (see stage()); fsdp.Gone is raised if it is not kept
+        any more. `newer_than` is the last version that is not wanted.
         """
         return Bundle(self, name, *self._bundle(name, **options))
 
     async def abundle(self, name, **options):
-        """bundle() for asyncio: it waits without a thread."""
+        """bundle() for asyncio. It waits without a thread."""
         from ._asyncio import abundle
 
         return await abundle(self, name, options)
@@ -170,15 +171,16 @@ class Client(_fsdp.Client):
         timeout=None,
         lag=None,
     ):
-        """Open a channel as "producer" or "consumer": a Channel.
+        """Open a channel as "producer" or "consumer". Return a Channel.
 
-        The first that gives a capacity, in bytes of an item, makes it, with
-        `credits` buffers of that size; the others give the same, or none and
-        wait until it exists. `timeout` is how many seconds to wait for that, or
-        for memory (None: for ever). In a "queue" each object goes to one
-        consumer, in a "broadcast" to all of them; there `lag` is how many
-        seconds a producer waits until a consumer that keeps a buffer from it is
-        cut (None: for ever). `access` is like a file's mode (0o600 to 0o666).
+        The first process that gives a capacity, in bytes of an item, makes the
+        channel, with `credits` buffers of that size. The others give the same
+        capacity, or none and wait until the channel exists. `timeout` is how
+        many seconds to wait for that, or for memory (None: without limit). In a
+        "queue" each object goes to one consumer, in a "broadcast" to all of
+        them. In a broadcast, `lag` is how many seconds a producer waits before
+        it cuts a consumer that keeps a buffer (None: without limit). `access`
+        is like a file's mode (0o600 to 0o666).
         """
         return open_channel(
             self,
@@ -193,24 +195,24 @@ class Client(_fsdp.Client):
         )
 
     async def aget(self, name, **options):
-        """get() for asyncio: it waits without a thread."""
+        """get() for asyncio. It waits without a thread."""
         from ._asyncio import aget
 
         return await aget(self, name, options)
 
-    # --- looking --------------------------------------------------------------
+    # --- inspecting -----------------------------------------------------------
 
     def names(self, prefix=None):
-        """The names that begin with the prefix, sorted."""
+        """Return the names that begin with the prefix, sorted."""
         return sorted(entry["name"] for entry in self._list(prefix))
 
     def entries(self, prefix=None):
-        """The same with what the broker knows of each: a list of dicts."""
+        """Return a list of dicts with the broker's facts about each of these names."""
         return sorted(self._list(prefix), key=lambda entry: entry["name"])
 
     def who(self, name):
-        """The processes that hold the tensor or the bundle of this name: a list
-        of dicts. "holds" counts those of all members."""
+        """Return the processes that hold the tensor or the bundle of this name,
+        as a list of dicts. "holds" counts the holds of all members."""
         if not name.endswith("/"):
             return self._who(name)
         members = [entry for entry in self._list(name) if entry["bundle"] == name]
@@ -220,14 +222,14 @@ class Client(_fsdp.Client):
         for member in members:
             if not member["n_holders"]:
                 continue
-            with contextlib.suppress(NotFound):  # It was removed meanwhile.
+            with contextlib.suppress(NotFound):  # it was removed meanwhile
                 for each in self._who(member["name"]):
                     known = holders.setdefault(each["pid"], {**each, "holds": 0})
                     known["holds"] += each["holds"]
         return list(holders.values())
 
     def status(self):
-        """The broker's counters: a dict; "note" has its warnings."""
+        """Return a dict of the broker's counters; "note" has its warnings."""
         counters, note = self._status()
         counters["note"] = note
         return counters

@@ -1,4 +1,4 @@
-"""The connections of this process that nobody has to pass around."""
+"""The connections of this process that are shared."""
 
 import atexit
 import os
@@ -12,23 +12,27 @@ _clients = {}
 
 
 def connect(path=None, budget=0, reconnect=10):
-    """Connect to the broker at a socket; None: where fsdpctl looks, too.
+    """Connect to the broker at a socket. With None, it looks where fsdpctl
+    looks.
 
     `budget` limits the bytes that this connection has allocated at a time.
     `reconnect` is how many seconds calls wait for a broker that is being
-    restarted (None: for ever), from the first one that finds it away; then they
-    raise fsdp.Disconnected at once, until it is back. close() waits as long for
-    a GPU that still works with the connection's tensors.
+    restarted (None: without limit), counted from the first call that finds it
+    away. After that they raise fsdp.Disconnected immediately, until it is back.
+    close() waits as long for a GPU that still works with the connection's
+    tensors.
+
     Raises fsdp.NotFound or fsdp.Disconnected if no broker listens there.
     """
     return Client(path, budget, reconnect)
 
 
 def default(path=None):
-    """The connection that this process shares; a forked child gets its own.
+    """Return the connection that this process shares. A forked child gets its
+    own.
 
-    `path` is the broker's socket. None: FSDP_SOCKET, as it is at this call, or
-    where fsdpctl looks.
+    `path` is the broker's socket. None means FSDP_SOCKET at the time of the
+    call, or the place where fsdpctl looks.
     """
     key = os.environ.get("FSDP_SOCKET") if path is None else path
     with _lock:
@@ -39,7 +43,7 @@ def default(path=None):
 
 
 def redeem(ticket, *, writable=False):
-    """The tensor that a ticket is for, held by the default connection."""
+    """Return the tensor that a ticket is for, held by the default connection."""
     return default().redeem(ticket, writable=writable)
 
 
@@ -49,6 +53,6 @@ def _forget():
     _clients.clear()
 
 
-# Registered early, so it runs after what the program itself does at its end.
+# It is registered early, so it runs after the program's own functions.
 atexit.register(_fsdp.leave_open)
 os.register_at_fork(after_in_child=_forget)

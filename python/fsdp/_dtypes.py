@@ -1,8 +1,8 @@
-"""Names of dtypes: fsdp's own, numpy's, torch's and those of buffers."""
+"""Names of dtypes: those of fsdp, numpy, torch and buffers."""
 
 from . import _fsdp
 
-#: Bytes of an element, by name.
+#: Bytes of an element of each dtype, by name.
 DTYPES = _fsdp.dtypes()
 
 _WORDS = {
@@ -25,21 +25,22 @@ _WORDS = {
     "complex128": "c128",
 }
 
-#: What numpy and torch call each dtype.
+#: The names of numpy and torch for each dtype.
 LONG_NAMES = {short: long for long, short in _WORDS.items()}
 
-#: Those that need ml_dtypes in numpy.
+#: The dtypes that need ml_dtypes in numpy.
 EXTENDED = ("bf16", "f8_e4m3", "f8_e5m2")
 
 
 def name_of(dtype):
-    """The name of a dtype that is given as a name, or as numpy's or torch's."""
+    """Return the name of a dtype, which is given as a name, or is numpy's or
+    torch's."""
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     word = str(dtype).removeprefix("torch.")
     if word in _WORDS:
         return _WORDS[word]
-    # A class such as numpy.float32 or ml_dtypes.bfloat16, or "<f4".
+    # This is a class such as numpy.float32 or ml_dtypes.bfloat16, or "<f4".
     word = getattr(dtype, "__name__", None)
     if word in _WORDS:
         return _WORDS[word]
@@ -56,7 +57,7 @@ def name_of(dtype):
 
 
 def numpy_dtype(name):
-    """numpy's dtype; bf16 and the 8-bit floats are of ml_dtypes."""
+    """Return numpy's dtype. ml_dtypes has bf16 and the 8-bit floats."""
     import numpy
 
     if name not in EXTENDED:

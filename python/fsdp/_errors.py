@@ -1,17 +1,18 @@
-"""Exceptions: each is an fsdp.Error, and the one that Python itself has."""
+"""Exceptions: each is an fsdp.Error, and also Python's own class for the case."""
 
 import errno
 import os
 
 
 class Error(Exception):
-    """A call of fsdp failed. `errno` says how; the text is a sentence with the
-    object, the cause and the remedy."""
+    """A call of fsdp failed. `errno` tells the kind; the text is a sentence
+    with the object, the cause and the remedy."""
 
     errno = 0
 
     def __str__(self):
-        # KeyError would show the repr, and OSError might add a number.
+        # KeyError would show the repr of the text, and OSError could add a
+        # number.
         return str(self.args[0]) if self.args else ""
 
 
@@ -49,11 +50,13 @@ class Gone(Error, ReferenceError):
 
 
 class ProducerDied(Gone):
-    """A producer of the channel died; what it had put is received (EOWNERDEAD)."""
+    """A producer of the channel died; all objects that it had sent are received
+    (EOWNERDEAD)."""
 
 
 class Ended(Error, EOFError):
-    """All producers of the channel have ended, and all is received (ENODATA)."""
+    """All producers of the channel have ended, and all objects are received
+    (ENODATA)."""
 
 
 class Lagged(Error, ReferenceError):
@@ -91,7 +94,7 @@ _CLASSES = {
 
 
 def make(number, sentence):
-    """The exception for an errno; _fsdp calls this."""
+    """Return the exception for an errno. _fsdp calls this."""
     error = _CLASSES.get(number, Error)(sentence or os.strerror(number))
     error.errno = number
     return error

@@ -1,9 +1,9 @@
-"""safetensors files: 8 bytes with the size of a JSON header, which says where
-each tensor's bytes are, and then the bytes.
+"""safetensors files: 8 bytes with the size of a JSON header, the header, which
+says where each tensor's bytes are, and then the bytes.
 
-A file comes from anywhere, so its header is checked before any byte of data is
-believed: the tensors must fill the data without holes, overlaps or a rest, and
-each must have the size that its dtype and shape need.
+A file can come from anywhere, so its header is checked before any data is used:
+the tensors must fill the data without holes, overlaps or a rest, and each must
+have the size that its dtype and shape need.
 """
 
 import errno
@@ -19,7 +19,7 @@ from ._errors import make
 
 _MAX_HEADER = 100_000_000
 
-#: Our names of dtypes, by those of the format.
+#: Our names of dtypes, by the names of the format.
 DTYPES_OF_FORMAT = {
     "BOOL": "bool",
     "U8": "u8",
@@ -46,7 +46,7 @@ def _refuse(path, why):
 
 
 class Entry:
-    """A tensor of a file: `offset` and `nbytes` say where its bytes are."""
+    """A tensor of a file. Its bytes are at `offset`, `nbytes` of them."""
 
     def __init__(self, name, dtype, shape, offset, nbytes):
         self.name, self.dtype, self.shape = name, dtype, shape
@@ -78,7 +78,8 @@ def _without_duplicates(path):
 
 
 def _parse(path, text, data_size):
-    """(entries by offset, metadata) of the header; offsets are in the data."""
+    """Return (entries by offset, metadata) of the header. Offsets count from
+    the data."""
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates(path))
     except ValueError as error:
@@ -103,7 +104,8 @@ def _parse(path, text, data_size):
 
 
 class File:
-    """An open file: `entries` in the order of their offsets, and `metadata`."""
+    """An open file, with its `entries` in the order of their offsets, and its
+    `metadata`."""
 
     def __init__(self, path):
         self.path = os.fspath(path)
@@ -130,7 +132,7 @@ class File:
 
 
 def files_of(path):
-    """The files that a path, a list of paths or an index stands for."""
+    """Return the files of a path, a list of paths, or an index."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return [os.fspath(one) for one in path]
     path = os.fsdecode(path)
@@ -147,7 +149,7 @@ def files_of(path):
 
 
 def header_of(entries, metadata):
-    """The first bytes of a file with these entries, one after another."""
+    """Return the header of a file with these entries, one after another."""
     header = {METADATA: dict(metadata)} if metadata else {}
     at = 0
     for entry in entries:
@@ -169,7 +171,7 @@ def header_of(entries, metadata):
 
 
 def write_file(path, parts):
-    """Write the buffers to a file, which is there with all of them or not."""
+    """Write the buffers to a file. It exists only when it is complete."""
     path = os.fsdecode(path)
     with tempfile.NamedTemporaryFile(
         dir=os.path.dirname(path) or ".", prefix=".fsdp.", delete=False
