@@ -117,14 +117,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _time(text):
-    """Seconds; None: for ever."""
+    """Convert seconds, or "forever" to None."""
     seconds = math.inf if text == "forever" else float(text)
     if not seconds >= 0:
         raise ValueError
     return None if seconds == math.inf else seconds
 
 
-_time.__name__ = "time"  # As a complaint names it.
+_time.__name__ = "time"  # the name in error messages
 
 
 def _add_time(parser, default, what):
@@ -243,14 +243,15 @@ def _sentence(error):
 
 
 def _die_of(number):
-    """As a program does that catches no signals; the shell is told."""
+    """End by the signal, as a program does that does not catch it. The shell
+    sees this."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 def _flush():
-    """The interpreter, which flushes again at its end, is not to find a full
-    disk then."""
+    """Write what is left. The interpreter flushes again at its end, and must
+    not find a full disk then."""
     try:
         sys.stdout.flush()
     except OSError:

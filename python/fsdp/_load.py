@@ -1,4 +1,4 @@
-"""load_once(): the first of many processes loads a model, and all attach it."""
+"""load_once(): the first of many processes loads a model, and all others attach it."""
 
 import contextlib
 import errno
@@ -12,14 +12,15 @@ from ._default import default
 from ._errors import Exists, NotFound, make
 from ._format import File, files_of
 
-# A thread reads so much at a time, so that all of them end together.
+# A thread reads this much at a time, so that all threads end at about the same
+# time.
 _PIECE = 16 << 20
 
 _ALIGN = 64
 
 
 def _read(file, offset, view):
-    """Fill the view, and return its size; the interpreter is free meanwhile."""
+    """Fill the view, and return its size. Other Python threads run meanwhile."""
     size = view.nbytes
     while view.nbytes:
         n = os.preadv(file.fd, [view], offset)
@@ -30,7 +31,7 @@ def _read(file, offset, view):
 
 
 def bytes_of(tensor):
-    """All elements of a tensor: their memory, or a copy if they are strided."""
+    """Return all elements of a tensor: its memory, or a copy if it is strided."""
     view = memoryview(_fsdp.Bits(tensor))
     if not view.nbytes or not view.c_contiguous:
         return memoryview(view.tobytes())
@@ -46,7 +47,7 @@ def _pieces(file, tensors):
 
 @contextlib.contextmanager
 def _progress(name, size, is_wanted):
-    """A function that is told how many bytes were read, and may show a bar."""
+    """Return a function that is called with numbers of bytes, and may show a bar."""
     tqdm = None
     try:
         if is_wanted:
@@ -68,7 +69,7 @@ def _fill(stage, files, update):
         for file in files:
             stage.metadata.update(file.metadata)
             tensors = stage.alloc([(e.name, e.shape, e.dtype) for e in file.entries])
-            # The loop raises what a thread has raised.
+            # This loop raises the exceptions of the threads.
             for n in pool.map(lambda piece: _read(*piece), _pieces(file, tensors)):
                 update(n)
     finally:
@@ -107,16 +108,16 @@ def load_once(
     gid=None,
     progress=False,
 ):
-    """Attach the bundle `name`, after loading it from safetensors files if it
-    is not there: a Bundle.
+    """Attach the bundle `name`, and load it from safetensors files first if it
+    does not exist. Return a Bundle.
 
-    Of many processes that call it, one loads; the others wait, for `timeout`
-    seconds at most (None: for ever), and attach what it has loaded. If it dies
-    before, the next one loads. The bundle stays when all of them have ended,
-    until Client.remove(name), or until `ttl` seconds after it was loaded; who
-    attached it keeps it. `path` is a file, a list of files, or a model's
-    .safetensors.index.json. `progress`: the process that loads shows a bar, if
-    tqdm is installed.
+    Of many processes that call it, one loads; the others wait, for at most
+    `timeout` seconds (None: without limit), and attach the bundle that it has
+    loaded. If it dies first, the next one loads. The bundle stays when all of
+    them have ended, until Client.remove(name), or until `ttl` seconds after it
+    was loaded; processes that have attached it keep it. `path` is a file, a
+    list of files, or a model's .safetensors.index.json. `progress`: the process
+    that loads shows a bar, if tqdm is installed.
     """
     client = client or default()
     options = {"once": True, "ttl": ttl, "mode": mode, "gid": gid}
@@ -126,11 +127,11 @@ def load_once(
         try:
             return client.bundle(name)
         except NotFound:
-            if clash:  # With another name than the bundle's own.
+            if clash:  # the clash is with another name than the bundle's own
                 raise clash from None
         left = None if end is None else max(0, end - time.monotonic())
         try:
             options["timeout"] = left
             _load_files(client, path, name, options, progress)
         except Exists as error:
-            clash = error  # Usually another process was first.
+            clash = error  # usually another process was first

@@ -1,4 +1,4 @@
-"""How tensors arrive in another process."""
+"""Functions that restore pickled tensors in another process."""
 
 import errno
 
@@ -7,7 +7,7 @@ from ._errors import make
 
 
 def reopen_pickled(name, version):
-    """The version of a name that was pickled."""
+    """Return the tensor of a name, whose version was pickled."""
     tensor = default().get(name)
     if tensor.version != version:
         raise make(
@@ -19,5 +19,5 @@ def reopen_pickled(name, version):
 
 
 def redeem_pickled(ticket):
-    """A tensor that was pickled without a name."""
+    """Return a tensor that was pickled without a name."""
     return default().redeem(ticket)

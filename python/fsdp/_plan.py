@@ -1,4 +1,4 @@
-"""plan(): which collectives of a graph travel together."""
+"""plan(): which collectives of a graph are sent together."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import tempfile
 
 from ._errors import Error, Invalid
 
-_REFUSED = 1  # fsdpctl's exit status: the graph, or what is asked of it
+_REFUSED = 1  # fsdpctl's exit status if the graph or an option is invalid
 _USAGE = 2
 
 
@@ -42,14 +42,14 @@ def plan(
     reduce_cap_mb=None,
     faithful=False,
 ):
-    """Put the collectives of a graph into buckets: what `fsdpctl plan` says.
+    """Put the collectives of a graph into buckets, as `fsdpctl plan` does.
 
     The graph is a dict as fsdp.graph.from_fx() makes it, and as docs/graph.md
-    describes it. A cap is a number of MiB, or a list with one for each bucket of
-    a run; a mode is "default", "custom_ops", "custom_ops_multidtype" or
+    describes it. A cap is a number of MiB, or a list with one for each bucket
+    of a run; a mode is "default", "custom_ops", "custom_ops_multidtype" or
     "coalesced". With `faithful` the buckets are those of PyTorch's own passes.
 
-    Returns a dict: "buckets", each with its "members" and where they are on the
+    Returns a dict: "buckets", each with its "members" and their place on the
     wire; "left", the collectives in no bucket, and why; and "graph", in which
     every bucket is one collective. It needs no broker, but the program fsdpctl.
     """

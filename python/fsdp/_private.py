@@ -1,16 +1,18 @@
-"""Memory that shows a tensor, and that only this process changes."""
+"""Memory with the elements of a tensor that only this process changes."""
 
 import errno
 
 from ._errors import Error
 from ._fsdp import Private
 
-# Bytes. It takes longer to ask the broker for memory than to copy less.
+# Bytes. For smaller tensors a copy takes less time than a request to the
+# broker.
 _LARGE = 1 << 20
 
 
 def memory_of(tensor):
-    """Its elements, copied on write; None: they are to be copied at once."""
+    """Return the elements, which are copied on write, or None if the caller
+    must copy them."""
     if tensor.nbytes < _LARGE:
         return None
     try:

@@ -1,7 +1,7 @@
-"""SGLang's load format "private"; SGLang calls register() in each process.
+"""SGLang's load format "private". SGLang calls register() in each process.
 
-SGLang takes that format's loader from a module that it does not bring. Nothing
-of SGLang is imported until it asks for the loader.
+SGLang takes the loader of that format from a module that it does not contain.
+Nothing of SGLang is imported until it asks for the loader.
 """
 
 import importlib.util

@@ -12,13 +12,14 @@ from ._weights import Options, attach, weights_of
 
 
 class Loader(DefaultModelLoader):
-    """--load-format private, and {"load_format": "private"} of an update.
+    """The loader for --load-format private, and for {"load_format": "private"}
+    of an update.
 
-    It is SGLang's own loader but for where the weights are, since SGLang updates
-    weights by a loader of that class only.
+    It is a subclass of SGLang's own loader, because SGLang updates weights only
+    by a loader of that class. Only the source of the weights differs.
     """
 
-    # An update comes without the options of the start.
+    # An update does not repeat the options of the start.
     _of_start = Options({})
 
     def __init__(self, load_config):
@@ -42,7 +43,7 @@ class Loader(DefaultModelLoader):
 
     def _attach(self, source):
         path = source.model_or_path
-        # A model's further sources have no model_config, and are files.
+        # Further sources of a model have no model_config, and are files.
         if self._options.bundle is not None and source.model_config is not None:
             if not path.startswith("fsdpd:"):
                 path = f"fsdpd:{self._options.bundle}"
@@ -50,9 +51,10 @@ class Loader(DefaultModelLoader):
         return attach(source, self.load_config, self._options)
 
     def download_model(self, model_config):
-        """Have the weights in the broker, where load_model() finds them."""
+        """Load the weights into the broker, where load_model() finds them."""
         self._attach(self.Source.init_new(model_config, None))
 
     def _get_weights_iterator(self, source):
-        # Found before it returns: SGLang then refuses an update without harm.
+        # The weights are found before this returns, so SGLang can still refuse
+        # an update without harm.
         return weights_of(self._attach(source), self._options, source.prefix)

@@ -1,11 +1,12 @@
-"""What put() takes: anything with the buffer protocol, numpy, torch, DLPack."""
+"""The arrays that put() takes: those of numpy and torch, and objects with the
+buffer protocol or DLPack."""
 
 import sys
 
 from . import _fsdp
 from ._dtypes import name_of
 
-#: Of the module struct, with the sizes of this machine.
+#: Letters of Python's module struct, with the sizes of this machine.
 _LETTERS = {
     "?": "bool",
     "e": "f16",
@@ -30,13 +31,14 @@ def _format_name(view):
 
 
 def _is_of(module, kind, value):
-    """Is it an instance of this class? No module is imported to find out."""
+    """Return whether it is an instance of this class. No module is imported for
+    that."""
     module = sys.modules.get(module)
     return module is not None and isinstance(value, getattr(module, kind))
 
 
 class Source:
-    """An array: `shape`, `dtype`, and copy_to(tensor)."""
+    """An array with `shape`, `dtype` and copy_to(tensor)."""
 
     def __init__(self, shape, dtype, copy_to):
         self.shape, self.dtype, self.copy_to = tuple(shape), dtype, copy_to
@@ -52,7 +54,8 @@ def _of_numpy(array):
         if tensor.device == "host":
             numpy.copyto(tensor.numpy(), array)
         else:
-            # As bytes: buffers have no format for the types of ml_dtypes.
+            # It is copied as bytes, because buffers have no format for the
+            # types of ml_dtypes.
             tensor.copy_from(numpy.ascontiguousarray(array).reshape(-1).view("u1"))
 
     return Source(array.shape, name_of(array.dtype), copy_to)
@@ -78,7 +81,7 @@ def _of_buffer(value):
 
 
 def source_of(value):
-    """Looks at an array without copying it."""
+    """Return the Source of an array, without copying it."""
     if isinstance(value, _fsdp.Tensor):
         return _of_tensor(value)
     if _is_of("torch", "Tensor", value):

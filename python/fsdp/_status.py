@@ -1,4 +1,4 @@
-"""Client.status() for people: what is used of what there is, and a line for
+"""Client.status() for people: how much of each resource is used, and a line for
 each warning. The words are those of fsdpctl status."""
 
 import collections
@@ -11,7 +11,7 @@ _CALLS = [
     "listed system calls",
 ]
 
-# Each is a line, if the counter is at the number or above.
+# Each warning is shown if its counter is at least the number.
 _WARNINGS = [
     ("slots_limbo", 1000, "tensors are in limbo: fsdpctl limbo shows who holds them"),
     (
@@ -42,7 +42,7 @@ def _memory(s):
         f"{size(s['bytes_live'])} used of {size(s['memory_max'])} "
         f"({size(s['chunk_bytes'])} in chunks)",
     )
-    # How much of one device is used is not known, only of all.
+    # The use of a single device is unknown, only that of all devices.
     for name, most in s.items():
         device, found, _ = name.partition("_memory_max")
         if found:
@@ -97,7 +97,7 @@ def _warnings(s):
 
 
 def lines(status):
-    """What Client.status() returned, as lines of text."""
+    """Yield lines of text for a result of Client.status()."""
     # An old broker does not have all counters.
     status = collections.defaultdict(int, status)
     for part in _broker, _memory, _contents:

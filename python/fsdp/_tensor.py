@@ -1,16 +1,16 @@
-"""What Tensor has besides the fast part in C."""
+"""The methods of Tensor that are not in C, because they need not be fast."""
 
 from . import _dtypes, _fsdp
 from ._fsdp import Tensor
 from ._private import memory_of
 from ._time import milliseconds, seconds_to_ms
 
-# Of enum fsdp_publish_flags.
+# Values of enum fsdp_publish_flags.
 REPLACE, EVICTABLE, TIED, MUST_EXIST = 1, 2, 4, 8
-# Of enum fsdp_bundle_flags.
+# A value of enum fsdp_bundle_flags.
 ONCE = 16
 
-# What dlpack_capsule() makes of a tensor.
+# Forms of capsules (dlpack_capsule()).
 _AS_IS, _AS_BITS, _AS_BYTES = 0, 1, 2
 
 
@@ -22,7 +22,7 @@ def _method(function):
 
 
 def publication_flags(replace, evictable, tied):
-    """Of the keyword arguments of publish() and put()."""
+    """Return the flags for these keyword arguments of publish() and put()."""
     return (
         (REPLACE if replace else 0)
         | (EVICTABLE if evictable else 0)
@@ -41,13 +41,13 @@ def publish(
     ttl=None,
     stream=None,
 ):
-    """Show the tensor under a name, and return the name's version, from 1.
+    """Publish the tensor under a name, and return the name's version, from 1.
 
-    Afterwards it may only be read. `replace`: the name may exist, and drops
-    its old tensor. `tied`: the name ends with this connection. `evictable`:
-    the broker may drop it when memory is short. `ttl`: seconds until the name
-    is removed. `stream`: a CUDA stream (an int) that still writes. Without a
-    name only holds and tickets keep it.
+    Afterwards it may only be read. `replace`: the name may exist, and drops its
+    old tensor. `tied`: the name ends with this connection. `evictable`: the
+    broker may drop it when memory is short. `ttl`: seconds until the name is
+    removed. `stream`: a CUDA stream (an int) that still writes. Without a name
+    only holds and tickets keep the tensor.
     """
     flags = publication_flags(replace, evictable, tied)
     return self._publish(name, flags, seconds_to_ms(ttl), stream or 0)
@@ -55,23 +55,23 @@ def publish(
 
 @_method
 def ticket(self, uses=1, ttl=60):
-    """Make 16 secret bytes by which other processes get the tensor, `uses`
-    times and within `ttl` seconds: see fsdp.redeem()."""
+    """Return 16 secret bytes by which other processes get the tensor, `uses`
+    times and within `ttl` seconds; see fsdp.redeem()."""
     return self._ticket(uses, seconds_to_ms(ttl))
 
 
 @_method
 def view(self, shape, dtype=None, strides=None, offset=0):
-    """Make a second tensor over the same memory, which can be published by
-    itself. `strides` are in elements, `offset` is in bytes."""
+    """Return a second tensor on the same memory, which can be published on its
+    own. `strides` are in elements, `offset` is in bytes."""
     name = self.dtype if dtype is None else _dtypes.name_of(dtype)
     return self._view(tuple(shape), name, strides, offset)
 
 
 @_method
 def wait(self, stream=None, timeout=None):
-    """Have a CUDA stream (None: this thread) wait until a tensor on a device
-    is written."""
+    """Make a CUDA stream (None: this thread) wait until a tensor on a device is
+    complete."""
     self._wait(stream or 0, milliseconds(timeout))
 
 
@@ -80,12 +80,12 @@ def wait(self, stream=None, timeout=None):
 
 @_method
 def numpy(self, *, private=False):
-    """The elements as a numpy array, without a copy.
+    """Return the elements as a numpy array, without a copy.
 
-    It is read-only once the tensor is published, and keeps the memory by a
-    hold of its own. bf16 and the 8-bit floats need the package ml_dtypes.
-    `private`: the caller's own, which it may change: in a bundle only the pages
-    that it writes are copied, others as a whole.
+    It is read-only once the tensor is published, and keeps the memory by a hold
+    of its own. bf16 and the 8-bit floats need the package ml_dtypes. `private`:
+    the caller may change the array; of tensors of a bundle only the pages that
+    it writes are copied, other tensors are copied as a whole.
     """
     import numpy
 
@@ -118,14 +118,14 @@ def __array__(self, dtype=None, copy=None):
 
 @_method
 def torch(self, *, private=False):
-    """The elements as a torch.Tensor, without a copy.
+    """Return the elements as a torch.Tensor, without a copy.
 
-    Torch has no read-only tensors: a write to one that is published ends the
-    process, after a sentence that names it. `private`: the caller's own, which
-    it may change: in a bundle only the pages that it writes are copied, others
-    as a whole.
+    Torch has no read-only tensors: a write to a published tensor ends the
+    process, after a sentence that names the tensor. `private`: the caller may
+    change the elements; of tensors of a bundle only the pages that it writes
+    are copied, other tensors are copied as a whole.
     """
-    import fsdp.torch  # `from` would take 0.4 us more.
+    import fsdp.torch  # `from ... import` would take 0.4 us more
 
     return fsdp.torch.from_tensor(self, private)
 
@@ -142,7 +142,7 @@ def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None
     device = self.__dlpack_device__()
     if dl_device is not None and tuple(dl_device) != device:
         raise BufferError(f"the tensor is on device {device}, not {dl_device}")
-    # -1: the consumer asks for no order. Of CUDA's, 1 and 2 are the default
+    # With -1 the consumer asks for no order. 1 and 2 are CUDA's default
     # streams, as in cuda.h.
     if device[0] != 1 and stream != -1:
         self._wait(stream or 1, -1)
@@ -183,7 +183,7 @@ def _repr_html_(self):
 
 @_method
 def __copy__(self):
-    # Not by __reduce__, which may make a ticket.
+    # This avoids __reduce__, which may make a ticket.
     return self
 
 
@@ -194,8 +194,8 @@ def __deepcopy__(self, memo):
 
 @_method
 def __reduce__(self):
-    """A published name travels as name and version, all else as a ticket for
-    one process, which ends after a minute."""
+    """A tensor with a name is pickled as name and version. Any other tensor is
+    pickled as a ticket for one process, which expires after a minute."""
     from ._pickle import redeem_pickled, reopen_pickled
 
     if self.name:
@@ -204,10 +204,10 @@ def __reduce__(self):
 
 
 def capsule_of_bits(tensor):
-    """A capsule of the elements as unsigned integers of their size."""
+    """Return a capsule of the elements as unsigned integers of the same size."""
     return tensor._capsule(False, _AS_BITS)
 
 
 def capsule_of_bytes(tensor):
-    """A capsule of all bytes of the tensor in one dimension."""
+    """Return a capsule of all bytes of the tensor in one dimension."""
     return tensor._capsule(False, _AS_BYTES)

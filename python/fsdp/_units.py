@@ -1,8 +1,8 @@
-"""Numbers and texts as people read them, in the words of fsdpctl."""
+"""Numbers and texts for people, in the words of fsdpctl."""
 
 _SIZES = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
 
-# Below so many milliseconds, an age is given in this unit.
+# Ages below so many milliseconds are shown in this unit.
 _AGES = [
     (1000, 1, "ms"),
     (120 * 1000, 1000, "s"),
@@ -12,7 +12,7 @@ _AGES = [
 
 
 def size(n):
-    """Bytes, in powers of 1024."""
+    """Return bytes in powers of 1024."""
     if n < 1024:
         return f"{n} B"
     value = n / 1024
@@ -43,5 +43,5 @@ def duration(ns):
 
 
 def clean(text):
-    """Without what could steer a terminal."""
+    """Return the text without characters that could control a terminal."""
     return "".join(c if c.isprintable() else "?" for c in text)

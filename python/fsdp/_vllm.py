@@ -1,6 +1,6 @@
-"""vLLM's load format "fsdpd"; vLLM calls register() in each of its processes.
+"""vLLM's load format "fsdpd". vLLM calls register() in each of its processes.
 
-Nothing else imports this file, so that vLLM is imported by nobody but itself.
+No other module imports this file, so vLLM is imported only if it runs.
 """
 
 import errno
@@ -24,8 +24,9 @@ def _main_source(model_config, model, options):
 
 
 def _missing(model, loaded):
-    """Parameters that were not loaded, but for those that their module makes or
-    mends afterwards; vLLM's own loader lets the same ones be."""
+    """Return the parameters that were not loaded, except those that their
+    module makes or changes after loading. vLLM's own loader makes the same
+    exceptions."""
     missing = {name for name, _ in model.named_parameters()} - set(loaded)
     for name, module in model.named_modules():
         method = getattr(module, "quant_method", None)
@@ -37,21 +38,22 @@ def _missing(model, loaded):
 
 
 class Loader(BaseModelLoader):
-    """--load-format fsdpd."""
+    """The loader for --load-format fsdpd."""
 
     def __init__(self, load_config):
         super().__init__(load_config)
         self._options = Options(load_config.model_loader_extra_config)
 
     def download_model(self, model_config):
-        """Have the weights in the broker, where load_weights() finds them."""
+        """Load the weights into the broker, where load_weights() finds them."""
         source = _main_source(model_config, None, self._options)
         attach(source, self.load_config, self._options)
 
     def get_all_weights(self, model_config, model):
-        """(name, tensor) of all weights; vLLM's reload_weights() calls it, too.
+        """Return (name, tensor) of all weights. vLLM's reload_weights() calls
+        it, too.
 
-        All of them are found, and held, before the first is loaded.
+        All of them are found and held before the first is loaded.
         """
         sources = [_main_source(model_config, model, self._options)]
         sources += getattr(model, "secondary_weights", ())
@@ -62,7 +64,7 @@ class Loader(BaseModelLoader):
         )
 
     def load_weights(self, model, model_config):
-        """Copy the weights into the model's parameters, as the model does it."""
+        """Copy the weights into the model's parameters, by the model's own method."""
         loaded = model.load_weights(self.get_all_weights(model_config, model))
         if loaded is None or model_config.quantization is not None:
             return

@@ -1,10 +1,10 @@
-"""What serving engines load: the weights of a model, by name, from the broker.
+"""The weights of a model for serving engines, by name, from the broker.
 
 A model is a folder of safetensors files, or the name of one on Hugging Face's
 hub: the first process on the node reads it into a bundle, and the others attach
-that. Or it is a bundle that somebody has published, such as a trainer. Where an
-engine takes a path, "fsdpd:llama/" stands for the newest version of a bundle,
-and "fsdpd:llama/@3" for its version 3.
+that. A model can also be a bundle that a program, such as a trainer, has
+published. In place of a path, "fsdpd:llama/" stands for the newest version of a
+bundle, and "fsdpd:llama/@3" for its version 3.
 """
 
 import errno
@@ -22,8 +22,9 @@ _INDEX = "model.safetensors.index.json"
 
 
 class Options:
-    """--model-loader-extra-config: `bundle`, in place of the model's files;
-    `socket`, of the broker; `private`, for models that change what they load."""
+    """The options of --model-loader-extra-config: `bundle`, in place of the
+    model's files; `socket`, of the broker; `private`, for models that change
+    their weights."""
 
     _TYPES = {"bundle": str, "socket": str, "private": bool}
 
@@ -48,7 +49,7 @@ class Options:
 
 
 def _options_of(address):
-    """(name, keywords of Client.bundle()) of "llama/" or "llama/@3"."""
+    """Return (name, keywords of Client.bundle()) of "llama/" or "llama/@3"."""
     name, has_version, version = address.rpartition("/@")
     if not has_version:
         return address, {}
@@ -89,7 +90,7 @@ def _folder_of(path, revision, load_config, patterns):
 
 
 def _files_in(folder, patterns):
-    """The files of a model: those of its index, or of the patterns, or all."""
+    """Return the files of a model: those of its index, or of the patterns, or all."""
     index = os.path.join(folder, _INDEX)
     if patterns is None and os.path.exists(index):
         return files_of(index)
@@ -106,8 +107,8 @@ def _files_in(folder, patterns):
 
 
 def attach(source, load_config, options):
-    """The bundle of a source: an object with `model_or_path`, `revision` and
-    `allow_patterns_overrides`, as both engines describe their weights."""
+    """Return the bundle of a source: an object with `model_or_path`, `revision`
+    and `allow_patterns_overrides`, as both engines describe their weights."""
     client, path = default(options.socket), source.model_or_path
     if path.startswith(_SCHEME):
         return _bundle_of(path.removeprefix(_SCHEME), client)
@@ -120,6 +121,6 @@ def attach(source, load_config, options):
 
 
 def weights_of(bundle, options, prefix=""):
-    """(name, torch tensor) of each member; the memory is the broker's."""
+    """Yield (name, torch tensor) of each member. The memory is the broker's."""
     for name, tensor in bundle.items():
         yield prefix + name, tensor.torch(private=options.private)

@@ -10,8 +10,9 @@ import torch
 from ._dtypes import name_of
 from ._errors import Invalid
 
-# Operators by name, so that any version of torch that has them will do. Those
-# with an `out` start from the same operands; the buffer is their own matter.
+# Operators are given by name, so that any version of torch that has them is
+# supported. Those with an `out` have the same operands first; their buffer is
+# not exported.
 _COLLECTIVES = {
     "_c10d_functional.all_gather_into_tensor.default": "all_gather",
     "_c10d_functional.all_gather_into_tensor_out.default": "all_gather",
@@ -27,18 +28,20 @@ _WAIT = "_c10d_functional.wait_tensor.default"
 _CONVERTS = ("prims.convert_element_type.default", "aten._to_copy.default")
 _REDUCES = ("sum", "avg", "min", "max", "product")
 _MAX_DIMS = 8
-_MAX_CALL = 255  # bytes
+_MAX_CALL = 255  # in bytes
 
 
 def _size(size):
-    """A number, also of a symbolic size that was seen; None: it is unknown."""
+    """Return a number. For a symbolic size it is the one that torch has seen,
+    or None."""
     if isinstance(size, int):
         return size
     return size.node.hint if size.node.has_hint() else None
 
 
 def _type(node):
-    """Its dtype and shape; {} if its value is not one tensor that we know."""
+    """Return the dtype and shape, or {} if the value is not one tensor of a
+    known type."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() > _MAX_DIMS:
         return {}
@@ -48,7 +51,7 @@ def _type(node):
     try:
         return {"dtype": name_of(value.dtype), "shape": shape}
     except Invalid:
-        return {}  # such as a quantised dtype
+        return {}  # for example, it is quantised
 
 
 def _call(node):
@@ -64,13 +67,13 @@ def _arguments(node, kind):
 
 
 def _group_name(arguments):
-    """A name, or a node whose value is the process group."""
+    """Return the name of the group, which can be given by a node with the group."""
     group = arguments["group_name"]
     return group if isinstance(group, str) else group.meta["val"].group_name
 
 
 def _ask_for_size(name):
-    """The number of ranks of a process group of this process, or None."""
+    """Return the number of ranks of a process group of this process, or None."""
     try:
         from torch.distributed.distributed_c10d import _resolve_process_group
 
@@ -82,7 +85,7 @@ def _ask_for_size(name):
 class _Export:
     def __init__(self, group_sizes):
         self.group_sizes = dict(group_sizes or {})
-        self.started = set()  # collectives
+        self.started = set()  # the collectives
         self.nodes = []
 
     def group_size(self, node, name, arguments):
@@ -144,15 +147,17 @@ class _Export:
 
 
 def from_fx(graph, *, group_sizes=None):
-    """A torch.fx.Graph or GraphModule as a dict, the JSON of docs/graph.md.
+    """Convert a torch.fx.Graph or GraphModule to a dict, the JSON of
+    docs/graph.md.
 
     Nodes keep their names. Functional collectives (all_gather_into_tensor,
-    reduce_scatter_tensor, all_reduce), their waits, and changes of dtype are
-    what they are; all else, other collectives too, becomes an "op". Sizes that
-    are symbols count as the numbers that were seen when the graph was made.
+    reduce_scatter_tensor, all_reduce), their waits, and changes of dtype keep
+    their kind. All other nodes, including other collectives, become an "op".
+    For a symbolic size the number is used that was seen when the graph was
+    made.
 
-    `group_sizes` has the number of ranks of a process group by its name, for
-    all-reduces over groups that this process has not.
+    `group_sizes` maps names of process groups to numbers of ranks, for
+    all-reduces over groups that this process does not have.
     """
     graph = getattr(graph, "graph", graph)
     if not isinstance(graph, torch.fx.Graph):

@@ -1,8 +1,8 @@
 """safetensors files whose tensors are in the broker once, for all processes.
 
-The functions are those of the package safetensors. What they give is the
-memory of the broker, read-only: a file is read by the first process on the node
-that opens it, and attached by all others.
+The functions are those of the package safetensors. They return memory of the
+broker, read-only: the first process on the node that opens a file reads it, and
+all others attach it.
 """
 
 import errno
@@ -22,8 +22,8 @@ _TORCH, _NUMPY = ("pt", "torch", "pytorch"), ("np", "numpy")
 
 
 def name_of_files(paths):
-    """The bundle that files have if the caller names none: another one if a file
-    is changed or replaced, or if another user opens them."""
+    """Return the name of the bundle for files if the caller gives no name. It
+    changes if a file is changed or replaced, and differs for each user."""
     identities = []
     for path in map(os.path.realpath, map(os.fsdecode, paths)):
         stat = os.stat(path)
@@ -32,7 +32,7 @@ def name_of_files(paths):
         )
     digest = hashlib.blake2b(repr(identities).encode(), digest_size=8).hexdigest()
     stem = os.fsdecode(paths[0])
-    if len(paths) > 1:  # Several have the name of their folder.
+    if len(paths) > 1:  # several files are named after their folder
         stem = os.path.dirname(stem)
     stem = os.path.basename(os.path.realpath(stem))
     stem = re.sub(r"[^\w.-]", "_", stem, flags=re.ASCII)[:64]
@@ -40,7 +40,7 @@ def name_of_files(paths):
 
 
 def name_of_file(path):
-    """name_of_files() of one."""
+    """Return name_of_files() of one file."""
     return name_of_files([path])
 
 
@@ -74,9 +74,10 @@ class _Slice:
 class safe_open:
     """Open a safetensors file, or a bundle, whose name ends in "/".
 
-    As safetensors.safe_open, with `framework` "pt" or "np". The tensors are
-    views of the broker's memory. `prefix`: the bundle in which the file's
-    tensors are, or shall be. `progress`: show a bar if the file is read.
+    It works like safetensors.safe_open, with `framework` "pt" or "np". The
+    tensors are views of the broker's memory. `prefix` is the bundle in which
+    the file's tensors are, or will be. `progress`: show a bar if the file is
+    read.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class safe_open:
         return self._open()
 
     def keys(self):
-        """The names of the tensors, sorted."""
+        """Return the names of the tensors, sorted."""
         return sorted(self._open())
 
     def offset_keys(self):
-        """The names in the order of the file."""
+        """Return the names in the order of the file."""
         return list(self._open())
 
     def metadata(self):
-        """The dict of strings of the file; None: it has none."""
+        """Return the dict of strings of the file, or None if it has none."""
         return self._open().metadata or None
 
     def _tensor(self, name):
@@ -140,11 +141,11 @@ class safe_open:
         return array
 
     def get_tensor(self, name):
-        """A tensor, without a copy unless it goes to a device."""
+        """Return a tensor, without a copy unless it is moved to a device."""
         return self._convert(self._tensor(name), None)
 
     def get_slice(self, name):
-        """A tensor of which parts are wanted."""
+        """Return a tensor of which parts can be read."""
         return _Slice(self._tensor(name), self._convert)
 
 
@@ -157,11 +158,13 @@ def load_file(
     framework="pt",
     progress=False,
 ):
-    """All tensors of a file, or of a bundle: a dict, as safetensors.torch's.
+    """Return all tensors of a file, or of a bundle, as a dict like that of
+    safetensors.torch.
 
-    The first process reads the file, and all others attach what it read; see
-    fsdp.load_once(). `prefix`: the bundle's name; else it is made of the file's
-    path, size and times. `progress`: show a bar of tqdm if the file is read.
+    The first process reads the file, and all others attach it; see
+    fsdp.load_once(). `prefix` is the bundle's name; by default it is made from
+    the file's path, size and times. `progress`: show a bar of tqdm if the file
+    is read.
     """
     options = {"prefix": prefix, "client": client, "progress": progress}
     with safe_open(filename, framework, device, **options) as file:
@@ -188,7 +191,7 @@ def _bytes_of(value):
 def save_file(tensors, filename, metadata=None):
     """Write a dict of tensors (torch's, numpy's or fsdp's) to a file.
 
-    The file is there with all of them, or not at all.
+    The file exists only when it is complete.
     """
     values, entries = {}, []
     for name, value in tensors.items():
@@ -197,7 +200,7 @@ def save_file(tensors, filename, metadata=None):
         entries.append(
             Entry(name, source.dtype, source.shape, 0, values[name].nbytes)
         )
-    # Large elements first, as the format wants them to be aligned.
+    # Large elements come first, as the format requires for alignment.
     entries.sort(key=lambda entry: (-DTYPES[entry.dtype], entry.name))
     head = header_of(entries, metadata)
     write_file(filename, [head, *(values[entry.name] for entry in entries)])

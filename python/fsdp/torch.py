@@ -10,7 +10,8 @@ import threading
 from multiprocessing.reduction import ForkingPickler
 
 import torch
-import torch.multiprocessing  # Its reducers first: install() replaces one.
+# this registers its reducers; install() replaces one
+import torch.multiprocessing
 from torch.utils import _pytree
 
 from . import _fsdp
@@ -22,12 +23,13 @@ from ._pack import pack as pack
 from ._private import memory_of
 from ._tensor import Tensor, capsule_of_bits, capsule_of_bytes
 
-# What some version of torch cannot take by DLPack, but view.
+# The dtypes that some versions of torch cannot take by DLPack, but can view.
 _BY_BITS = ("bool", "f8_e4m3", "f8_e5m2")
 
 
 _DTYPES = {name: getattr(torch, long, None) for name, long in LONG_NAMES.items()}
-# dlpack.from_dlpack() looks first for what a capsule never has.
+# dlpack.from_dlpack() would first look for methods that a capsule does not
+# have.
 _from_dlpack = torch._C._from_dlpack
 
 
@@ -41,17 +43,17 @@ def _torch_dtype(name):
 
 
 def _watch():
-    """Name the tensor and the line if somebody writes to read-only memory."""
+    """Print the tensor and the line if the program writes to read-only memory."""
     if not faulthandler.is_enabled():
         try:
             faulthandler.enable()
         except (OSError, ValueError, RuntimeError, AttributeError):
-            pass  # There is no stderr that it could write to.
+            pass  # there is no stderr to which it could write
     _fsdp.watch_faults()
 
 
 def from_tensor(tensor, private=False):
-    """Tensor.torch()."""
+    """Implements Tensor.torch()."""
     name = tensor.dtype
     dtype = _torch_dtype(name)
     memory = memory_of(tensor) if private else None
@@ -67,26 +69,28 @@ def from_tensor(tensor, private=False):
 
 # --- copies to a device -------------------------------------------------------
 
-_copies, _copies_lock = [], threading.Lock()  # under way: an event, and what it reads
+# under way: an event, and the tensors that the copy reads
+_copies, _copies_lock = [], threading.Lock()
 
 
 def _keep_copied(event, leaves):
     with _copies_lock:
-        before = list(_copies)  # Whose end may call anything, so without the lock.
+        # These are freed without the lock, since their end may call any code.
+        before = list(_copies)
         _copies[:] = [copy for copy in before if not copy[0].query()]
         _copies.append((event, leaves))
 
 
 def to(batch, device, non_blocking=True):
-    """Move the tensors of a batch to a device: whatever is in it, in lists,
-    tuples and dicts, and has a method to(), or is an fsdp.Tensor.
+    """Move the tensors of a batch to a device. These are all objects, in lists,
+    tuples and dicts, that have a method to() or are an fsdp.Tensor.
 
-    torch keeps the memory of a copy that does not block only if it is of its
-    own; so this keeps what is copied to a GPU, until a later to() finds that the
-    copy is done. Copies to anything else block.
+    If a copy does not block, torch keeps the source only if the memory is
+    torch's own. So this keeps the sources of copies to a GPU until a later to()
+    finds that the copy is complete. Copies to other devices block.
     """
     device = torch.device(device)
-    # Elsewhere nothing says when a copy is done.
+    # Other devices do not tell when a copy is complete.
     non_blocking = non_blocking and device.type == "cuda"
     leaves, form = _pytree.tree_flatten(batch)
     leaves = [one.torch() if isinstance(one, Tensor) else one for one in leaves]
@@ -120,12 +124,12 @@ def _reduce_storage(storage):
 
 
 def install():
-    """Have torch's queues and loaders pass tensors of the broker on by ticket.
+    """Make torch's queues and loaders send tensors of the broker as tickets.
 
-    What was got from the broker then costs a message of some hundred bytes,
-    whatever its size, and its receiver maps the same memory, read-only. A
-    ticket is for one receiver and a minute. All other tensors travel as before.
-    Call it in the process that sends; one that only receives need not.
+    Such a tensor then costs a message of some hundred bytes, whatever its size,
+    and its receiver maps the same memory, read-only. A ticket is valid for one
+    receiver and a minute. All other tensors are sent as before. Call this in
+    the process that sends; a process that only receives need not call it.
     """
     global _reduce_before
     if _reduce_before is None:
