@@ -1,6 +1,7 @@
-"""Rows like those of fsdp-bench: what the hot calls cost beside their floor.
+"""Rows like those of fsdp-bench: the cost of frequent calls, compared with a
+floor.
 
-The floor is what Python itself needs for the same shape of work: calls of C
+The floor is what Python itself needs for the same kind of work: calls of C
 functions without arguments, or a dict look-up that makes an object; for a
 channel, pickle.dumps() and loads(), which a queue of multiprocessing needs
 before it sends anything. Both are timed in turns, by the CPU time of this
@@ -22,7 +23,8 @@ _PAIRS = 21
 
 
 class _Row:
-    """The goal is a number of ns, or so many `times` the least of the floor."""
+    """A row of the table. Its goal is a number of ns, or `times` the least of
+    the floor."""
 
     def __init__(self, name, limit, floor, ours, loops=_LOOPS, times=None):
         self.name, self.limit, self.loops, self.times = name, limit, loops, times
@@ -54,7 +56,8 @@ def _channel_rows(producer, consumer):
 
 
 def _export_row(client, package, limit):
-    """Get a tensor by name for a package, beside its smallest array."""
+    """Return the row that gets a tensor by name for a package. The floor is the
+    package's smallest array."""
 
     def floor(times):
         for _ in times:
@@ -68,7 +71,7 @@ def _export_row(client, package, limit):
 
 
 def _export_rows(client):
-    """Of the packages that there are."""
+    """Yield a row for each package that is installed."""
     for name, limit in ("numpy", 800), ("torch", None):
         if importlib.util.find_spec(name):
             yield _export_row(client, importlib.import_module(name), limit)
@@ -191,10 +194,12 @@ def _line(result, columns):
 
 def bench(path=None, as_json=False, kind="calls", is_quick=False, second=None):
     """Print the table of one kind: "calls", "channel", "model", "loader",
-    "distributed" or "dcp". `second` is the socket of another broker, for "distributed".
+    "distributed" or "dcp". `second` is the socket of another broker, for
+    "distributed".
 
     `limit` is the goal for the least of the samples. `ratio` is the median of
-    ours / floor, `budget` the goal for it, and `best` the ratio of the least.
+    ours / floor, `budget` is the goal for it, and `best` is the ratio of the
+    least samples.
     """
     columns = ["least", "median", "floor"]
     columns += ["best", "ratio", "budget"] if kind in ("loader", "distributed", "dcp") else ["limit"]

@@ -1,11 +1,12 @@
-"""What it costs to hand a small item to another process by a channel.
+"""The cost of passing a small item to another process through a channel.
 
-"stream": the other process sends without waiting, and this one receives. "turn":
-each item is answered before the next one is sent, so that each side waits for
-the other; half of the time is one hand-over. Both are measured in turns with
-multiprocessing's pipe (one system call for each side), SimpleQueue and Queue.
-The floor is SimpleQueue for a stream, and the pipe, one wake-up, for a turn.
-Times are those of a clock in this process, in ns for each item.
+In "stream" the other process sends without waiting, and this one receives. In
+"turn" each item is answered before the next one is sent, so that each side
+waits for the other; half of the time counts for one item. Both are measured in
+turns with multiprocessing's pipe (one system call for each side), SimpleQueue
+and Queue. The floor is SimpleQueue for a stream, and the pipe, with one
+wake-up, for a turn. Times are those of a clock in this process, in ns for each
+item.
 """
 
 import multiprocessing
@@ -16,7 +17,7 @@ from ._bench_row import summary
 from ._default import connect
 
 _ITEM = bytes(64)
-_ITEMS = 1000  # of a turn
+_ITEMS = 1000  # in each turn
 _TURNS, _QUICK = 25, 3
 _OURS = "fsdpd"
 
@@ -28,7 +29,7 @@ class _Pipe:
 
 
 def _queues():
-    """Of each peer, one for each direction."""
+    """Return two queues of each kind, one for each direction."""
     context = multiprocessing.get_context("spawn")
     return {
         "pipe": (_Pipe(), _Pipe()),
@@ -83,7 +84,7 @@ def _turn(give, take):
 
 
 def _measure(measure, kind, ways, orders, turns):
-    """The times of each way, taken in turns."""
+    """Return the times of each way, which are measured in turns."""
     times = {way: [] for way in ways}
     for _ in range(turns):
         for way, (there, back) in ways.items():
@@ -109,7 +110,7 @@ def _rows(ways, orders, turns):
 
 
 def results(path, is_quick):
-    """The rows, as fsdp._bench prints them."""
+    """Yield the rows, as fsdp._bench prints them."""
     context = multiprocessing.get_context("spawn")
     queues, name = _queues(), f"bench/{os.getpid()}"
     theirs, orders = context.Pipe()

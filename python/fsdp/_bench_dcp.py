@@ -1,10 +1,10 @@
-"""How long a save by fsdp.dcp.Writer keeps the trainer waiting.
+"""How long a save by fsdp.dcp.Writer makes the trainer wait.
 
-The state is saved again and again, in turns with one copy of its bytes by
-memcpy into memory that was used before, and with what torch has:
+The state is saved again and again. The turns alternate with one copy of its
+bytes by memcpy into memory that was used before, and with torch's own writers:
 FileSystemWriter into /dev/shm, and async_save() with it, of which only the part
-that the trainer waits for counts. The floor is memcpy for large tensors, and
-FileSystemWriter for small ones, with which torch's own planning takes longest.
+counts for which the trainer waits. The floor is memcpy for large tensors, and
+FileSystemWriter for small ones, for which torch's own planning takes longest.
 Times are those of a clock in the trainer.
 """
 
@@ -24,9 +24,9 @@ from . import dcp as ours
 from ._bench_row import summary
 from ._default import connect
 
-_SECONDS = 6  # of measuring for each row, and at least so many rounds:
+_SECONDS = 6  # for each row, but at least this many rounds:
 _ROUNDS = 5
-# Tensors, bytes of each, the floor, and the goal for ours / floor.
+# The tensors, the bytes of each, the floor, and the goal for ours / floor.
 _ROWS = {
     "dcp_256MiB": (16, 16 << 20, "memcpy", 1.2),
     "dcp_1000_tensors": (1000, 4096, "file", 1),
@@ -35,14 +35,14 @@ _NAME = f"bench.{os.getpid()}"
 
 
 def _usage():
-    """Time and CPU time in ms, and page faults."""
+    """Return time and CPU time in ms, and page faults."""
     with open("/proc/self/stat") as file:
         faults = int(file.read().rpartition(")")[2].split()[7])
     return time.perf_counter_ns() / 1e6, time.process_time_ns() / 1e6, faults
 
 
 class _Side:
-    """One way to save, and what each turn took."""
+    """One way to save, and the cost of each turn."""
 
     def __init__(self, save):
         self._save, self.turns = save, []
@@ -52,7 +52,7 @@ class _Side:
         wait = self._save()
         self.turns.append([b - a for a, b in zip(before, _usage())])
         if wait is not None:
-            wait()  # The trainer goes on meanwhile.
+            wait()  # the trainer continues meanwhile
 
     def column(self, i):
         return [turn[i] for turn in self.turns]
@@ -62,7 +62,7 @@ class _Side:
 
 
 def _memcpy(state):
-    """One copy of all bytes by the C library."""
+    """Copy all bytes once by the C library."""
     size = sum(value.nbytes for value in state.values())
     target = torch.zeros(size, dtype=torch.uint8)
     pairs, at = [], target.data_ptr()
@@ -74,7 +74,7 @@ def _memcpy(state):
         for pair in pairs:
             ctypes.memmove(*pair)
 
-    copy.target = target  # keeps the memory
+    copy.target = target  # this keeps the memory
     return copy
 
 
@@ -98,7 +98,7 @@ def _save(client, state):
 
 
 def _measure(sides, seconds):
-    for _ in range(2):  # The memory of the first two saves is fresh.
+    for _ in range(2):  # The first two saves use fresh memory.
         for side in sides.values():
             side.measure()
     first = sides["fsdp"].turns[0][0]
@@ -126,13 +126,14 @@ def _result(name, floor_name, budget, sides, first):
 
 
 def results(path, is_quick):
-    """The rows, as fsdp._bench prints them; a quick run has the least rounds."""
+    """Yield the rows, as fsdp._bench prints them. A quick run has the least
+    number of rounds."""
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     folder = tempfile.mkdtemp(dir="/dev/shm")
     try:
         with connect(path) as client, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch's own planner
+            warnings.simplefilter("ignore")  # warnings of torch's own planner
             for name, (n, size, floor, budget) in _ROWS.items():
                 state = {str(i): torch.full((size // 4,), 1.0) for i in range(n)}
                 sides = _sides(client, state, folder)

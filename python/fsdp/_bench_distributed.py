@@ -1,12 +1,13 @@
-"""What collectives of torch.distributed cost with the backend "fsdpd", beside gloo.
+"""The cost of torch.distributed's collectives with the backend "fsdpd",
+compared with gloo.
 
 The ranks are processes, each with a group of both backends, and make the same
 calls in turns. Times, CPU time and page faults are those of rank 0, for one
-call. A step of FSDP2 is one of a model of 8 layers, forward, backward and SGD;
-a gather is that of all its layers, one after another. "shared" is FSDP2 after
-fsdp.fsdp2.use(), beside fsdpd without it. The memory of a step is what a rank's
-process has, what it shares counted by parts, after the steps; for it each way
-has processes of its own.
+call. A step of FSDP2 is one of a model of 8 layers: forward, backward and SGD.
+A gather is that of all its layers, one after another. "shared" is FSDP2 after
+fsdp.fsdp2.use(), compared with fsdpd without it. The memory of a step is that
+of a rank's process after the steps, which counts its part of shared memory;
+each way has processes of its own for it.
 """
 
 import datetime
@@ -20,16 +21,16 @@ import time
 import torch
 import torch.distributed as dist
 
-from . import distributed as distributed  # registers the backend
+from . import distributed as distributed  # this registers the backend
 from ._bench_row import summary
 
 _KIB, _MIB = 1024, 1 << 20
-_CALLS = 0.05  # seconds of calls until the other backend's turn
+_CALLS = 0.05  # seconds of calls in each turn
 _TURNS, _QUICK = 15, 3
 _STEPS = 5
 _LAYERS, _WIDTH = 8, 1024
 
-# Bytes of the whole tensor, and ours / gloo.
+# The bytes of the whole tensor, and the goal for ours / gloo.
 _ROWS = {
     "barrier": (0, 1),
     "all_reduce_1KiB": (_KIB, 1 / 2),
@@ -46,7 +47,7 @@ _ROWS = {
 
 
 def _call(name, size, group):
-    """The function that one row measures."""
+    """Return the function that a row measures."""
     kind, world = name.rpartition("_")[0] or name, dist.get_world_size()
     whole = torch.ones(size // 4)
     if kind == "barrier":
@@ -83,7 +84,7 @@ def _reading():
 
 
 def _measure(call, n):
-    """Seconds, CPU seconds and page faults of one call."""
+    """Return seconds, CPU seconds and page faults of one call."""
     before = _reading()
     for _ in range(n):
         call()
@@ -91,14 +92,14 @@ def _measure(call, n):
 
 
 def _in_turns(calls, turns):
-    """For each call a list of measurements."""
+    """Return a list of measurements for each call."""
     numbers = [_agreed_number(call) for call in calls]
     rounds = [[_measure(c, n) for c, n in zip(calls, numbers)] for _ in range(turns)]
     return list(zip(*rounds))
 
 
 def _agreed_number(call):
-    """How many calls make a turn: rank 0 says it."""
+    """Return how many calls make a turn. Rank 0 decides it."""
     call()
     number = torch.tensor([max(1, round(_CALLS / _measure(call, 2)[0]))])
     dist.broadcast(number, 0)
@@ -164,7 +165,7 @@ def _fsdp2_rows(say, turns):
 
 
 def _own_bytes():
-    """Of this process, with its part of what it shares."""
+    """Return the memory of this process, with its part of shared memory."""
     with open("/proc/self/smaps_rollup") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) * _KIB
 
@@ -212,7 +213,8 @@ def _rank(store, rank, world, socket, work, turns, pipe):
 
 
 def _run(sockets, work, turns=0):
-    """What rank 0 says. `sockets` are the ranks' brokers; None: the default."""
+    """Yield the results of rank 0. `sockets` are those of the ranks' brokers;
+    None is the default broker."""
     fork = multiprocessing.get_context("fork")
     receiver, sender = fork.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as directory:
@@ -249,7 +251,7 @@ def _result(name, budget, peer, ours):
 
 
 def _step_memory(world):
-    """By the names of the rows."""
+    """Return the memory of a step, by the names of the rows."""
     said = dict(row for way in _BACKENDS for row in _run([None] * world, _memory(way)))
     return {
         "fsdp2_step": {"memory": said["fsdpd"], "floor_memory": said["gloo"]},
@@ -258,8 +260,9 @@ def _step_memory(world):
 
 
 def results(path, is_quick, second=None):
-    """The rows, as fsdp._bench prints them; a quick run has two ranks and fewer.
-    With a `second` broker: collectives of two nodes with two ranks each."""
+    """Yield the rows, as fsdp._bench prints them. A quick run only has two
+    ranks, and fewer rows. With a `second` broker the rows are collectives of
+    two nodes with two ranks each."""
     if path:
         os.environ["FSDP_SOCKET"] = path  # where the ranks connect
     turns = _QUICK if is_quick else _TURNS

@@ -1,9 +1,10 @@
-"""What a batch costs with fsdp.torch.DataLoader, beside torch's own DataLoader.
+"""The cost of a batch with fsdp.torch.DataLoader, compared with torch's own
+DataLoader.
 
-Each loader has one persistent worker, which collates 16 samples to a batch, and
-they load an epoch in turns. The floor is torch with the better of its two
-strategies to share memory. Times are those of a clock in the trainer, which
-drops each batch at once; CPU time and page faults are of both processes.
+Each loader has one persistent worker, which collates 16 samples to a batch. The
+loaders load an epoch in turns. The floor is torch with the better of its two
+strategies for sharing memory. Times are those of a clock in the trainer, which
+drops each batch at once; CPU time and page faults are those of both processes.
 """
 
 import os
@@ -17,9 +18,10 @@ from ._bench_row import summary
 from .torch import DataLoader
 
 _SAMPLES = 16
-_SECONDS = 4  # of measuring for each row, and at least so many rounds:
+_SECONDS = 4  # for each row, but at least this many rounds:
 _ROUNDS = 3
-# Tensors of a sample, bytes of each, batches of an epoch, and ours / torch.
+# The tensors of a sample, bytes of each, batches of an epoch, and goal for ours
+# / torch.
 _ROWS = {
     "loader_64KiB": (1, 4096, 400, 1 / 8),
     "loader_1MiB": (1, 65536, 100, 1 / 10),
@@ -46,15 +48,16 @@ class _Samples(torch.utils.data.Dataset):
 
 
 def _usage(pid):
-    """CPU time of all threads in us, and page faults."""
-    clock = ~pid << 3 | 2  # as clock_getcpuclockid() of the C library makes it
+    """Return the CPU time of all threads in us, and page faults."""
+    # the formula of the C library's clock_getcpuclockid()
+    clock = ~pid << 3 | 2
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return time.clock_gettime_ns(clock) / 1000, int(fields[7])
 
 
 class _Side:
-    """A loader with its worker, and what a batch of each epoch took."""
+    """A loader with its worker, and the cost of a batch in each epoch."""
 
     def __init__(self, loader, samples, strategy):
         self.strategy, self.n_batches = strategy, samples.n_batches
@@ -88,12 +91,12 @@ class _Side:
         return [epoch[0] for epoch in self.epochs]
 
     def median(self):
-        """Of time, CPU time and page faults."""
+        """Return the medians of time, CPU time and page faults."""
         return [statistics.median(column) for column in zip(*self.epochs)]
 
 
 def _measure(samples, seconds):
-    """The sides: torch's better one, and ours."""
+    """Return the better side of torch, and ours."""
     strategies = sorted(torch.multiprocessing.get_all_sharing_strategies())
     peers = [_Side(torch.utils.data.DataLoader, samples, one) for one in strategies]
     ours = _Side(DataLoader, samples, strategies[0])
@@ -119,7 +122,8 @@ def _result(name, budget, peer, ours):
 
 
 def results(path, is_quick):
-    """The rows, as fsdp._bench prints them; a quick run has the least rounds."""
+    """Yield the rows, as fsdp._bench prints them. A quick run has the least
+    number of rounds."""
     if path:
         os.environ["FSDP_SOCKET"] = path  # where trainer and workers connect
     for name, (n_tensors, size, n_batches, budget) in _ROWS.items():

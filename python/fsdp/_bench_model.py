@@ -1,10 +1,10 @@
-"""What it takes to attach the weights of a model, and to go on with new ones.
+"""The cost of attaching the weights of a model, and of switching to new ones.
 
-To attach, the peer is safetensors.torch.load_file() of the same file in a warm
-cache; both are timed in turns, by the CPU time of this process. To switch from
-one version to the next, the floor is what the kernel needs: to map a file of
-the same size, to read a page of each weight, and to unmap the one before, of
-which all pages were read. There the times are those of a clock.
+The floor for attaching is safetensors.torch.load_file() of the same file in a
+warm cache; both are timed in turns, by the CPU time of this process. The floor
+for switching from one version to the next is what the kernel needs: to map a
+file of the same size, to read a page of each weight, and to unmap the previous
+file, of which all pages were read. Times of switches are those of a clock.
 """
 
 import mmap
@@ -28,15 +28,16 @@ def _time(function):
 
 
 def _own_bytes():
-    """Memory of this process that is no other's: its heap and what it copied."""
+    """Return the private memory of this process: its heap and the pages that it
+    copied."""
     with open("/proc/self/status") as file:
         (line,) = (line for line in file if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
 
 
 def _bytes_per_process(client, name):
-    """How much an attachment adds to a process that reads all of it, objects
-    included."""
+    """Return how much memory an attachment adds to a process that reads all of
+    it, with its objects."""
     before = _own_bytes()
     weights = client.bundle(name).state_dict()
     total = sum(float(weight[0, 0]) for weight in weights.values())
@@ -45,12 +46,12 @@ def _bytes_per_process(client, name):
 
 
 def _row(name, ours, floors, limit):
-    """What was measured in turns, in ms."""
+    """Return the row of times in ms that were measured in turns."""
     return {**summary(name, "ms", ours, floors), "limit": limit}
 
 
 def _attach(client, name, path):
-    """The row of the times."""
+    """Return the row of the times of attaching."""
     from safetensors.torch import load_file
 
     floors, ours = [], []
@@ -61,8 +62,8 @@ def _attach(client, name, path):
 
 
 def _own(client, name):
-    """The row of the bytes: the limit is for Python's objects, and no weight
-    would fit into it."""
+    """Return the row of the bytes of attaching. The limit has 1000 bytes for the
+    objects of each weight, which is too little for copies of the weights."""
     extra = _bytes_per_process(client, name)
     return {
         "name": "python_attach_own_bytes",
@@ -80,13 +81,15 @@ def _own(client, name):
 
 _SWITCHES = 51
 _QUICK_SWITCHES = 3
-_REST = 0.005  # seconds, as a server's that waits for a request
+# seconds between reads and switches, as in a server that waits for a request
+_REST = 0.005
 _SWITCH_WEIGHTS = 16
 _PAGE = 4096
 
 
 class _Mapped:
-    """The floor: files in place of versions, and mmap() in place of a get."""
+    """The floor: it has files instead of versions, and calls mmap() instead of
+    get()."""
 
     def __init__(self, size):
         self._size, self._fd = size, os.memfd_create("fsdp-bench")
@@ -100,7 +103,7 @@ class _Mapped:
         self._map = new
 
     def read(self):
-        """All pages, as a model that serves."""
+        """Read all pages, as a model does that serves."""
         self._map[::_PAGE]
 
     def close(self):
@@ -109,7 +112,7 @@ class _Mapped:
 
 
 class _Served:
-    """A reader that goes on with each new version."""
+    """A reader that switches to each new version."""
 
     def __init__(self, client, name):
         self._client, self._name = client, name
@@ -141,7 +144,7 @@ def _publish(writer, name, size):
 
 
 def _switch(client, writer, title, size, n):
-    """The row of a pause."""
+    """Return the row of the pause at a switch."""
     name = f"bench/switch.{os.getpid()}/"
     _publish(writer, name, size)
     served, mapped = _Served(client, name), _Mapped(size)
@@ -159,7 +162,7 @@ def _switch(client, writer, title, size, n):
 
 
 def results(client, writer, is_quick):
-    """The rows, as fsdp._bench prints them; a quick run has fewer switches."""
+    """Yield the rows, as fsdp._bench prints them. A quick run has fewer switches."""
     import torch
 
     from .safetensors import save_file

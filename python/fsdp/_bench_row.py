@@ -1,11 +1,11 @@
-"""What all benches say of a row."""
+"""The format of rows that all benchmarks share."""
 
 import statistics
 
 
 def summary(name, unit, ours, floors):
-    """The row of what was measured in turns. `ratio` is the median of the turns,
-    `best` that of the least values."""
+    """Return the row of times that were measured in turns. `ratio` is the
+    median of the ratios of all turns, `best` is the ratio of the least times."""
     ordered, least = sorted(ours), min(floors)
     return {
         "name": name,
