@@ -19,7 +19,7 @@ struct act_shared *shared;
 
 static struct wire *me;
 static int chunk_fd = -1;
-static uint8_t *memory; /* the chunk */
+static uint8_t *memory; /* the mapped chunk */
 
 static int said(int r)
 {

@@ -1,7 +1,7 @@
 /*
  * Functions that a test runs as other users, each in a process of its own
- * (actor.h). They send raw frames: valid requests, and attempts at what the
- * broker only forbids through the memory itself.
+ * (actor.h). They send raw frames: valid requests, and attempts that the broker
+ * prevents only by the protection of the memory itself.
  *
  * The test shares the arguments and results of an act with the process.
  */
@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define ACT_SIZE (INT64_C(1) << 20) /* size of each tensor */
+#define ACT_SIZE (INT64_C(1) << 20) /* bytes of each tensor */
 
 /* The test and its actors exchange arguments and results in this struct. */
 struct act_shared {
@@ -60,7 +60,7 @@ int do_reopen_chunk(void);
 int do_reopen_table(void);
 int do_map_table_writable(void);
 int do_map_table_and_protect(void);
-/* Tell whether a store to the tensor faults. */
+/* Returns whether a store to the tensor faults. */
 int do_store(void);
 int do_fill(void);
 /* Count the words of the pattern anywhere in the mapped chunk. */

@@ -48,7 +48,7 @@ static void __attribute__((noreturn)) play(int fd)
 			break;
 	}
 #ifdef FSDP_COVERAGE
-	exit(0); /* it writes the counts of the lines that ran */
+	exit(0); /* this also writes the line counts of a build for coverage */
 #endif
 	_exit(0);
 }
@@ -66,7 +66,7 @@ void actor_start(struct actor *actor, const struct identity *identity)
 		close(fds[0]);
 		if (identity)
 			become(identity);
-		/* A change of user resets both settings. */
+		/* Changing the user resets both settings. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prctl(PR_SET_DUMPABLE, 1);
 		play(fds[1]);
@@ -118,7 +118,7 @@ void actor_kill(struct actor *actor)
 	(void)actor_wait(actor);
 }
 
-/* One that waits for a command ends then, and writes its counts. */
+/* An actor that waits for a command then ends, and writes its counts. */
 static void let_end(const struct actor *actor)
 {
 #ifdef FSDP_COVERAGE

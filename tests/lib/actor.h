@@ -10,13 +10,13 @@
 struct identity {
 	uid_t uid;
 	gid_t gid;
-	gid_t group; /* number of one more group; 0 if there is none */
+	gid_t group; /* number of an additional group, or 0 */
 };
 
 struct actor {
 	pid_t pid;
 	int fd;
-	bool is_busy; /* with a function that has not returned */
+	bool is_busy; /* its function has not returned yet */
 };
 
 /* Returns what the function returned in the actor. */
@@ -30,7 +30,7 @@ void actor_start(struct actor *actor, const struct identity *identity);
 
 /* Run `fn` in the actor. Returns -ECHILD if the actor died of it. */
 int actor_run(struct actor *actor, actor_fn *fn);
-/* These two functions do the same in two steps. */
+/* These two functions do the same in two steps: start and wait. */
 void actor_begin(struct actor *actor, actor_fn *fn);
 int actor_end(struct actor *actor);
 

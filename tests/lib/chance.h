@@ -1,5 +1,5 @@
 /*
- * Random numbers that can be repeated: all of them follow from one seed.
+ * Random numbers that can be repeated: all of them depend only on the seed.
  */
 #pragma once
 #include <stdint.h>
@@ -11,10 +11,10 @@ struct chance {
 /* Returns a number from 0 to `below` - 1. */
 uint32_t draw(struct chance *chance, uint32_t below);
 
-/* Returns the environment variable of that name if it is set, else an arbitrary
- * seed. */
+/* Returns the number in that environment variable, or an arbitrary seed if it
+ * is not set. */
 uint64_t choose_seed(const char *name);
 
-/* Returns milliseconds of a monotonic clock, by which a test limits how long it
- * makes trouble. */
+/* Returns the milliseconds of a monotonic clock, which limits how long a test
+ * injects faults. */
 uint64_t clock_ms(void);

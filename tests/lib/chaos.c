@@ -195,7 +195,7 @@ static uint64_t *field(const struct figures *figures, size_t i)
 	return (uint64_t *)((char *)figures + fields[i].offset);
 }
 
-/* A reading consists of the figures and of what is added to them. */
+/* The figures, and the values that are added to them. */
 struct reading {
 	struct figures figures;
 	uint64_t device_bytes_live, device_chunk_bytes;
@@ -218,7 +218,8 @@ static int take_value(const char *name, uint64_t value, void *data)
 	}
 	if (strcmp(name, "device_bytes_live") == 0)
 		reading->device_bytes_live = value;
-	else if (ends_with(name, "_chunk_bytes")) /* GPU-... */
+	/* the counter of a device, GPU-... */
+	else if (ends_with(name, "_chunk_bytes"))
 		reading->device_chunk_bytes += value;
 	return 0;
 }
@@ -338,14 +339,15 @@ int64_t count_slot_holds(struct fsdp_client *client,
 }
 
 struct names {
-	char list[256][64]; /* has a bundle's name once for all its members */
+	/* has the name of a bundle once for all its members */
+	char list[256][64];
 	const char *pointers[256];
 	size_t n;
 	struct fsdp_client *client;
 	entry_check_fn *check;
-	struct figures sum; /* of the entries */
+	struct figures sum; /* sums over the entries */
 	bool are_right;
-	uint64_t n_outside; /* of bundles */
+	uint64_t n_outside; /* entries that are in no bundle */
 };
 
 static int note_name(const struct fsdp_entry *entry, void *data)
@@ -394,7 +396,8 @@ static int audit_entry(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* The broker releases what belongs to a session before it ends the session. */
+/* The broker releases everything that belongs to a session before it ends the
+ * session. */
 static bool await_sessions(struct fsdp_client *client, uint64_t n)
 {
 	struct figures expected;

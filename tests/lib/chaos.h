@@ -15,8 +15,8 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
-/* Checks a condition that no test is about, in any process. If it is false, the
- * process prints a line and dumps core. */
+/* Checks a condition that is not the subject of a test, in any process. If it
+ * is false, the process prints a line and dumps core. */
 #define must(condition)                                                        \
 	do {                                                                   \
 		if (condition)                                                 \
@@ -26,7 +26,8 @@
 		abort();                                                       \
 	} while (0)
 
-/* Was the build made with failpoints? Without them no planned death happens. */
+/* Returns whether the build has failpoints. Without them no planned death
+ * happens. */
 bool chaos_has_points(void);
 
 struct chaos {
@@ -35,8 +36,8 @@ struct chaos {
 	char plan[48];   /* file of the broker's plan */
 	char points[48]; /* file in which the broker logs the failpoints that it
 			    passed */
-	char failures[48]; /* file that lists the broker's calls that must fail
-			    */
+	/* file with the calls of the broker that must fail */
+	char failures[48];
 };
 
 /* Start a supervised broker with that configuration. NULL sets small chunks. */
@@ -67,13 +68,13 @@ void plan_failure(const char *path, const char *point, unsigned int n,
 		  int number);
 /* Lines are "point n"; each causes one death, in this order. */
 void plan_write(const char *path, const char *lines);
-/* Have all deaths of the plan happened? */
+/* Returns whether all deaths of the plan have happened. */
 bool plan_is_done(const char *path);
 void plan_drop(const char *path);
 
-/* Does the error say that memory, descriptors or time did not suffice? */
+/* Returns whether the error is a lack of memory, descriptors or time. */
 bool is_shortage(int r);
-/* Does the error say that the broker was away for too long? */
+/* Returns whether the error says that the broker was away for too long. */
 bool is_lost(int r);
 
 /* --- books --------------------------------------------------------------- */
@@ -122,9 +123,9 @@ void remove_all(struct fsdp_client *client, const char *prefix);
 
 uint64_t pattern_tag(const char *name, uint64_t version);
 void pattern_fill(struct fsdp_tensor *tensor, uint64_t tag);
-/* Do all bytes follow from `tag`? */
+/* Returns whether all bytes follow from `tag`. */
 bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag);
-/* Do all bytes but the first eight follow from it? */
+/* Returns whether all bytes but the first eight follow from it. */
 bool pattern_follows(const struct fsdp_tensor *tensor, uint64_t tag);
 
 /* Make a filled tensor of 4 KiB. */
@@ -134,10 +135,10 @@ struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag);
  * it. */
 void pattern_put(struct fsdp_client *client, const char *name,
 		 uint64_t version);
-/* Get the tensor by name. Does it have this version and its contents? */
+/* Returns whether the name shows this version, with its contents. */
 bool pattern_is_published(struct fsdp_client *client, const char *name,
 			  uint64_t version);
-/* The same check as a callback for audit(). */
+/* Does the same check, as a callback for audit(). */
 bool pattern_is_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry);
 
@@ -151,8 +152,9 @@ pid_t child_start(child_fn *fn, void *data);
  * status. */
 int child_wait(pid_t pid);
 int child_kill(pid_t pid);
-/* Start the child and wait for it. Did it end well? A loaded driver does not
- * survive fork(), so a test that forks later looks at devices in children. */
+/* Starts the child and waits for it. Returns whether it ended well. A loaded
+ * driver does not survive fork(), so a test that forks later uses devices only
+ * in children. */
 bool child_run(child_fn *fn, void *data);
 
 /* Map zeroed memory that children share. It stays until the process ends. */

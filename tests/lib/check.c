@@ -65,7 +65,7 @@ bool check_unsigned(enum check_relation relation, uintmax_t a, uintmax_t b)
 	return holds(relation, a < b, a == b);
 }
 
-/* What is no number is neither less nor equal nor greater. */
+/* NaN is neither less than, nor equal to, nor greater than a number. */
 bool check_real(enum check_relation relation, double a, double b)
 {
 	last.kind = REAL;
@@ -146,7 +146,7 @@ void check_failed(const char *file, unsigned int line, char *sentence)
 	free(sentence);
 }
 
-/* Criterion does not declare that its function never returns. */
+/* Criterion does not declare its function as one that never returns. */
 void check_abort(void)
 {
 	criterion_abort_test();

@@ -1,11 +1,14 @@
-/* The assertions of all tests: cr_assert() ends a test that fails, cr_expect()
- * lets it go on. Both take a condition, and perhaps a message as printf() does.
- * Conditions are any expression, or these words, which show both values:
- * eq(int, a, b), ne, lt, le, gt, ge, zero(int, a), epsilon_eq(dbl, a, b, e).
+/*
+ * The assertions of all tests. cr_assert() ends a test that fails; after
+ * cr_expect() it continues. Both take a condition, and optionally a message as
+ * for printf(). Conditions are any expression, or these words, which show both
+ * values: eq(int, a, b), ne, lt, le, gt, ge, zero(int, a), epsilon_eq(dbl, a,
+ * b, e).
  *
- * They read as the assertions of criterion/new/assert.h do, which expand to so
- * much code that a test took twice as long to compile (three times with
- * sanitizers). */
+ * They have the syntax of the assertions of criterion/new/assert.h. Those
+ * expand to so much code that a test took twice as long to compile (three times
+ * with sanitizers).
+ */
 #pragma once
 
 #include <criterion/criterion.h>
@@ -21,26 +24,26 @@ enum check_relation {
 	CHECK_GE,
 };
 
-/* An assertion begins in this thread: true. */
+/* Begins an assertion in this thread. Returns true. */
 bool check_begin(void);
 
-/* Compare both, and keep them for the message of this assertion. */
+/* These compare both values, and keep them for the message of the assertion. */
 bool check_signed(enum check_relation relation, intmax_t a, intmax_t b);
 bool check_unsigned(enum check_relation relation, uintmax_t a, uintmax_t b);
 bool check_real(enum check_relation relation, double a, double b);
 bool check_near(double a, double b, double epsilon);
 bool check_text(enum check_relation relation, const char *a, const char *b);
 
-/* What to say of a condition that does not hold: its text, the values that were
- * compared last, if any were, and a message, which begins with ": ". The caller
- * frees it. */
+/* Returns the message of a condition that does not hold: its text, the values
+ * that were compared last, if any, and the caller's message, which begins with
+ * ": ". The caller frees it. */
 char *check_sentence(const char *text, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Report such a sentence, and free it. */
+/* Reports such a message, and frees it. */
 void check_failed(const char *file, unsigned int line, char *sentence);
 
-/* End the running test as failed. */
+/* Ends the running test as failed. */
 _Noreturn void check_abort(void);
 
 #define CHECK_TYPE(tag, type, compare)                                         \

@@ -1,6 +1,6 @@
 /*
- * A broker of its own for each test, with a client of it, and tensors of 256
- * floats. The first float tells one tensor from another.
+ * Each test has a broker of its own, with a client, and tensors of 256 floats.
+ * The first float of a tensor identifies it.
  *
  *	CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 300);
  */

@@ -13,7 +13,7 @@
 	"[memory]\nchunk_min = 16M\nchunk_max = 16M\nmemory_max = %" PRIu64
 
 struct ranks ranks;
-static uint64_t live_before; /* bytes, before any rank joined */
+static uint64_t live_before; /* bytes_live before any rank joined */
 
 static const char *live(void)
 {
@@ -38,7 +38,7 @@ void crew_setup_supervised(void)
 					      .config = CONFIG});
 }
 
-/* The file with the failpoint at which a rank stops. */
+/* The file with the failpoint at which a rank is held. */
 static const char *plan_of(uint32_t rank)
 {
 	static char path[64];
@@ -119,7 +119,8 @@ static uint32_t begin_and_hold(const struct death *death, actor_fn *fn)
 	return n_held;
 }
 
-/* Those that were held go on when the session of the dead one has ended. */
+/* The ranks that were held continue when the session of the dead rank has
+ * ended. */
 static void kill_last(uint32_t rank)
 {
 	uint64_t n_sessions = status_value(client, "sessions");

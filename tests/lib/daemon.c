@@ -117,8 +117,9 @@ become_daemon(const struct daemon *daemon, const struct daemon_options *options)
 	_exit(127);
 }
 
-/* Wait for the end of a connection that we have ended: the broker has begun to
- * serve, or has died. One that listens may still be starting. */
+/* Waits for the end of a connection that we have ended: the broker then has
+ * begun to serve, or has died. A broker that only listens may still be
+ * starting. */
 static void await_service(int fd)
 {
 	char byte;
@@ -136,7 +137,7 @@ static bool is_answering(const struct daemon *daemon)
 	strcpy(address.sun_path, daemon->socket);
 	is_connected = connect(fd, (const struct sockaddr *)&address,
 			       sizeof(address)) == 0;
-	/* A supervisor listens also for brokers that die in turns. */
+	/* A supervisor listens even while its brokers die again and again. */
 	if (is_connected && !daemon->is_supervised)
 		await_service(fd);
 	close(fd);

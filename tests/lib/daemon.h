@@ -1,7 +1,7 @@
 /*
- * A real fsdpd in a directory of its own, for tests. All functions end the test
- * process, with the daemon's log on stderr, if something fails that no test is
- * about.
+ * Tests run a real fsdpd in a directory of its own. If something fails that is
+ * not the subject of a test, the functions end the test process, with the
+ * daemon's log on stderr.
  */
 #pragma once
 #include <limits.h>
@@ -12,8 +12,8 @@ struct daemon {
 	pid_t pid; /* pid of the supervisor if there is one; 0 if stopped */
 	bool is_supervised;
 	char dir[48];
-	char devices[48]; /* folder of the fake driver; "" if we did not make it
-			   */
+	/* folder of the fake driver; "" if the caller made it */
+	char devices[48];
 	char socket[80];
 };
 
@@ -29,13 +29,12 @@ struct daemon_options {
  * own program. */
 const char *daemon_program(void);
 
-/* Write "LD_PRELOAD=PATH" with a library of tests/fakes that is loaded before
- * others. Returns false in builds with sanitizers, which must be loaded first.
- */
+/* Writes "LD_PRELOAD=PATH" for a library of tests/fakes. Returns false in
+ * builds with sanitizers, because a sanitizer must be loaded first. */
 bool daemon_preload(const char *fake, char ret[PATH_MAX]);
 
-/* Start the daemon and return when it serves connections; of a supervised one,
- * when they are accepted. */
+/* Starts the daemon, and returns when it serves connections, or, if it is
+ * supervised, when they are accepted. */
 void daemon_start(struct daemon *daemon);
 void daemon_start_supervised(struct daemon *daemon);
 void daemon_start_with(struct daemon *daemon,
@@ -61,11 +60,11 @@ void daemon_wait_death(struct daemon *daemon, pid_t broker_pid);
 /* Returns the process that serves: the supervisor's child if there is one. */
 pid_t daemon_broker_pid(const struct daemon *daemon);
 
-/* Has a line of its log this part? */
+/* Returns whether a line of its log contains `text`. */
 bool daemon_log_has(const struct daemon *daemon, const char *text);
 
-/* Does fsdpctl, which is next to the test's own program, print a line with this
- * part? It must succeed. */
+/* Returns whether fsdpctl, which is next to the test's own program, prints a
+ * line that contains `text`. fsdpctl must succeed. */
 bool daemon_shows(const struct daemon *daemon, const char *arguments,
 		  const char *text);
 

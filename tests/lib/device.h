@@ -1,7 +1,7 @@
 /*
  * Streams of test processes, and the work that tests queue on them for tensors
- * on a device, with the fake driver or a real one. An error that no test is
- * about ends the process.
+ * on a device, with the fake driver or a real one. An error that is not the
+ * subject of a test ends the process.
  *
  * A loaded driver does not survive fork(): actors are started before the first
  * of these calls.
@@ -19,7 +19,8 @@ const struct device *gpu_nth(uint32_t i);
 struct fsdp_device gpu_name(uint32_t i);
 uint32_t n_gpus(void);
 
-/* Make a stream that waits for no other and lasts as long as the process. */
+/* Makes a stream that does not wait for other streams, and that exists until
+ * the process ends. */
 CUstream stream_make(const struct device *device);
 
 /* Queue a fill of the tensor on the stream. */
@@ -45,10 +46,10 @@ void gpu_get(const struct device *device, void *to, const void *from,
 void gpu_put(const struct device *device, void *to, const void *from,
 	     size_t size);
 
-/* Do all `n` bytes at `from` have this value? */
+/* Returns whether all `n` bytes at `from` have this value. */
 bool is_filled(const void *from, size_t n, uint8_t value);
-/* Do all bytes of a held tensor? */
+/* Returns whether all bytes of a held tensor have this value. */
 bool holds_value(struct fsdp_tensor *tensor, uint8_t value);
 
-/* Has this process loaded the driver? */
+/* Returns whether this process has loaded the driver. */
 bool gpu_is_loaded(void);

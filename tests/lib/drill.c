@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define COMM "exact"
-/* The broker returns memory to the kernel when nothing needs it any more. A
+/* The broker returns memory to the kernel when it is not needed any more. A
  * user whose charges for communicators are not returned is soon refused. */
 #define COLD                                                                   \
 	"[memory]\nchunk_min = 2M\nwarm_ms = 20\n[quota]\nquota_groups = 64\n"
@@ -49,7 +49,8 @@ static void follow_order(uint32_t rank, uint32_t n)
 
 /* --- workers ------------------------------------------------------------- */
 
-/* Is there a worker that is not a child of the serving broker? */
+/* Returns whether there is a worker that is not a child of the serving
+ * broker. */
 static bool has_orphan(void)
 {
 	uint64_t pid = status_value(drill_watcher, "pid");
@@ -62,10 +63,10 @@ static bool has_orphan(void)
 }
 
 /*
- * At no time may two workers be able to write, whichever process has died, and
- * the worker of a dead broker must have ended before the next broker serves.
- * Only a worker that was not in the fd store yet, and so has received no
- * chunks, may end later, by itself.
+ * There must never be two workers that can write, whichever process has died,
+ * and the worker of a dead broker must have ended before the next broker
+ * serves. Only a worker that was not in the fd store yet, and so has received
+ * no chunks, may end later, by itself.
  */
 void drill_check_workers(void)
 {
@@ -76,8 +77,8 @@ void drill_check_workers(void)
 	}
 }
 
-/* The rank's order stopped the worker. Kill it while it has jobs, or without
- * jobs if it gets none. */
+/* The rank's order has stopped the worker. Kills it while it has jobs, or
+ * without jobs if it gets none. */
 static void end_stopped(void)
 {
 	pid_t pid = atomic_load(&drill->stopped);
@@ -149,7 +150,7 @@ void drill_kill(struct training *training)
 	}
 }
 
-/* Each rank that was killed starts again. */
+/* Each rank that was killed is started again. */
 static void take_end(struct training *training, uint32_t rank, int status)
 {
 	pid_t pid = training->pids[rank];
@@ -165,7 +166,7 @@ static void take_end(struct training *training, uint32_t rank, int status)
 	}
 	if (!training->n_dead++)
 		training->first_victim = pid;
-	/* The rank's plan and order were carried out. */
+	/* The rank's plan and order have been carried out. */
 	drill->is_planned = false;
 	start_rank(training, rank);
 }
@@ -286,7 +287,7 @@ bool drill_is_told(const struct exact_rank *it, const char *words)
 
 static const char of_broker[] = "the broker was restarted";
 
-/* A rank whose call ends while there is no broker is told exactly that. */
+/* A rank whose call ends while there is no broker gets exactly this error. */
 bool drill_is_told_of_broker(const struct exact_rank *it)
 {
 	return drill_is_told(it, of_broker) ||
@@ -305,7 +306,7 @@ static void expect(const struct training *training, uint32_t rank,
 	cr_assert(false, "rank %u was not told \"%s\"", rank, words);
 }
 
-/* One death makes a rank fail at most once. */
+/* One death makes a rank fail once at most. */
 bool drill_has_failed_once(const struct training *training, uint32_t rank)
 {
 	const struct exact_rank *it = &drill->board.ranks[rank];

@@ -1,8 +1,8 @@
 /*
- * A drill: ranks train (tests/lib/exact.h) while some process is killed, which
- * is a rank, the broker or fsdp-worker. Ranks that were killed start again. In
- * the end the numbers must be exact, every rank must have been told which
- * process died, and nothing may remain of the communicator.
+ * In a drill, ranks train (tests/lib/exact.h) while a process is killed: a
+ * rank, the broker or fsdp-worker. Ranks that were killed start again. In the
+ * end the numbers must be exact, every rank must have been told which process
+ * died, and nothing of the communicator may remain.
  */
 #pragma once
 #include "tests/lib/chaos.h"
@@ -17,7 +17,8 @@ enum victim {
 	RANK,
 	BROKER,
 	WORKER,
-	STOPPED_WORKER, /* is stopped first, then killed while it has work */
+	/* the worker is stopped first, and killed while it has work */
+	STOPPED_WORKER,
 };
 
 /* A rank kills this process before one of its calls. */
@@ -33,7 +34,7 @@ struct drill {
 	_Atomic pid_t dead;        /* the process that the order killed */
 	_Atomic pid_t stopped;     /* the worker that the test must kill */
 	char plan[48], points[48]; /* files of the first rank */
-	bool is_planned;           /* whether the first rank dies by its plan */
+	bool is_planned;           /* the first rank dies by its plan */
 };
 
 extern struct drill *drill;
@@ -45,7 +46,7 @@ struct training {
 	uint64_t last_step;
 	pid_t pids[EXACT_MAX_RANKS]; /* 0 if the rank has ended well */
 	pid_t first_victim;          /* rank that died first */
-	unsigned int n_dead;         /* ranks */
+	unsigned int n_dead;         /* number of ranks that died */
 };
 
 /* Run these before and after each test. */
@@ -71,14 +72,15 @@ void drill_audit(void);
  * counters. */
 void drill_train(struct training *training);
 
-/* Was the rank told this? On devices NCCL may report it first. */
+/* Returns whether the rank was told this. On devices NCCL may report it
+ * first. */
 bool drill_is_told(const struct exact_rank *it, const char *words);
 bool drill_is_told_of_broker(const struct exact_rank *it);
 /* Check that a rank failed at most once. Returns whether it failed. */
 bool drill_has_failed_once(const struct training *training, uint32_t rank);
-/* Check that each rank that failed was told of this death. Returns how many
- * failed. Where runs go on without a broker, none may have failed by its
- * death. */
+/* These check that each rank that failed was told of this death, and return how
+ * many ranks failed. If runs go on without a broker, no rank may have failed by
+ * its death. */
 unsigned int drill_check_rank_death(const struct training *training,
 				    uint32_t victim);
 unsigned int drill_check_broker_death(const struct training *training);

@@ -1,19 +1,18 @@
 /*
- * A process that is ending for as long as a test likes: killed, with no thread
- * that could run again, but not reported by its pidfd, as a process whose
- * memory takes the kernel long to free.
+ * A process that is ending for as long as a test wants: it was killed, and none
+ * of its threads can run again, but its pidfd does not report its end yet. A
+ * process whose memory the kernel frees slowly looks like this.
  *
- * The test traces one of its threads other than the first, so that this thread
- * stays a zombie until the test has waited for it, and the process exists as
- * long as it.
+ * The test traces one of its threads other than the first. So this thread stays
+ * a zombie until the test has waited for it, and the process exists that long.
  */
 #pragma once
 #include <sys/types.h>
 
-/* Starts such a thread; the process calls it. Returns its number. */
+/* Starts such a thread in the calling process. Returns its number. */
 pid_t ending_thread(void);
 
-/* Kill this child, which has called ending_thread(). Returns when the process
+/* Kills this child, which has called ending_thread(). Returns when the process
  * is ending. */
 void ending_begin(pid_t pid, pid_t thread);
 

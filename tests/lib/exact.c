@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A rank that joins alone, after all others have finished, times out. */
+/* A rank that joins alone after all others have finished times out. */
 #define TIMEOUT_MS 60000 /* only a rank that hangs reaches it */
 #define N_BATCHES  2
 #define BOUND      64
@@ -78,7 +78,7 @@ static float initial(const struct location *location)
 	return (float)(x % 31) - 15;
 }
 
-/* Values that have grown far from 0 are moved back towards it. */
+/* Values that have become large are moved back towards 0. */
 static float gradient(const struct location *location, uint32_t rank,
 		      uint32_t batch, float value)
 {
@@ -140,7 +140,7 @@ struct self {
 	struct fsdp_comm *comm;
 	struct fsdp_group *groups[EXACT_GROUPS];
 	struct fsdp_work whole[EXACT_GROUPS], reduced[EXACT_GROUPS];
-	uint64_t step; /* committed */
+	uint64_t step; /* the last committed step */
 	struct exact_model model;
 };
 
@@ -282,7 +282,7 @@ static void write_next(const struct self *self, size_t g, size_t p,
 		if (self->step == 0)
 			next[i] = initial(&location);
 		else if (spec->is_frozen)
-			next[i] = 77; /* the broker must ignore it */
+			next[i] = 77; /* a value that the broker must ignore */
 		else
 			next[i] = current[i] - grad[i];
 	}
@@ -362,7 +362,7 @@ static int unshard(struct self *self, size_t g)
 		    fsdp_unshard(self->groups[g], &self->whole[g]));
 }
 
-/* A parameter that is whole must be of the committed step. */
+/* The values of a whole parameter must be those of the committed step. */
 static int look(struct self *self, size_t g)
 {
 	int r = wait_for(self, "wait for unshard", &self->whole[g]);
@@ -553,7 +553,7 @@ static bool is_any_finished(const struct exact_board *board)
 	return false;
 }
 
-/* Can the rank continue after that failure? */
+/* Returns whether the rank can continue after that failure. */
 static bool may_go_on(const struct self *self, int r)
 {
 	if (r == -ECONNABORTED || r == -ETIMEDOUT)

@@ -1,14 +1,14 @@
 /*
- * A rank whose training has a result that is known to the last bit. Values are
- * small integers, which f32 and bf16 hold exactly, as they do every sum.
- * Gradients follow from the whole parameters that a rank sees, so an error in
- * one step makes all later steps wrong.
+ * The training of these ranks has a result that is known to the last bit.
+ * Values are small integers, which f32 and bf16 represent exactly, as they do
+ * all sums of them. Gradients follow from the whole parameters that a rank
+ * sees, so an error in one step makes all later steps wrong.
  *
- * A rank that is told -ECONNABORTED leaves, joins again and continues until the
- * last step. Each rank itself checks what must hold whichever process dies, and
- * ends the process if it does not hold: all groups are of one step, which never
- * decreases and which all ranks have written; no error but -ECONNABORTED is
- * reported.
+ * A rank that gets -ECONNABORTED leaves, joins again and continues until the
+ * last step. Each rank itself checks the conditions that must hold whichever
+ * process dies, and ends the process if one does not hold: all groups have the
+ * same step, which never decreases and which all ranks have written; no error
+ * but -ECONNABORTED is reported.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -40,28 +40,31 @@ struct exact_rank {
 	_Atomic pid_t pid;
 	atomic_uint n_calls; /* calls of the library in all lives of the rank */
 	_Atomic(const char *) doing; /* the present call, for reports */
-	_Atomic uint64_t committing; /* the last step that it began to commit */
+	/* the last step whose commit it has begun */
+	_Atomic uint64_t committing;
 	atomic_uint n_failures;
-	char sentence[512]; /* of the last failure */
+	char sentence[512]; /* sentence of the last failure */
 	atomic_bool is_finished;
 };
 
 /* The ranks and the test share it. It is zero, except for what the test
  * sets. */
 struct exact_board {
-	/* set before the ranks start */
+	/* These are set before the ranks start. */
 	const char *socket, *comm;
 	uint32_t world, n_shards;
-	/* Each rank calls it before each of its calls of the library. */
+	/* Each rank calls this before each of its calls of the library. */
 	void (*on_call)(uint32_t rank, uint32_t n);
-	/* May memory and descriptors run out? Then a rank that is refused
-	 * leaves and joins again, and a rank that loses its session ends with
-	 * EXACT_LOST. */
+	/* Set if memory and descriptors may run out. A rank that is refused
+	 * then leaves and joins again, and a rank that loses its session ends
+	 * with EXACT_LOST. */
 	bool is_harsh;
 
-	/* Training ends here. It may be reduced, to max_step + 2 at least. */
+	/* Training ends at this step. It may be reduced while ranks run, to at
+	 * least max_step + 2. */
 	_Atomic uint64_t last_step;
-	_Atomic uint64_t max_step; /* the last step known as committed */
+	/* the last step that is known to be committed */
+	_Atomic uint64_t max_step;
 	struct exact_rank ranks[EXACT_MAX_RANKS];
 };
 

@@ -16,7 +16,8 @@ const struct fsdp_param_spec EXECUTOR_PARAMS[EXECUTOR_N_PARAMS] = {
 const struct layer EXECUTOR_LAYERS[EXECUTOR_N_LAYERS] = {
 	{"l0", EXECUTOR_PARAMS, 2, {0}}, {"l1", EXECUTOR_PARAMS, 3, {0}}};
 
-struct daemon executor_daemon, executor_other; /* broker of another node */
+/* the second is the broker of another node */
+struct daemon executor_daemon, executor_other;
 struct ranks executor_ranks;
 struct fsdp_client *executor_client; /* the session of the test */
 

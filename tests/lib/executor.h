@@ -13,11 +13,13 @@
 extern const struct fsdp_param_spec EXECUTOR_PARAMS[EXECUTOR_N_PARAMS];
 extern const struct layer EXECUTOR_LAYERS[EXECUTOR_N_LAYERS];
 
-extern struct daemon executor_daemon, executor_other; /* of another node */
+/* the second is that of another node */
+extern struct daemon executor_daemon, executor_other;
 extern struct ranks executor_ranks;
-extern struct fsdp_client *executor_client; /* the test's own */
-extern int32_t executor_timeout_ms; /* of the communicator; 0: the default */
-extern struct fsdp_comm_entry executor_seen; /* by executor_note_comm() */
+extern struct fsdp_client *executor_client; /* of the test itself */
+/* of the communicator; 0 means the default */
+extern int32_t executor_timeout_ms;
+extern struct fsdp_comm_entry executor_seen; /* set by executor_note_comm() */
 
 void executor_set_up(void);
 void executor_tear_down(void);
@@ -28,7 +30,7 @@ void executor_start(uint32_t n, size_t n_layers);
 /* Start two ranks, which join and commit their first step. */
 void executor_start_crew(void);
 
-/* This function is an fsdp_comm_fn. */
+/* Notes the communicator in executor_seen. It is an fsdp_comm_fn. */
 int executor_note_comm(const struct fsdp_comm_entry *entry, void *data);
 #define executor_expect_says(rank, what)                                       \
 	cr_expect(ne(ptr, strstr(executor_ranks.notes[rank].sentence, (what)), \
@@ -37,7 +39,7 @@ int executor_note_comm(const struct fsdp_comm_entry *entry, void *data);
 
 void executor_expect_all_told(const char *what);
 
-/* A rank does these calls with its first group. */
+/* These are calls of a rank with its first group. */
 int executor_unshard(void);
 int executor_reshard(void);
 int executor_reduce(void);

@@ -19,8 +19,8 @@
 void gpu_open(void);
 void gpu_close(void);
 
-/* Is the driver a fake? This does not load it, because a loaded driver would
- * not survive a fork(). */
+/* Returns whether the driver is a fake. This does not load it, because a loaded
+ * driver would not survive a fork(). */
 bool is_fake(void);
 
 /* Skip the test. Its own teardown does not run, so this closes what it has
@@ -40,6 +40,6 @@ void need_gpus(uint32_t n, uint32_t wanted);
  * process called no function, or if the driver is a real one. */
 long gpu_count(pid_t pid, const char *what);
 
-/* Has the process called the function so often? This is true for a real driver,
- * which does not count. */
+/* Returns whether the process called the function `n` times. With a real
+ * driver, which does not count, this is true. */
 bool gpu_is_count(pid_t pid, const char *function, long n);

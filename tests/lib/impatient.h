@@ -5,6 +5,6 @@
 #include "client/fsdp.h"
 #include <stdint.h>
 
-/* Connect, however long that takes: the same limit holds for the broker's
- * answer, and a machine under load may be slower. */
+/* Connects, however long that takes: the same limit applies to the broker's
+ * reply, and a loaded machine may be slower. */
 struct fsdp_client *connect_impatiently(const char *path, int32_t reconnect_ms);

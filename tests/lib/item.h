@@ -1,10 +1,10 @@
 /*
- * Items of a channel that are one number each.
+ * Items of a channel that consist of one number each.
  */
 #pragma once
 #include "client/fsdp_channel.h"
 
-/* These end the test if the channel does not do it. */
+/* These end the test if the channel returns an error. */
 void item_send_number(struct fsdp_channel *channel, uint64_t number);
 uint64_t item_number(const struct fsdp_item *item);
 /* The next item must be `number`. It is held until it is released or kept. */

@@ -1,5 +1,5 @@
-/* This header replaces the toolkit's; it defines the part that our kernels
- * use. */
+/* This header replaces that of the toolkit. It defines the part that our
+ * kernels use. */
 #pragma once
 #include "tests/lib/device_code/device.h"
 

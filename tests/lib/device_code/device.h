@@ -95,8 +95,8 @@ static inline float __double2float_rn(double x)
 	return (float)x;
 }
 
-/* Round towards zero: take the neighbour if the value was rounded away from
- * zero. */
+/* Rounds towards zero: it takes the neighbour if the value was rounded away
+ * from zero. */
 static inline float __double2float_rz(double x)
 {
 	float nearest = (float)x;
@@ -106,8 +106,8 @@ static inline float __double2float_rz(double x)
 	return nearest;
 }
 
-/* Round to that many bits of mantissa, in units of the last place. The leading
- * 1 of normal numbers adds one to the exponent's field. */
+/* Rounds to that many bits of the mantissa, in units of the last place. The
+ * leading 1 of normal numbers adds one to the exponent's field. */
 static inline uint16_t device_small_of(float x, int n_mantissa, int least)
 {
 	unsigned int infinity = ((1u << (15 - n_mantissa)) - 1) << n_mantissa;
