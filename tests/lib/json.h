@@ -3,7 +3,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-/* Consumes the value; NULL is none. */
+/* Checks the text of a JSON value, which must not be NULL. Consumes the
+ * value. */
 static inline void expect_json(json_t *value, const char *expected)
 {
 	char *text = json_dumps(value, JSON_ENCODE_ANY);

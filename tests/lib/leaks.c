@@ -25,8 +25,8 @@ static void add(struct held *held, char *line)
 	held->lines[held->n++] = line;
 }
 
-/* A driver keeps its files and mappings as long as the process lives; the fake
- * finds leaks of device memory itself. */
+/* A driver keeps its files and mappings until the process ends. The fake finds
+ * leaks of device memory itself. */
 static bool is_of_driver(const char *line)
 {
 	return strstr(line, "/dev/shm/fsdp-gpu-") ||

@@ -1,4 +1,4 @@
-/* This file makes descriptors that linger. */
+/* This file makes descriptors whose last close blocks. */
 #include "tests/lib/linger.h"
 #include "tests/lib/check.h"
 #include <arpa/inet.h>

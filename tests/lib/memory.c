@@ -1,5 +1,5 @@
 /*
- * For host memory, tests look at the pages themselves, as the programs do for
+ * For host memory, tests access the pages directly, as the programs do for
  * which they stand.
  */
 #include "tests/lib/memory.h"
@@ -48,10 +48,10 @@ void memory_write(struct fsdp_tensor *tensor, size_t offset, const void *from,
 
 /* --- ranks --------------------------------------------------------------- */
 
-static const struct device *own; /* device of this rank */
+static const struct device *own; /* the device of this rank */
 
-/* NCCL accepts ranks that share a device only if they are nodes of their
- * own. */
+/* NCCL accepts ranks that share a device only if they seem to be on different
+ * nodes. */
 static void share_device(uint32_t rank)
 {
 	char text[32];

@@ -1,7 +1,7 @@
 /*
- * For how long tests wait for what must happen. Only a failing test waits so
- * long, and it says what it waited for before the time-out of its suite (300 s)
- * ends it.
+ * How long tests wait for events that must happen. Only a failing test waits
+ * this long; it prints what it waited for before the time-out of its suite (300
+ * s) ends it.
  */
 #pragma once
 

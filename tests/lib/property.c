@@ -1,5 +1,5 @@
 /*
- * The generator draws only cases that are possible; other tests cover refusals.
+ * The generator only draws cases that are possible; other tests cover refusals.
  * Each value is a function of its position.
  */
 #include "tests/lib/property.h"
@@ -364,7 +364,7 @@ static void reduce_floats(struct reduction *reduction, struct element *element)
 		element->partial[g] = scalar_encode(reduce, sums[g]);
 }
 
-/* Sums have all 64 bits until they are stored, which cuts them off. */
+/* Sums have 64 bits until they are stored, and are truncated then. */
 static void reduce_integers(struct reduction *reduction,
 			    struct element *element)
 {

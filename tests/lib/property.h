@@ -13,7 +13,7 @@
 #define MAX_WORLD  6
 #define MAX_GROUPS 3
 #define MAX_PARAMS 6
-#define MAX_ROUNDS 3 /* reductions of a group in a step */
+#define MAX_ROUNDS 3 /* most reductions of a group in a step */
 #define N_STEPS    3
 
 /* --- cases --------------------------------------------------------------- */
@@ -21,10 +21,11 @@
 struct param_case {
 	char name[24];
 	struct fsdp_param_spec spec;
-	uint32_t dim; /* not negative */
+	uint32_t dim; /* nonnegative */
 	uint64_t numel;
 	enum fsdp_dtype full, input, reduce; /* the last two are 0 if frozen */
-	bool is_wild; /* values are any bits, else numbers near 1 */
+	/* values have any bits; otherwise they are numbers near 1 */
+	bool is_wild;
 };
 
 struct group_case {
@@ -32,8 +33,8 @@ struct group_case {
 	struct fsdp_policy policy;
 	size_t n;
 	struct param_case params[MAX_PARAMS];
-	bool has_integers; /* with gradients that are reduced */
-	struct fsdp_reduce_options options; /* divide factors only */
+	bool has_integers; /* has gradients of integers that are reduced */
+	struct fsdp_reduce_options options; /* have divide factors only */
 	bool is_trained;
 };
 
@@ -43,7 +44,7 @@ struct round_case {
 };
 
 struct step_case {
-	uint32_t order[MAX_GROUPS]; /* number of unshards */
+	uint32_t order[MAX_GROUPS]; /* the order of unshards */
 	uint32_t n_mesh[MAX_GROUPS];
 	uint32_t n_rounds[MAX_GROUPS];
 	struct round_case rounds[MAX_GROUPS][MAX_ROUNDS];
@@ -70,14 +71,14 @@ struct location {
 	const struct property_case *it;
 	size_t group, param;
 	uint64_t index, step;
-	uint32_t who;   /* replica for a parameter, rank for a gradient */
+	uint32_t who;   /* replica of a parameter, or rank of a gradient */
 	uint32_t round; /* 0 for a parameter, 1 or more for a gradient */
 };
 
-/* Returns bits of the parameter's stored dtype ... */
+/* Returns the bits of a parameter's value, in its stored dtype. */
 uint64_t value_of_param(struct location *location, uint32_t replica,
 			uint64_t step);
-/* ... or bits of a rank's gradient, in the dtype of inputs. */
+/* Returns the bits of a rank's gradient, in the input dtype. */
 uint64_t value_of_gradient(struct location *location, uint32_t rank);
 
 /* --- reductions ---------------------------------------------------------- */
@@ -96,8 +97,8 @@ struct factors factors_of(const struct property_case *it,
 
 /* A run remembers this for each element of each rank's shard. */
 struct element {
-	uint64_t grad;               /* bits, stored dtype */
-	uint64_t partial[MAX_WORLD]; /* by replica; bits, reduce dtype */
+	uint64_t grad;               /* bits, in the stored dtype */
+	uint64_t partial[MAX_WORLD]; /* by replica; bits, in the reduce dtype */
 	/* The same values in f64, and the sums of absolute values, from which
 	 * the bound of the error follows. */
 	double oracle, partial_oracle, size, partial_size;
@@ -113,5 +114,5 @@ struct reduction {
 	bool is_put_off, has_partial, has_grads;
 };
 
-/* Compute the element after the reduction, to the bit and in f64. */
+/* Computes the element after the reduction, exactly and in f64. */
 void reduction_apply(struct reduction *reduction, struct element *element);

@@ -1,5 +1,5 @@
 /*
- * Ranks are actors. Notes are in shared memory, so that the sentence of a rank
+ * Ranks are actors. Notes are in shared memory, so the sentence of a rank
  * remains after the rank was killed.
  */
 #include "tests/lib/ranks.h"
@@ -103,9 +103,9 @@ static long read_sleeps(pid_t pid)
 	return state == 'T' || (state == 'S' && call == SYS_futex) ? n : -1;
 }
 
-/* Ranks that have not run from one look at all to the next one were still at
- * the same time. A wait of the library wakes up every now and then, so the next
- * look comes at once. */
+/* If no rank has run between two looks, all of them were still at the same
+ * time. A wait of the library wakes up now and then, so the next look follows
+ * immediately. */
 void ranks_await_still(const struct ranks *ranks, uint32_t n)
 {
 	long last[RANKS_MAX] = {0}, now;
@@ -180,8 +180,9 @@ pid_t worker_pid(const struct daemon *daemon)
 	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)broker,
 		 (int)broker);
 	file = fopen(path, "r");
-	if (!file) /* A planned death killed the broker, and its successor is
-		      not started yet. */
+	/* a planned death has killed the broker, and its successor has not
+	 * started yet */
+	if (!file)
 		return 0;
 	while (fscanf(file, "%d", &pid) == 1 && !is_worker(pid))
 		pid = 0;

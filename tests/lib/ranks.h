@@ -21,15 +21,15 @@ struct rank_note {
 struct ranks {
 	uint32_t n;
 	struct actor actors[RANKS_MAX];
-	struct rank_note *notes; /* in shared memory, by rank */
+	struct rank_note *notes; /* in shared memory, indexed by rank */
 };
 
 void ranks_start(struct ranks *ranks, uint32_t n);
 /* Send SIGKILL to all ranks that still run. */
 void ranks_stop(struct ranks *ranks);
 
-/* Run `fn` in all ranks at the same time. Returns 0 if all returned 0, else the
- * code of the first that did not, whose sentence is printed on stderr. */
+/* Runs `fn` in all ranks at the same time. Returns 0 if all returned 0, or the
+ * code of the first rank that did not; its sentence is printed on stderr. */
 int ranks_run(struct ranks *ranks, actor_fn *fn);
 /* Do the same in two steps. The codes are in the notes. */
 void ranks_begin(struct ranks *ranks, actor_fn *fn);
@@ -37,11 +37,11 @@ void ranks_end(struct ranks *ranks);
 /* Run `fn` in one rank. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
-/* Wait until the first `n` ranks all sleep in waits of the library or are
- * stopped, at the same time. So none of them will wake another. */
+/* Waits until the first `n` ranks are all asleep in waits of the library, or
+ * stopped, at the same time. So none of them can wake another. */
 void ranks_await_still(const struct ranks *ranks, uint32_t n);
 
-/* The sentence that the rank received last has this part. */
+/* Asserts that the sentence that the rank received last contains `what`. */
 #define assert_says(rank, what)                                                \
 	cr_assert(ne(ptr, strstr(ranks.notes[rank].sentence, (what)), NULL),   \
 		  "\"%s\"", ranks.notes[rank].sentence)
@@ -50,13 +50,13 @@ void ranks_await_still(const struct ranks *ranks, uint32_t n);
 
 uint32_t rank_self(void);
 uint32_t rank_world(void);
-/* Note the sentence if `r` is negative. Returns `r`. */
+/* Notes the sentence if `r` is negative. Returns `r`. */
 int rank_say(int r, const char *sentence);
-/* Do the same with libfsdp's sentence. */
+/* Does the same with libfsdp's sentence. */
 int rank_note(int r);
 
-/* Do runs go on when the broker is restarted? They do if the ranks do all work
- * alone, on host memory. */
+/* Returns whether runs continue when the broker is restarted. They do if the
+ * ranks do all work themselves, on host memory. */
 bool runs_go_on(void);
 
 /* --- worker -------------------------------------------------------------- */
@@ -68,7 +68,6 @@ pid_t worker_await(const struct daemon *daemon, pid_t old);
 
 /* Returns a value of the status. Ends the test if no value has that name. */
 uint64_t status_value(struct fsdp_client *client, const char *name);
-/* Poll the value until it is as expected. Returns false if it does not become
- * so. */
+/* Polls the value until it is as expected. Returns false if it never is. */
 bool status_await(struct fsdp_client *client, const char *name,
 		  uint64_t expected);

@@ -1,19 +1,20 @@
 /*
- * A fork() for Criterion's programs under AddressSanitizer.
+ * fork() for Criterion's programs under AddressSanitizer.
  *
- * Criterion 2.4.1 forks while a thread of its own receives messages, and the
+ * Criterion 2.4.1 forks while one of its threads receives messages, and the
  * child allocates memory before it executes itself. The allocator of this
  * sanitizer (gcc 12) does not handle forks: if that thread held one of its
  * locks at that moment, no thread of the child ever releases it, and Criterion
- * waits for the child for ever, whatever time-outs its tests have. So a child
+ * waits for the child forever, even if its tests have time-outs. So a child
  * first takes every lock of the allocator once. A child that cannot do so is
- * ended, and another one is made.
+ * killed, and another one is made.
  *
- * The parent decides: a child that has taken the locks asks, and goes on only
- * when the parent has replied. So no child is ended that has done anything, and
- * the parent need not wait long to be sure of that.
+ * The parent decides: a child that has taken the locks asks, and continues only
+ * when the parent has replied. So a child that has done something is never
+ * killed, and the parent need not wait long to be sure of that.
  *
- * The program's definition has precedence over libc's, for libraries as well.
+ * The program's definition has precedence over that of libc, for libraries as
+ * well.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -28,7 +29,7 @@
  * machine may need it. */
 #define FIRST_PATIENCE_MS 200
 
-void __sanitizer_purge_allocator(void); /* takes all locks */
+void __sanitizer_purge_allocator(void); /* takes all locks of the allocator */
 __attribute__((visibility("default"))) pid_t fork(void);
 
 static pid_t real_fork(void)
@@ -38,7 +39,8 @@ static pid_t real_fork(void)
 	return next();
 }
 
-/* In the parent: let the child go on if it asks in time or has ended. */
+/* Runs in the parent: lets the child continue if it asks in time or has
+ * ended. */
 static bool let_go_on(int fd, int patience_ms)
 {
 	struct pollfd question = {.fd = fd, .events = POLLIN};
@@ -52,7 +54,7 @@ static bool let_go_on(int fd, int patience_ms)
 	return r > 0;
 }
 
-/* In the child: ask, and wait for the reply, or for the parent's end. */
+/* Runs in the child: asks, and waits for the reply, or for the parent's end. */
 static void ask(int fd)
 {
 	char reply;
@@ -94,7 +96,8 @@ pid_t fork(void)
 			(void)kill(pid, SIGKILL);
 			(void)waitpid(pid, NULL, 0);
 		}
-		close(ends[0]); /* a child that asks takes that for a reply */
+		/* a child that asks only now takes this for a reply */
+		close(ends[0]);
 		if (is_done)
 			return pid;
 	}

@@ -1,7 +1,6 @@
 /*
  * Arithmetic on elements of any dtype, one at a time, slow and obvious. Tests
- * compare the broker's arithmetic with it, and it shares no code with the
- * broker.
+ * compare the broker's arithmetic with it. It shares no code with the broker.
  *
  * Every float of up to 64 bits is a double. It is rounded to fewer bits by
  * scaling and nearbyint(), to nearest even.
@@ -15,8 +14,8 @@ bool scalar_is_float(enum fsdp_dtype dtype);   /* f16, bf16, f32, f64 */
 bool scalar_is_integer(enum fsdp_dtype dtype); /* any integer dtype but bool */
 bool scalar_is_signed(enum fsdp_dtype dtype);
 
-/* Returns the element's bits, from the low one on. Of elements of 16 bytes it
- * returns the first eight. */
+/* Returns the element's bits, beginning with the lowest. For elements of 16
+ * bytes it returns the first eight bytes. */
 uint64_t scalar_load(enum fsdp_dtype dtype, const void *data, uint64_t i);
 void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits);
 
@@ -39,13 +38,13 @@ double scalar_epsilon(enum fsdp_dtype dtype);
 /* Returns the least number above 0. */
 double scalar_least(enum fsdp_dtype dtype);
 
-/* Are the bits the same, or are both NaN? */
+/* Returns whether the bits are the same, or both are NaN. */
 bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b);
 
 /* --- integers ------------------------------------------------------------ */
 
-/* Extend the element to 64 bits, with the sign if it has one, or cut it off to
- * its size. */
+/* Extends the element to 64 bits, with its sign if it has one, or truncates it
+ * to its size. */
 uint64_t scalar_widen(enum fsdp_dtype dtype, uint64_t bits);
 uint64_t scalar_narrow(enum fsdp_dtype dtype, uint64_t wide);
 /* Convert the value by rounding towards zero. */

@@ -1,8 +1,8 @@
 /*
  * A broker, and processes that share memory of their own: this process and two
- * actors. Any of them can call the functions of the middle part. Those of the
+ * actors. All of them can call the functions of the middle part. Those of the
  * last part are commands for actors, which find their arguments in the page and
- * leave their results there. The test must not touch a device before
+ * leave their results there. The test must not use a device before
  * sharing_open() has returned.
  */
 #pragma once
@@ -17,12 +17,12 @@
 
 struct sharing_page {
 	char socket[80];
-	/* argument of the command */
+	/* arguments of the command */
 	char name[64];
 	struct fsdp_ticket ticket;
 	int32_t timeout_ms;
 	uint8_t value;
-	/* of the tensor */
+	/* facts about the tensor */
 	uint64_t address;
 	uint8_t seen;
 	uint64_t n;
@@ -32,8 +32,8 @@ struct sharing_page {
 
 struct sharing {
 	struct daemon daemon;       /* supervised */
-	struct fsdp_client *client; /* of this process */
-	struct actor one, two;      /* connected */
+	struct fsdp_client *client; /* client of this process */
+	struct actor one, two;      /* these are connected */
 	struct sharing_page *page;
 };
 
@@ -44,27 +44,28 @@ void sharing_close(void);
 
 /* --- in any process ------------------------------------------------------ */
 
-/* Allocate memory by cuMemAlloc() on the first device, and fill it. Returns
- * NULL if there is no room. */
+/* Allocates memory by cuMemAlloc() on the first device, and fills it. Returns
+ * NULL if there is not enough memory. */
 void *legacy_make(uint8_t value);
 void legacy_free(void *memory);
 
-/* Allocate one chunk of the driver's virtual memory, filled with `value`, which
- * can be exported as `types` says (CUmemAllocationHandleType). */
+/* Allocates one chunk of the driver's virtual memory, filled with `value`.
+ * `types` says how it can be exported (CUmemAllocationHandleType). */
 struct vmm_memory {
 	CUdeviceptr address;
 	uint64_t size;
 	CUmemGenericAllocationHandle handle;
 };
 void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value);
-/* Free it, and allocate other memory at its address. */
+/* Frees it, and allocates other memory at its address. */
 void vmm_renew(struct vmm_memory *memory, uint8_t value);
 void vmm_end(struct vmm_memory *memory);
 
 /* Share `size` bytes of u8. */
 int try_share(const void *memory, uint64_t size, struct fsdp_tensor **ret);
 struct fsdp_tensor *share(const void *memory, uint64_t size);
-/* Publish under the name, and replace its tensor. NULL publishes no name. */
+/* Publishes the tensor under the name, and replaces the name's tensor. If
+ * `name` is NULL, it gets no name. */
 int publish_as(struct fsdp_tensor *tensor, const char *name);
 /* Share a whole allocation, and publish it. */
 struct fsdp_tensor *share_as(const char *name, const void *memory);
@@ -87,7 +88,7 @@ int actor_gets(void);
 int actor_redeems(void);
 /* Release the tensor that was kept last. */
 int actor_lets_go(void);
-/* Release it after the work that the page's gate holds up. */
+/* Release it after the work that waits at the page's gate. */
 int actor_lets_go_late(void);
 int actor_checks(void);
 /* Share an allocation of its own, filled with the value, under the name. */

@@ -17,8 +17,8 @@ static struct soak *board;
 
 /* --- refusals ------------------------------------------------------------ */
 
-/* Machine and broker may run out of any resource. A session whose broker was
- * away for too long is lost, and its process ends. */
+/* The machine and the broker may run out of any resource. A session whose
+ * broker was away for too long is lost, and its process ends. */
 static bool is_refused(int r)
 {
 	if (r >= 0 || !board->is_harsh)
@@ -49,7 +49,7 @@ static uint64_t number_of(const struct fsdp_tensor *tensor)
 	return number;
 }
 
-/* Check like pattern_is(), except for the first word. */
+/* Does the same check as pattern_is(), but not for the first word. */
 static bool is_whole(const struct fsdp_tensor *tensor, const char *name)
 {
 	return pattern_follows(tensor, pattern_tag(name, number_of(tensor)));
@@ -72,7 +72,7 @@ bool soak_check_entry(struct fsdp_client *client,
 
 struct item {
 	struct fsdp_tensor *tensor; /* NULL if the item is empty */
-	char name[32];              /* number from which its contents follow */
+	char name[32]; /* its contents follow from this number and the name */
 	uint64_t number;
 	uint32_t holds;
 };
@@ -252,7 +252,7 @@ static void do_hold_and_release(struct worker *worker)
 	}
 	if (item->holds > 0)
 		return;
-	/* Acquire it again, which works if its name still shows it. */
+	/* Acquires it again, which works if its name still shows it. */
 	if (fsdp_acquire(item->tensor) < 0) {
 		let_go(item);
 		return;

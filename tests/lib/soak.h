@@ -1,9 +1,10 @@
 /*
- * Clients that do all operations at random on the same names, and check
- * everything that they read.
+ * Clients that do all operations at random on the same names, and check all
+ * data that they read.
  *
- * The contents allow the check: the first word of a tensor is a number that
- * only its maker used, and all others follow from that number and the name.
+ * The contents make the check possible: the first word of a tensor is a number
+ * that only its maker used, and all others follow from that number and the
+ * name.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SOAK_NAMES   6 /* are replaced, never removed */
+#define SOAK_NAMES   6 /* names that are replaced, but never removed */
 #define SOAK_BUNDLES 2
 #define SOAK_TICKETS 8
 /* Exit status of a client that could not connect, or lost its session. */
@@ -20,7 +21,7 @@
 /* Clients and test share it. It is zero, except for the first two fields. */
 struct soak {
 	const char *socket; /* set before the first client is started */
-	/* May memory and descriptors run out? Then a refusal is not a
+	/* Set if memory and descriptors may run out, so that a refusal is not a
 	 * failure. */
 	bool is_harsh;
 	atomic_int must_end;
@@ -38,12 +39,12 @@ struct soak {
 struct soak_life {
 	struct soak *soak;
 	uint64_t seed;         /* odd */
-	uint64_t first_number; /* that it writes into a tensor */
+	uint64_t first_number; /* the first number that it writes to a tensor */
 };
 
-/* Run a client in a process of its own (child_start()). */
+/* Runs a client in a process of its own (child_start()). */
 void soak_client(void *life);
 
-/* This function is a callback for audit(). */
+/* This is a callback for audit(). */
 bool soak_check_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry);

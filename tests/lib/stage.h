@@ -2,7 +2,7 @@
  * A stage for tests of streams: a broker, and a producer in a process of its
  * own, whose stream waits at a gate until the test opens it. The tensor that it
  * publishes holds zeros before that, and STAGE_VALUE after it. The test must
- * not touch a device before stage_open() has returned.
+ * not use a device before stage_open() has returned.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -11,7 +11,7 @@
 #include "tests/lib/daemon.h"
 #include "tests/lib/device.h"
 
-#define STAGE_SIZE  4096 /* bytes of every tensor */
+#define STAGE_SIZE  4096 /* bytes of each tensor */
 #define STAGE_VALUE 42
 
 struct stage_shared {
@@ -22,7 +22,7 @@ struct stage_shared {
 
 struct stage {
 	struct daemon daemon;       /* supervised */
-	struct fsdp_client *client; /* of this process */
+	struct fsdp_client *client; /* client of this process */
 	struct actor producer;
 	struct stage_shared *shared;
 };
@@ -48,17 +48,18 @@ int get_on(const char *name, void *stream, int32_t timeout_ms,
 	   struct fsdp_tensor **ret);
 void remove_name(const char *name);
 
-/* Does this process map timelines of any session writable? */
+/* Returns whether this process has a writable mapping of any session's
+ * timelines. */
 bool maps_timelines_writable(void);
 
-/* Returns the number of the broker's tensors, by which tests see that none is
- * freed too early or kept too long. */
+/* Returns the number of the broker's tensors. By this number tests see that no
+ * tensor is freed too early or kept too long. */
 uint64_t n_slots(void);
 bool await_slots(uint64_t n);
 
 /* --- in the producer: actor_fn ------------------------------------------- */
 
-/* Publish "t/a" at once, and write it after the gate. */
+/* Publishes "t/a" immediately, and writes it after the gate. */
 int produce(void);
 /* Do the same, and make a ticket for two uses. */
 int produce_ticket(void);

@@ -1,6 +1,6 @@
 /*
- * Work of a kernel on memory that it may not write. A driver refuses to copy or
- * to fill there; only a kernel faults.
+ * A kernel that writes to memory to which it may not write. A driver refuses a
+ * copy or a fill there; only a kernel faults.
  */
 #pragma once
 #include "cuda/context.h"
@@ -20,8 +20,8 @@ static inline void need_kernels(void)
 		gpu_skip("needs kernels, which are built where nvcc is");
 }
 
-/* Queue a kernel that writes zeros to STRIKE_SIZE bytes at `to`. Returns
- * kernels_load()'s errors. */
+/* Queues a kernel that writes zeros to STRIKE_SIZE bytes at `to`. Fails like
+ * kernels_load(). */
 static inline int strike(const struct device *device, CUdeviceptr to,
 			 CUstream stream)
 {
@@ -32,7 +32,8 @@ static inline int strike(const struct device *device, CUdeviceptr to,
 		.padded_numel = STRIKE_SIZE,
 	};
 	struct kernels_launch launch = {.n_entries = 1, .factor = 1};
-	static struct kernels_table *table; /* stays: the kernel uses it */
+	/* it is never freed, because the kernel uses it */
+	static struct kernels_table *table;
 	struct error err = ERROR_NULL;
 	int r = kernels_table_new(device, KERNELS_COPY_IN, &entry, 1, &table,
 				  &err);

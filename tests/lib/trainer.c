@@ -1,5 +1,5 @@
 /*
- * The rank's part of the tests of collectives.
+ * This file is the part of a rank in tests of collectives.
  */
 #include "tests/lib/trainer.h"
 #include "tests/lib/chaos.h"
@@ -22,8 +22,8 @@ struct trainer *trainer(void)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Are the rank's shards and gradients in host memory although the rest is on
- * devices? */
+/* Returns whether the rank's shards and gradients are in host memory although
+ * everything else is on devices. */
 static bool is_offloaded(size_t layer)
 {
 	return getenv("FSDP_TEST_OFFLOAD") || crew.layers[layer].policy.offload;
@@ -50,7 +50,7 @@ static void put_shard_view(size_t layer, void *data, void *view, size_t size)
 
 /* --- values -------------------------------------------------------------- */
 
-/* Frozen parameters stay as they were first committed. */
+/* Frozen parameters keep the values that were committed first. */
 static double value_of(size_t layer, size_t param, uint64_t index,
 		       uint64_t step)
 {
@@ -249,7 +249,7 @@ int trainer_reshard(size_t layer)
 {
 	int r = fsdp_reshard(self.groups[layer], 0);
 
-	/* A reshard is a one-way request; the ping makes sure that the broker
+	/* A reshard is a one-way request. The ping makes sure that the broker
 	 * has handled it. */
 	return rank_note(r < 0 ? r : fsdp_ping(self.client));
 }

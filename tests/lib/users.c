@@ -1,4 +1,4 @@
-/* A broker and its users. */
+/* This file starts a broker and connects users to it. */
 #include "tests/lib/users.h"
 #include <sys/stat.h>
 #include <unistd.h>

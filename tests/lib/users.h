@@ -1,6 +1,6 @@
 /*
- * A broker and raw connections of several users. One process plays all of them
- * by its effective uid, which the kernel reports to the broker.
+ * A broker and raw connections of several users. One process acts as all of
+ * them by its effective uid, which the kernel reports to the broker.
  */
 #pragma once
 #include "tests/lib/check.h"
@@ -13,10 +13,10 @@
 #define BOB   61002
 #define MIB   (INT64_C(1) << 20)
 
-/* The broker, to which all users may connect. */
+/* The broker. All users may connect to it. */
 extern struct daemon users_daemon;
 
-/* NULL starts it without a configuration. */
+/* Starts the broker; NULL means without a configuration. */
 void users_start(const char *config);
 void users_stop(void);
 
@@ -25,7 +25,7 @@ void users_stop(void);
 struct wire *connect_as(uid_t uid);
 struct wire *open_as(uid_t uid);
 
-/* A connection of another user, which must not notice anything. NULL if we
- * cannot change the uid. */
+/* Makes a connection of another user, which must not notice anything of the
+ * test. Returns NULL if we cannot change the uid. */
 struct wire *open_bob(void);
 void check_bob(struct wire *bob);

@@ -1,6 +1,6 @@
 /*
- * Raw frames. Every wait has an end, so that a test fails instead of hanging.
- * No test depends on how long that is.
+ * Raw frames. All waits have a limit, so that a test fails instead of hanging.
+ * No test depends on its length.
  */
 #include "tests/lib/wire.h"
 #include "proto/error.h"
@@ -125,8 +125,8 @@ void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 	send_frame(wire, &frame);
 }
 
-/* The device for requests that name no place. It is the host until this process
- * has sent hello. */
+/* The device for requests that name no device. It is the host until this
+ * process has sent hello. */
 static struct device_uuid default_device;
 
 static void move_device(struct device_uuid *device)
@@ -168,7 +168,8 @@ void wire_resend(struct wire *wire, const struct request *request,
 	move_request(&moved);
 	if (request_encode(&moved, &body, &size, &err) < 0)
 		die("send", err.msg);
-	/* There is one request at a time, so all before it were answered. */
+	/* There is one request at a time, so the reply to each earlier one was
+	 * received. */
 	frame.number = wire->number;
 	frame.answered = wire->is_repeating ? 0 : wire->number;
 	frame.body = body;
@@ -382,8 +383,8 @@ int wire_chunk(struct wire *wire, uint32_t chunk)
 	return fd;
 }
 
-/* Compare a counter of the status with a name, in the memory that the test
- * uses. Devices come in order, so the first device is found first. */
+/* Compares a counter of the status with a name, in the memory that the test
+ * uses. Devices are in order, so the first device is found first. */
 static bool is_counter(const char *counter, const char *name)
 {
 	static const char *const names[][2] = {

@@ -1,9 +1,10 @@
 /*
  * A client that can break the protocol: raw frames over a real socket, for
- * tests of requests that libfsdp would never send. An error that no test is
- * about (no heap, no reply) ends the process with a line on stderr.
+ * tests of requests that libfsdp would never send. An error that is not the
+ * subject of a test (no memory, no reply) ends the process with a line on
+ * stderr.
  *
- * If FSDP_TEST_DEVICES is set in the environment, requests that name no place
+ * If FSDP_TEST_DEVICES is set in the environment, requests that name no device
  * allocate on a device (memory.h), and bytes are counted there.
  */
 #pragma once
@@ -16,11 +17,11 @@
 /* One connection, and the last reply that it received. */
 struct wire {
 	int fd;
-	uint64_t number; /* of the last request */
+	uint64_t number; /* number of the last request */
 	uint64_t session;
 	uint8_t token[TOKEN_SIZE];
 	int table_fd, refs_fd, doorbell_fd; /* -1 before hello */
-	bool is_repeating;                  /* wire_repeat.h */
+	bool is_repeating;                  /* see wire_repeat.h */
 	uint8_t buffer[FRAME_MAX_SIZE];
 	/* Descriptors that the test did not take are closed by the next reply.
 	 */
@@ -58,7 +59,7 @@ void wire_send(struct wire *wire, const struct request *request);
 int wire_call(struct wire *wire, const struct request *request);
 /* Returns the reason why the last request was refused, or "" if it was not. */
 const char *wire_sentence(const struct wire *wire);
-/* Assert that a call returned 0, or that its sentence contains this. */
+/* Asserts that a call returned 0, or that its sentence contains a text. */
 void wire_must(const struct wire *wire, int r);
 void wire_says(const struct wire *wire, const char *part);
 
@@ -71,7 +72,7 @@ struct request wire_begin_request(const char *name, uint64_t size_hint);
 
 /* --- calls; each gives the code ------------------------------------------ */
 
-/* Allocate `n` bytes of u8, without a name. */
+/* Allocate `n` bytes of u8 without a name. */
 int wire_alloc(struct wire *wire, int64_t size,
 	       const struct access_class *access, int32_t timeout_ms,
 	       struct tensor_place *ret);

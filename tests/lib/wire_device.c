@@ -187,7 +187,7 @@ void wire_reach(struct timelines *timelines, uint32_t timeline, uint64_t value)
 {
 	uint8_t *at = (uint8_t *)timelines->pages + timeline * TIMELINE_STRIDE;
 
-	/* release: a device writes its counters in this order too. */
+	/* Release: a device writes its counters in this order, too. */
 	atomic_store_explicit((_Atomic uint64_t *)(void *)at, value,
 			      memory_order_release);
 }

@@ -1,6 +1,6 @@
 /*
  * Requests for devices, as raw frames; see wire.h. The process that sends them
- * has no driver. It does itself what its devices would do.
+ * has no driver; it does the work of its devices itself.
  */
 #pragma once
 #include "shm/refs.h"
@@ -20,7 +20,8 @@ int wire_alloc_on(struct wire *wire, const struct device_uuid *device,
  * the contents will be complete. */
 int wire_publish_at(struct wire *wire, const struct slot_ref *ref,
 		    const char *name, uint32_t timeline, uint64_t value);
-/* Map the file of a session's timelines. 0 means the caller's own session. */
+/* Maps the file of a session's timelines. `session` 0 means the caller's
+ * own. */
 int wire_timelines(struct wire *wire, uint64_t session,
 		   const struct slot_ref *ref, bool is_writable,
 		   struct timelines *ret);

@@ -5,8 +5,8 @@
 #pragma once
 #include "tests/lib/wire.h"
 
-/* Connect and send hello. This connection never tells the broker which replies
- * were read, so that every number can be repeated. */
+/* Connects and sends hello. This connection never tells the broker which
+ * replies were read, so all numbers can be repeated. */
 struct wire *repeat_open(const char *path);
 /* Make the hello by which another connection takes over this one's session. */
 struct request wire_reconnect_hello(const struct wire *wire);

@@ -22,7 +22,7 @@ static bool read_file(pid_t pid, const char *what, char *ret, size_t size)
 	return n > 0;
 }
 
-/* A worker leads a process group; a process that a sanitizer forks does not. */
+/* A worker leads a process group. A process that a sanitizer forks does not. */
 static bool is_leader(pid_t pid)
 {
 	char text[512];
@@ -53,7 +53,7 @@ static bool is_worker(pid_t pid, const char *plan)
 	return false;
 }
 
-/* Has the worker received any memory to which it could write? */
+/* Returns whether the worker has received memory to which it can write. */
 static bool has_chunks(pid_t pid)
 {
 	char path[64], line[512];
