@@ -31,7 +31,8 @@ static void *map(uint64_t hint, uint64_t size, int flags)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
 
-/* The kernel would choose this place; random ranges lie below it. */
+/* Returns the place that the kernel would choose. Random ranges are below
+ * it. */
 static uint64_t find_top(uint64_t size)
 {
 	void *at = map(0, size, 0);

@@ -1,8 +1,9 @@
 /*
  * Addresses of this process: ranges of its address space that are reserved for
  * device memory. They are random and not reused soon. With an H200's driver two
- * processes often have the same address; here they have different ones, so that
- * who uses an address of another process, or one that was unmapped, faults.
+ * processes often have the same address. Here they have different ones, so that
+ * a process faults if it uses an address of another process, or one that was
+ * unmapped.
  *
  * The caller of each function holds the process's lock. Addresses and sizes are
  * multiples of the page size.

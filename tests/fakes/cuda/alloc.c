@@ -1,7 +1,8 @@
 /*
  * Plain device memory. The address that was freed last is used again for the
- * same size, as a driver's allocator does. So a program that keeps a stale
- * address (or its legacy handle, which then has the same bytes) finds out.
+ * same size, as a driver's allocator does. This shows the mistake of a program
+ * that keeps a stale address (or its legacy handle, which then has the same
+ * bytes).
  */
 #include "tests/fakes/cuda/alloc.h"
 #include "tests/fakes/cuda/address.h"
@@ -22,7 +23,8 @@
 
 static struct {
 	uint64_t address, span;
-} free_ranges[N_FREE]; /* the last freed comes last; unused entries are 0 */
+	/* the range that was freed last is the last; unused entries are 0 */
+} free_ranges[N_FREE];
 
 static uint64_t take_range(uint64_t span)
 {
@@ -51,8 +53,8 @@ static void put_range(uint64_t address, uint64_t span)
 	free_ranges[N_FREE - 1].span = span;
 }
 
-/* A process that still has the memory open, against the rules, sees that it was
- * freed. */
+/* A process that still has the memory open, which is forbidden, sees that it
+ * was freed. */
 static void poison(struct mapping *mapping)
 {
 	guard_allow(true);

@@ -9,14 +9,14 @@ struct memory;
 
 /* The caller of each function holds the process's lock. */
 
-/* Map memory of a kind that every device may read and write at a new address.
- * If it succeeds, the mapping owns the reference to `memory`. */
+/* Maps memory at a new address, of a kind to which all devices have access. If
+ * it succeeds, the mapping owns the reference to `memory`. */
 CUresult alloc_map(struct context *context, struct memory *memory,
 		   uint64_t address, struct mapping **ret);
 void alloc_unmap(struct mapping *mapping);
 
-/* Begin a call that frees the mapping of this kind that begins at the address.
- * Drivers may wait for streams in it. If this fails, the call has ended. */
+/* Begins a call that frees the mapping of this kind at the address. Drivers may
+ * wait for streams in such a call. If this fails, the call has ended. */
 CUresult alloc_begin_free(enum call call, uint64_t address,
 			  enum mapping_kind kind, struct mapping **ret);
 

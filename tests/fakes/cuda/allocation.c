@@ -231,7 +231,8 @@ static CUresult open_shareable(void *shareable, CUmemAllocationHandleType type,
 	return fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
-/* Is the allocation of this kind, and of a device that this process sees? */
+/* Returns whether the allocation is of this kind, and of a device that this
+ * process sees. */
 static CUresult check_import(const struct memory *memory,
 			     CUmemAllocationHandleType type)
 {
@@ -299,7 +300,7 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	head = allocation->memory->head;
 	memset(prop, 0, sizeof(*prop));
 	prop->type = CU_MEM_ALLOCATION_TYPE_PINNED;
-	/* Who imports memory asks for none. */
+	/* A process that imports memory does not ask for handle types. */
 	if (!allocation->memory->is_imported)
 		prop->requestedHandleTypes = head->handle_types;
 	prop->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -308,7 +309,8 @@ cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
 	return call_end(CUDA_SUCCESS);
 }
 
-/* Returns the handle with which it was mapped, even if that was released. */
+/* Returns the handle with which the memory was mapped, even if that was
+ * released. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle,
 				     void *address)
 {

@@ -31,8 +31,8 @@ static const char *const names[N_COUNTS] = {
 	[NOTE_NCCL] = "nccl_calls",
 };
 
-/* It has a lock of its own, because calls are counted before the process's lock
- * is taken. */
+/* The counts have a lock of their own, because calls are counted before the
+ * process's lock is taken. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int counts[N_COUNTS];
 static char *lines; /* the mapped file; NULL if not open */
@@ -75,7 +75,7 @@ static void open_file(void)
 	if (at == MAP_FAILED)
 		settings_refuse("%s cannot be mapped: %m", name);
 	close(fd);
-	/* a child forked after this counts in a file of its own */
+	/* a child that is forked after this has a file of its own */
 	madvise(at, N_COUNTS * LINE_SIZE, MADV_DONTFORK);
 	lines = at;
 	for (unsigned int i = 0; i < N_COUNTS; i++)

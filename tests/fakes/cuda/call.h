@@ -32,9 +32,9 @@ enum call {
 };
 
 enum call_note {
-	NOTE_CONTEXTS = N_CALLS, /* made */
-	NOTE_QUEUES,             /* of each device */
-	NOTE_MPS,       /* 1 if there was a daemon of MPS to connect to */
+	NOTE_CONTEXTS = N_CALLS, /* contexts that were made */
+	NOTE_QUEUES,             /* hardware queues of each device */
+	NOTE_MPS,                /* 1 if a daemon of MPS was found */
 	NOTE_PINNED_IN, /* finished copies of pinned memory to a device */
 	NOTE_NCCL,      /* calls of the fake NCCL */
 	N_COUNTS,
@@ -51,8 +51,8 @@ CUresult call_end(CUresult result);
 
 /* Returns the name without "cu" and version, or NULL after the last. */
 const char *call_name(unsigned int call);
-/* Returns the name of what this thread called last; that of all functions of
- * the fake NCCL is "NCCL". */
+/* Returns the name of the last function that this thread called. For all
+ * functions of the fake NCCL it is "NCCL". */
 const char *call_current(void);
 
 /* Count an event that is not a call. */

@@ -3,7 +3,8 @@
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static CUstream captured; /* by a capture that concerns every thread, or NULL */
+/* captured in the mode that concerns every thread, or NULL */
+static CUstream captured;
 static bool is_lost;
 
 static __thread CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

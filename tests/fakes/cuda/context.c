@@ -12,7 +12,7 @@
 #include "tests/fakes/cuda/stream.h"
 #include <unistd.h>
 
-#define MAX_STACK 16 /* of the contexts that a thread pushed */
+#define MAX_STACK 16 /* contexts that a thread can push */
 
 static struct context contexts[FAKE_MAX_DEVICES];
 
@@ -112,7 +112,7 @@ static CUresult make(struct context *context, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-/* Queued work is dropped. */
+/* Drops the queued work. */
 static void destroy(struct context *context)
 {
 	handle_free(HANDLE_CONTEXT, (uintptr_t)context->handle);

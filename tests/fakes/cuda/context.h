@@ -17,28 +17,28 @@ struct context {
 	CUdevice device;  /* its ordinal */
 	CUcontext handle; /* NULL if the context does not exist now */
 	unsigned int n_refs;
-	CUresult error; /* stays until the process ends */
-	/* all streams that are not destroyed */
+	CUresult error; /* first error; it stays until the process ends */
+	/* all streams that were not destroyed */
 	struct stream *streams;
-	/* the legacy stream; NULL if not used yet */
+	/* the legacy stream; NULL until it is used */
 	struct stream *legacy;
-	struct queue queues[QUEUES_MAX]; /* used by its streams */
+	struct queue queues[QUEUES_MAX]; /* the queues of its streams */
 	/* device memory that the context uses, or NULL */
 	struct memory *overhead;
-	int lock_fd; /* ledger_enter() */
+	int lock_fd; /* descriptor of ledger_enter() */
 };
 
-/* Returns the calling thread's context, even if it has an error, or NULL if
- * there is none that is not destroyed. */
+/* Returns the calling thread's context, even if it has an error. Returns NULL
+ * if the thread has no context, or only destroyed ones. */
 struct context *context_top(void);
 /* Returns the same context if it can be used. */
 CUresult context_current(struct context **ret);
-/* Returns the context's error, or the device's, if it cannot be used. */
+/* Returns the error of the context or of its device if it cannot be used. */
 CUresult context_check(struct context *context);
 /* Record an error of its work. The first error stays. */
 void context_fail(struct context *context, CUresult error);
 
 /* Returns the context of a handle, or NULL if it is invalid or destroyed. */
 struct context *context_find(CUcontext handle);
-/* Returns the context of an ordinal, alive or not. */
+/* Returns the context of an ordinal, whether it exists now or not. */
 struct context *context_of(CUdevice device);

@@ -95,7 +95,8 @@ static CUresult run_copy(struct work *work)
 		return r;
 	memmove((void *)(uintptr_t)copy->to, copy->staged ? copy->staged : from,
 		copy->size);
-	return check_touch(copy); /* was all of it mapped to the end? */
+	/* checks that all memory was mapped until the end */
+	return check_touch(copy);
 }
 
 static void end_copy(struct work *work, bool is_done)
@@ -135,7 +136,7 @@ static bool has_all(uint64_t address, size_t size, enum side side)
 	return true;
 }
 
-/* Must the caller wait until the copy is done? */
+/* Returns whether the caller must wait until the copy is done. */
 static bool is_synchronous(const struct copy *copy, bool is_async)
 {
 	if (copy->to_side == SIDE_PAGEABLE)
@@ -145,7 +146,7 @@ static bool is_synchronous(const struct copy *copy, bool is_async)
 	return copy->to_side == SIDE_PINNED || copy->from_side == SIDE_PINNED;
 }
 
-/* Do this before the copy is queued. */
+/* Called before the copy is queued. */
 static CUresult prepare(struct stream *stream, struct copy *copy, bool is_async)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -207,7 +208,7 @@ static CUresult start(struct stream *stream, uint64_t to, uint64_t from,
 	return enqueue(stream, copy, is_async);
 }
 
-/* The kind of memory that a function takes a pointer to be. */
+/* The kind of memory to which a function's pointer must refer. */
 enum claim { CLAIM_HOST, CLAIM_DEVICE };
 
 static bool is_true(enum claim claim, uint64_t address)
@@ -216,7 +217,8 @@ static bool is_true(enum claim claim, uint64_t address)
 				   : mapping_has_device(address, 1);
 }
 
-/* One end of a copy, with the kind that the called function takes it to be. */
+/* One end of a copy, with the kind of memory that the called function
+ * requires. */
 struct end {
 	uint64_t address;
 	enum claim claim;

@@ -90,7 +90,7 @@ static void open_visible(const char *list)
 	}
 }
 
-/* A driver looks for MPS at its start; a process that finds a daemon becomes
+/* A driver looks for MPS when it starts. A process that finds a daemon becomes
  * its client. */
 static void look_for_mps(void)
 {
@@ -114,7 +114,7 @@ CUresult device_open(void)
 		for (unsigned int i = 0; i < settings()->n_devices; i++)
 			visible[n_visible++] = i;
 	}
-	/* A process gets at most one instance. */
+	/* A process sees at most one instance. */
 	if (settings()->is_mig && n_visible > 1)
 		n_visible = 1;
 	look_for_mps();
@@ -210,7 +210,7 @@ CUresult cuDeviceGetCount(int *count)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* Functions about a device begin with this. */
+/* Begins a function about a device. */
 static CUresult begin(enum call call, const void *ret, CUdevice device)
 {
 	CUresult r = call_begin(call);
@@ -246,7 +246,7 @@ CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 	return call_end(CUDA_SUCCESS);
 }
 
-/* The function that had the name in older versions; it is not counted. */
+/* The function that had this name in older versions. It is not counted. */
 #undef cuDeviceGetUuid
 FAKE_EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 
@@ -298,7 +298,7 @@ static int attribute(CUdevice_attribute which)
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
 		break;
 	}
-	return 0; /* also for attributes that fsdpd does not read */
+	return 0; /* attributes that fsdpd does not read are 0, too */
 }
 
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which,

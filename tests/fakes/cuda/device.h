@@ -16,12 +16,12 @@ CUresult device_open(void);
 int device_count(void); /* number of devices that this process sees */
 bool device_is_valid(CUdevice ordinal);
 unsigned int device_number(CUdevice ordinal);
-/* Returns -1 if this process does not see the device. */
+/* Returns the ordinal, or -1 if this process does not see the device. */
 CUdevice device_ordinal(unsigned int number);
 bool device_has(enum feature feature);
 
-/* If the device is lost, returns the error of its calls: UNKNOWN, or the number
+/* Returns the error of all calls if the device is lost: UNKNOWN, or the number
  * in the file. */
 CUresult device_check(CUdevice ordinal);
-/* Mark the device as lost, for all processes and for ever. */
+/* Marks the device as lost forever, for all processes. */
 void device_lose(CUdevice ordinal);

@@ -80,8 +80,8 @@ CUresult cuEventCreate(CUevent *event, unsigned int flags)
 	return call_end(create(context, flags, event));
 }
 
-/* This does not disturb waits and records of this process that still run, but
- * it disturbs those of other processes. */
+/* This does not disturb waits and records of this process that still run. It
+ * does disturb those of other processes. */
 CUresult cuEventDestroy(CUevent handle)
 {
 	CUresult r = call_begin(CALL_EventDestroy);
@@ -111,8 +111,8 @@ static CUresult run_record(struct work *work)
 	return CUDA_SUCCESS;
 }
 
-/* The record ends even if it did not run, so that no thread waits for ever. The
- * context's error tells the waiters. */
+/* The record is done even if it did not run, so that no thread waits forever.
+ * The context's error tells the waiters. */
 static void end_record(struct work *work, bool is_done)
 {
 	struct mark *mark = ((struct mark_work *)work)->mark;
@@ -146,7 +146,7 @@ static CUresult record(struct event *event, struct stream *stream)
 	return CUDA_SUCCESS;
 }
 
-/* Functions of an event, and perhaps of a stream, begin with this. */
+/* Begins a function of an event and, if it has one, a stream. */
 static CUresult begin(enum call call, CUevent handle, struct event **ret,
 		      struct context **ret_context)
 {
@@ -261,8 +261,8 @@ CUresult cuEventQuery(CUevent handle)
 	return call_end(is_done(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
 }
 
-/* Wait for the record that was the last when the call was made, even if another
- * record follows. */
+/* Waits for the record that was the last when the call was made, even if
+ * another record follows. */
 static CUresult synchronize_mark(struct context *context, struct mark *mark)
 {
 	if (!mark)

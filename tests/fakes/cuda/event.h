@@ -1,6 +1,6 @@
 /*
- * Events, each with its last record, which is done or not. An event for several
- * processes keeps that in a page that they share (event_ipc.h).
+ * Events, each with its last record, which is done or not. An interprocess
+ * event keeps this in a page that processes share (event_ipc.h).
  *
  * The caller of each function holds the process's lock.
  */
@@ -23,7 +23,7 @@ struct event {
 	CUcontext made_in; /* the context's handle at that time */
 	unsigned int flags;
 	struct mark *mark; /* a reference; NULL if never recorded */
-	/* owned by an interprocess event, else NULL */
+	/* owned by an interprocess event; NULL for other events */
 	struct event_share *share;
 };
 

@@ -67,7 +67,7 @@ CUresult event_share_create(struct event_share **ret)
 	int fd;
 
 	name_of(&handle, name);
-	/* a dead process of that number may have left one */
+	/* A dead process with the same id may have left a file. */
 	ledger_unlink(name);
 	fd = openat(ledger_dir(), name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
 		    0666);
@@ -185,7 +185,7 @@ static CUresult handle_of(const struct event *event, CUipcEventHandle *ret)
 {
 	struct handle handle = {.magic = MAGIC};
 
-	/* This also refuses an event that was opened from a handle. */
+	/* An event that was opened from a handle is refused, too. */
 	if (!event->share || !event->share->name[0])
 		return CUDA_ERROR_INVALID_HANDLE;
 	if (sscanf(event->share->name, "event.%d.%u", &handle.maker,

@@ -3,7 +3,7 @@
  * processes that use the event map. Records are numbered over all processes. A
  * record is done when its number is in its place of the ring, or when a later
  * record has replaced it there. If a process dies before its record is done,
- * waiters wait for ever, as they may with a driver.
+ * waiters wait forever, as they may with a driver.
  *
  * The caller of each function holds the process's lock.
  */
@@ -27,18 +27,19 @@ struct event_page {
 
 /* A process's mapping of an event. */
 struct event_share {
-	unsigned int n_refs; /* by the event, and by work that runs */
+	/* references of the event, and of work that runs */
+	unsigned int n_refs;
 	struct event_page *page;
 	char name[LEDGER_NAME_SIZE]; /* "" if another process made it */
 };
 
 CUresult event_share_create(struct event_share **ret);
-/* The event is destroyed: unmap it. If this process made it, other processes
- * can no longer use it. */
+/* Unmaps a destroyed event. If this process made the event, other processes can
+ * no longer use it. */
 void event_share_destroy(struct event_share *share);
 void event_share_unref(struct event_share *share);
 
 CUresult event_share_record(struct event_share *share, struct stream *stream);
 CUresult event_share_wait(struct event_share *share, struct stream *stream);
-/* Is record n done? 0 means the last one. */
+/* Returns whether record n is done. 0 means the last one. */
 bool event_share_is_done(const struct event_share *share, uint64_t n);

@@ -1,6 +1,6 @@
 /*
- * Functions that the fake NCCL, or a test, needs from the fake CUDA driver and
- * that the driver's own interface does not have.
+ * Functions of the fake CUDA driver that the fake NCCL or a test needs, and
+ * that are not in the driver's interface.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -19,7 +19,7 @@
  */
 FAKE_EXPORT CUresult fake_stream_enqueue(CUstream stream, void (*fn)(void *),
 					 void *data);
-/* Call it only in `fn`, on the same thread. */
+/* Only `fn` calls this, on the same thread. */
 FAKE_EXPORT bool fake_is_stopping(void);
 
 /* Returns the priority with which the stream was made: 0, or less for a higher
@@ -31,22 +31,22 @@ FAKE_EXPORT int fake_stream_priority(CUstream stream);
 FAKE_EXPORT CUresult fake_current_device(int *ret_number);
 
 /*
- * NCCL waits in a call of the driver for streams that its end needs, or no
- * longer does. Meanwhile other calls wait, too: those that allocate, free, map
- * or unmap memory, and copies for which the caller waits.
+ * Makes calls wait as NCCL does while it waits in a call of the driver for
+ * streams, and ends that. Calls that allocate, free, map or unmap memory wait,
+ * and copies for which the caller waits.
  */
 FAKE_EXPORT void fake_hold_memory(bool is_held);
 
-/* Report a call of NCCL, because FAKECUDA_COUNT counts those, too. */
+/* Counts a call of NCCL, for FAKECUDA_COUNT. */
 FAKE_EXPORT void fake_count_nccl(void);
 
 /*
- * Begin or end a capture of the stream by the program, in the mode that
+ * These begin and end a capture of the stream by the program, in the mode that
  * concerns every thread (CU_STREAM_CAPTURE_MODE_GLOBAL). It makes no graph. The
- * end tells whether a call of some thread has made the capture invalid.
+ * end returns whether a call of any thread has made the capture invalid.
  */
 FAKE_EXPORT void fake_capture_begin(CUstream stream);
 FAKE_EXPORT CUresult fake_capture_end(void);
 
-/* Marks the library as a fake. What it points to has no meaning. */
+/* Marks the library as a fake. Its value has no meaning. */
 extern FAKE_EXPORT const int fsdp_is_fake;

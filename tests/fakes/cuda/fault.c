@@ -133,7 +133,7 @@ static void sleep_ms(unsigned int ms)
 		;
 }
 
-/* Inject a fault of the device or of the context that is current. */
+/* Injects a fault of the device or of the current context. */
 static CUresult injure(const struct fault *fault)
 {
 	struct context *context;
@@ -160,7 +160,7 @@ static CUresult apply(const struct fault *fault)
 		return fault->value;
 	case ACTION_KILL:
 		kill(getpid(), SIGKILL);
-		pause(); /* until the fault is found */
+		pause(); /* until the signal arrives */
 		return CUDA_SUCCESS;
 	case ACTION_SLEEP:
 		sleep_ms(fault->value);

@@ -16,9 +16,9 @@
  * thread. */
 #define THREAD_STATIC static __thread __attribute__((tls_model("initial-exec")))
 
-/* target for bad work; NULL if no work runs */
+/* target for bad work; NULL while no work runs */
 THREAD_STATIC sigjmp_buf *escape;
-THREAD_STATIC CUresult escaped; /* the result of the bad work */
+THREAD_STATIC CUresult escaped; /* result of the bad work */
 
 static int key = -1;
 static struct sigaction old_segv, old_bus;
@@ -37,7 +37,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 	(void)context;
 	if (escape)
 		guard_trap(CUDA_ERROR_ILLEGAL_ADDRESS);
-	/* The fault is not ours. It happens again, for the previous handler. */
+	/* The fault is not that of a stream. It is repeated for the previous
+	 * handler. */
 	explain(info);
 	sigaction(signal, signal == SIGBUS ? &old_bus : &old_segv, NULL);
 }

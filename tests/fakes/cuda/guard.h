@@ -1,8 +1,8 @@
 /*
  * Protection of device memory: only threads of streams may access it, if the
  * CPU has protection keys. So a program that dereferences a device pointer
- * dies, as it does with a driver; without such keys it does not. The guard also
- * turns a bad access by work of a stream into an error.
+ * dies, as it does with a driver. Without protection keys it does not. The
+ * guard also turns a bad access by work of a stream into an error.
  */
 #pragma once
 #include "tests/fakes/cuda/api.h"
@@ -11,12 +11,12 @@
 
 /* cuInit() calls it once. */
 void guard_open(void);
-/* Call mprotect() for device memory. Returns 0 or -1. */
+/* Calls mprotect() for device memory. Returns 0 or -1. */
 int guard_protect(void *address, size_t size, int protection);
 /* Allow or forbid access to the calling thread. At first no thread has
  * access. */
 void guard_allow(bool is_allowed);
-/* Does the CPU have keys? */
+/* Returns whether the CPU has protection keys. */
 bool guard_has_keys(void);
 
 /* Call fn(data). Returns its result, or the result that was passed to

@@ -14,7 +14,7 @@
 struct slot {
 	void *object; /* NULL if free */
 	uint32_t generation;
-	uint32_t next_free; /* 0 if there is none; slot 0 is not used */
+	uint32_t next_free; /* 0 at the end of the list; slot 0 is not used */
 };
 
 static struct slot *slots;

@@ -1,10 +1,10 @@
 /*
- * Host memory, which is allocated here or registered by the program. Devices
- * see registered memory at another address than the CPU (the interface allows
- * that where CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0). That address is a
- * second mapping of the same pages, as far as the kernel can make one. So the
- * memory is pinned, as with a driver, and a program that passes a device the
- * wrong one of the two addresses is refused.
+ * Host memory that is allocated here or registered by the program. Devices see
+ * registered memory at another address than the CPU (the interface allows that
+ * if CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is 0). That address is a second
+ * mapping of the same pages, if the kernel can make one. So the memory is
+ * pinned, as with a driver, and if a program passes the wrong one of the two
+ * addresses to a device, the call is refused.
  */
 #include "tests/fakes/cuda/host.h"
 #include "tests/fakes/cuda/address.h"
@@ -36,7 +36,7 @@ static void free_pages(struct mapping *mapping)
 	mapping_remove(mapping);
 }
 
-/* Remove it, and its alias if it has one. */
+/* Removes the mapping, and its alias if it has one. */
 static void unregister(struct mapping *mapping)
 {
 	if (mapping->alias)
@@ -86,7 +86,7 @@ static CUresult allocate(struct context *context, size_t size, void **ret)
 		.span = span,
 		.kind = MAPPING_HOST,
 		.context = context,
-		/* all memory is, as addresses are unified */
+		/* with unified addresses all host memory is portable */
 		.is_portable = true,
 	};
 	memset(mapping->access, CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
@@ -129,7 +129,7 @@ CUresult cuMemFreeHost(void *pages)
 
 /* --- registered ---------------------------------------------------------- */
 
-/* Can the program itself read, or write, all of it? */
+/* Returns whether the program itself can read, or write, all of it. */
 static bool can_access(uint64_t address, uint64_t size, bool is_write)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -174,8 +174,8 @@ static struct mapping *new_mapping(struct context *context, uint64_t size,
 	return mapping;
 }
 
-/* Returns the device's address for `host`, or NULL if it has none of its
- * own. */
+/* Returns the device's address for `host`, or NULL if devices have no other
+ * address. */
 static struct mapping *make_alias(const struct mapping *host,
 				  unsigned int flags)
 {

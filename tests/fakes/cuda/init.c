@@ -1,4 +1,4 @@
-/* The driver itself: its start, its version, and the names of its errors. */
+/* The start of the driver, its version, and the names of its errors. */
 #include "tests/fakes/cuda/call.h"
 #include "tests/fakes/cuda/device.h"
 #include "tests/fakes/cuda/fake.h"

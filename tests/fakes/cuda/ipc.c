@@ -1,10 +1,10 @@
 /*
  * Legacy handles: 64 bytes that name a process and an address in it. The maker
- * must be alive when a process opens one, unless that process has the memory
- * open already, and must not free the memory before it is closed; if it does,
- * readers see poison. If the maker dies, open memory stays as it is. A handle
- * does not identify the allocation at that address: a handle of a later
- * allocation at the same address is equal.
+ * must be alive when a process opens a handle, unless that process has the
+ * memory open already. The maker must not free the memory before it is closed;
+ * if it does, readers see poison. If the maker dies, open memory stays as it
+ * is. A handle does not identify the allocation at that address: a handle of a
+ * later allocation at the same address is equal.
  */
 #include "tests/fakes/cuda/ipc.h"
 #include "tests/fakes/cuda/address.h"

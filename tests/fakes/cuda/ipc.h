@@ -3,6 +3,6 @@
 
 struct mapping;
 
-/* Its memory is freed, so no process can open it any more. The caller holds the
- * process's lock. */
+/* Called when the memory is freed, so that no process can open it any more. The
+ * caller holds the process's lock. */
 void ipc_forget(const struct mapping *mapping);

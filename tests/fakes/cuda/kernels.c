@@ -1,8 +1,8 @@
 /*
- * Versions of our kernels (cuda/kernels/kernels.cu) for the fake. They do to a
- * table what the definitions in cuda/kernels.h say, one element at a time. They
- * divide the work into tiles, rows and vectors as the device does, so a table
- * that would lead the device astray does so here. Every float is a double.
+ * The fake's versions of our kernels (cuda/kernels/kernels.cu). They process a
+ * table as the definitions in cuda/kernels.h say, one element at a time. They
+ * divide the work into tiles, rows and vectors as the device does, so a wrong
+ * table has the same effect as on a device. Every float is a double.
  */
 #include "cuda/kernels/params.h"
 #include "tests/fakes/cuda/registry.h"
@@ -20,7 +20,7 @@ enum fake_kind {
 /* --- floats -------------------------------------------------------------- */
 
 struct format {
-	/* bits, and exponent of the least normal number */
+	/* number of bits, and exponent of the least normal number */
 	int n_mantissa, least;
 	uint64_t infinity, sign;
 };
@@ -119,7 +119,7 @@ static uint64_t encode(uint32_t dtype, double value)
 	}
 }
 
-/* Compute in the accumulator of that dtype. */
+/* Computes in the accumulator of that dtype. */
 static double product_in(uint32_t dtype, double a, double b)
 {
 	return dtype == DTYPE_F64 ? a * b : (double)((float)a * (float)b);
@@ -160,7 +160,7 @@ static bool is_signed(uint32_t dtype)
 	       dtype == DTYPE_I64;
 }
 
-/* The value is cut off where it is stored. */
+/* The value is truncated when it is stored. */
 static uint64_t integer_result(enum fake_kind kind,
 			       const struct kernels_params *params,
 			       uint32_t dtype, uint32_t size, uint64_t x,
@@ -221,7 +221,7 @@ static void run_range(enum fake_kind kind, const struct kernels_params *params,
 	    (!is_aligned(from, row->from_size, row) ||
 	     !is_aligned(to, row->to_size, row)))
 		fake_trap(CUDA_ERROR_MISALIGNED_ADDRESS);
-	/* Where nothing is moved there may be no source. */
+	/* If nothing is moved, there may be no source. */
 	if (row->path == KERNELS_BYTES && n_moved > 0)
 		memcpy(to, from, n_moved);
 	for (uint64_t i = 0; row->path != KERNELS_BYTES && i < n_moved; i++)

@@ -1,7 +1,7 @@
 /*
- * The ledger. Its sums are only an upper bound. Every file is checked for
- * released memory if a sum seems to be too high for a new allocation, or if a
- * process asks for the sum. So a kill -9 at any point harms no process.
+ * The ledger. Its sums are only upper bounds. If a sum seems too high for a new
+ * allocation, or if a process asks for it, every file is checked for released
+ * memory. So a kill -9 at any point harms no other process.
  */
 #include "tests/fakes/cuda/ledger.h"
 #include <dirent.h>
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #define MAGIC UINT64_C(0x41445543454b4146) /* "FAKECUDA" */
-/* Files are checked after so many creations, so that files without an owner do
- * not fill the folder's file system. */
+/* Files are checked after this many creations, so that files without an owner
+ * do not fill the folder's file system. */
 #define CREATIONS_PER_SWEEP 64
 
 struct sums {
@@ -55,8 +55,8 @@ int ledger_dir(void)
 	return dir_fd;
 }
 
-/* Files are accessible to all users, as devices are. The folder decides who can
- * enter it. */
+/* All users can access the files, as they can access devices. The folder
+ * decides who can enter it. */
 static int make_shared(const char *name)
 {
 	int fd = openat(dir_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC,
@@ -119,7 +119,7 @@ static void lock_process(void)
 	snprintf(name, sizeof(name), "process.%d", (int)getpid());
 	fd = open_or_make(name);
 	/* This kind of lock belongs to the process, so a forked child does not
-	 * keep it. */
+	 * have it. */
 	if (fd < 0 || lock_whole(fd, F_SETLK, F_WRLCK) < 0)
 		settings_refuse("%s cannot be locked: %m", name);
 }
@@ -139,7 +139,8 @@ void ledger_open(void)
 	if (at == MAP_FAILED)
 		settings_refuse("the ledger cannot be mapped: %m");
 	sums = at;
-	lock_sums(); /* unlocked, the file would look like a dead process's */
+	/* without the lock, the file would look like that of a dead process */
+	lock_sums();
 	lock_process();
 	unlock_sums();
 }
@@ -161,8 +162,8 @@ static bool read_head(int fd, struct ledger_head *ret)
 	       ret->magic == MAGIC && ret->device < FAKE_MAX_DEVICES;
 }
 
-/* Count one file if a process uses it, else remove it. Returns -errno if that
- * is not known. */
+/* Counts a file if a process uses it, and removes it if not. Returns -errno if
+ * that is unknown. */
 static int sweep_memory(const char *name, struct sums *ret)
 {
 	struct ledger_head head;
@@ -192,7 +193,7 @@ static int sweep_link(const char *name, struct sums *ret)
 	return 0;
 }
 
-/* Remove files that have the number of a dead process after the prefix. */
+/* Removes the files whose name has this prefix and the id of a dead process. */
 static int sweep_process(const char *name, struct sums *ret)
 {
 	pid_t pid = atoi(strchr(name, '.') + 1);

@@ -61,14 +61,15 @@ void ledger_open(void);
  * descriptor, -ENOMEM if the device has no room, or another -errno.
  */
 int ledger_create(struct ledger_head *head);
-/* Returns a descriptor of the allocation that has the name, or -ENOENT if no
- * process has it any more. */
+/* Returns a descriptor of the allocation of that name, or -ENOENT if no process
+ * has it any more. */
 int ledger_find(const char *name);
-/* Does the descriptor belong to an allocation, of whatever folder? */
+/* Returns whether the descriptor is of an allocation, in any folder. */
 bool ledger_is_memory(int fd);
-/* Make the lock of the descriptor. Does nothing if there is one. */
+/* Locks the descriptor, if it has no lock. */
 void ledger_lock_file(int fd);
-/* A process has released it. Is it without an owner now? */
+/* Called after a process has released the allocation. If it has no owner now,
+ * its memory is released. */
 void ledger_settle(uint64_t serial, ino_t inode);
 /* Give an allocation a further name. An older file of that name is removed. */
 int ledger_link(uint64_t serial, const char *name);
@@ -78,7 +79,7 @@ void ledger_name(uint64_t serial, char ret[LEDGER_NAME_SIZE]);
 /* Returns the bytes of a device that all processes use now. */
 uint64_t ledger_count(unsigned int device);
 
-/* Is this process, which called cuInit(), alive? */
+/* Returns whether this process, which called cuInit(), is alive. */
 bool ledger_has_process(pid_t pid);
 /* Register a context on the device. Returns a descriptor that keeps it, or
  * -EBUSY. */

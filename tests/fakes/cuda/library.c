@@ -18,11 +18,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_BLOCK       1024
-#define MAX_BLOCK_Z     64
-#define MAX_GRID_X      0x7fffffff
-#define MAX_GRID_YZ     65535
-#define MAX_SHARED_SIZE (48 << 10) /* more must be requested before */
+#define MAX_BLOCK   1024
+#define MAX_BLOCK_Z 64
+#define MAX_GRID_X  0x7fffffff
+#define MAX_GRID_YZ 65535
+/* programs must request more shared memory explicitly */
+#define MAX_SHARED_SIZE (48 << 10)
 
 struct library {
 	struct kernel *kernels;
@@ -30,7 +31,7 @@ struct library {
 
 /* A CUkernel, which is also used as a CUfunction in any context. */
 struct kernel {
-	struct kernel *next; /* in its library */
+	struct kernel *next; /* next kernel of its library */
 	const struct fake_kernel *fake;
 	uint64_t handle, function;
 };
@@ -39,7 +40,7 @@ struct launch {
 	struct work work;
 	const struct fake_kernel *kernel;
 	struct fake_launch shape;
-	void *params[FAKE_MAX_PARAMS]; /* into `copies` */
+	void *params[FAKE_MAX_PARAMS]; /* these point into `copies` */
 	char copies[];
 };
 
@@ -140,8 +141,8 @@ CUresult cuKernelGetFunction(CUfunction *ret, CUkernel handle)
 
 /* --- launches ------------------------------------------------------------ */
 
-/* Has the mapping of any address among the parameters changed since the
- * launch? */
+/* Checks whether the mapping of any address among the parameters has changed
+ * since the launch. */
 static CUresult check_params(const struct launch *launch)
 {
 	const struct fake_kernel *kernel = launch->kernel;
@@ -268,7 +269,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
 
 	if (r)
 		return r;
-	if (extra) /* the other way to pass parameters */
+	if (extra) /* the other way to pass parameters is not supported */
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	return call_end(
 		launch_kernel(context, function, &shape, stream, parameters));

@@ -1,4 +1,5 @@
-/* The table of mappings: pointers, sorted by address; ranges do not overlap. */
+/* The table of mappings. It has pointers, sorted by address; the ranges do not
+ * overlap. */
 #include "tests/fakes/cuda/mapping.h"
 #include "tests/fakes/cuda/context.h"
 #include "tests/fakes/cuda/stream.h"
@@ -10,7 +11,7 @@ static unsigned int n_mappings, n_room;
 static uint64_t last_buffer_id;
 static uint64_t clock_now;
 
-/* Returns how many begin at or below the address. */
+/* Returns how many mappings begin at or below the address. */
 static unsigned int rank(uint64_t address)
 {
 	unsigned int low = 0, high = n_mappings, middle;
@@ -118,7 +119,7 @@ void mapping_note_change(struct mapping *mapping)
 	mapping->changed_at = ++clock_now;
 }
 
-/* Call `is_fine` for each mapping of a range that has no gaps. */
+/* Calls `is_fine` for each mapping of a range that has no gaps. */
 static bool check(uint64_t address, uint64_t size,
 		  bool (*is_fine)(const struct mapping *mapping,
 				  const struct work *work, bool is_write),

@@ -25,7 +25,7 @@ enum mapping_kind {
 
 struct mapping {
 	uint64_t address, size;
-	uint64_t span; /* mapped bytes: size, rounded up to pages */
+	uint64_t span; /* bytes that are mapped: size, rounded up to pages */
 	enum mapping_kind kind;
 	struct memory *memory;         /* VMM, ALLOC, IPC: a reference */
 	struct allocation *allocation; /* VMM: a reference */
@@ -33,11 +33,11 @@ struct mapping {
 	struct mapping *alias;         /* REGISTERED: its ALIAS, or NULL */
 	/* CUmemAccess_flags of each of this process's devices */
 	uint8_t access[FAKE_MAX_DEVICES];
-	bool is_portable;     /* host kinds: for all contexts */
+	bool is_portable;     /* host kinds: accessible in all contexts */
 	bool is_unified;      /* REGISTERED: devices have the same address */
-	bool is_exported;     /* ALLOC: a process has its handle */
-	unsigned int n_opens; /* IPC */
-	uint64_t buffer_id;   /* is never reused in this process */
+	bool is_exported;     /* ALLOC: another process may have its handle */
+	unsigned int n_opens; /* IPC: number of opens */
+	uint64_t buffer_id;   /* never reused in this process */
 	uint64_t changed_at;  /* VMM: mapping_clock() at its last change */
 };
 
@@ -50,33 +50,35 @@ void mapping_remove(struct mapping *mapping); /* also calls free() */
 struct mapping *mapping_find(uint64_t address);
 /* Returns the mapping with the next higher address, or the first for NULL. */
 struct mapping *mapping_next(const struct mapping *mapping);
-/* Does a mapping overlap this range? */
+/* Returns whether a mapping overlaps this range. */
 bool mapping_overlaps(uint64_t address, uint64_t size);
 unsigned int mapping_count(enum mapping_kind kind);
 
-/* Is it memory of the host? */
+/* Returns whether it is host memory. */
 bool mapping_is_host(const struct mapping *mapping);
-/* Can devices use an address of it? */
+/* Returns whether devices can use an address of it. */
 bool mapping_is_device(const struct mapping *mapping);
 
 /*
- * Can devices address all of it (whether they have access or not)? Calls refuse
- * a range with a part that belongs to no kind of memory.
+ * Returns whether devices can address all of it, even if they have no access.
+ * Calls refuse a range if a part of it belongs to no kind of memory.
  */
 bool mapping_has_device(uint64_t address, uint64_t size);
-/* May the stream's device write all of it? Calls that copy or fill refuse other
- * memory; a kernel is queued, and faults. */
+/* Returns whether the stream's device may write to all of it. Calls that copy
+ * or fill refuse other memory; a kernel is queued, and faults. */
 bool mapping_is_writable(const struct stream *stream, uint64_t address,
 			 uint64_t size);
 /*
- * Does the work have this access on its device? If not, it is a fault, also if
- * the range was mapped, or its access changed, after the work was queued. A
- * driver removes the old pages before it maps the new ones, and work that runs
- * meanwhile may find no pages; with the fake all such work does.
+ * Returns whether the work has this access on its device. If not, it is a
+ * fault, even if the range was mapped, or its access changed, after the work
+ * was queued. A driver removes the old pages before it maps the new ones, and
+ * work that runs meanwhile may find no pages. With the fake all such work
+ * faults.
  */
 bool mapping_allows(const struct work *work, uint64_t address, uint64_t size,
 		    bool is_write);
-/* Do the same check for a value that may not be an address. */
+/* Returns whether the mapping of the address has changed since the work was
+ * queued. `value` need not be an address. */
 bool mapping_has_changed(const struct work *work, uint64_t value);
 
 /* Returns the number of changes to the table. */

@@ -70,7 +70,7 @@ static CUresult run_wait(struct work *work)
 	return CUDA_SUCCESS;
 }
 
-/* Can it be enqueued? */
+/* Checks that it can be enqueued. */
 static CUresult check(const struct memop *memop, bool is_wait)
 {
 	if (!device_has(FEATURE_MEMOPS))

@@ -25,7 +25,7 @@ static CUresult open_memory(int fd, struct memory **ret)
 		close(fd);
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	}
-	/* a forked child must not have it, as with all device memory */
+	/* a forked child must not inherit it, like all device memory */
 	madvise(at, LEDGER_HEAD, MADV_DONTFORK);
 	*memory = (struct memory){
 		.fd = fd,

@@ -1,7 +1,7 @@
 /*
- * Physical memory of a device in this process: one descriptor of an allocation
- * of the ledger. The object lives while anything here refers to it; the memory
- * itself lives while any other process has it.
+ * Physical memory of a device, as this process has it: one descriptor of an
+ * allocation of the ledger. The object lives while this process refers to it;
+ * the memory itself lives while any process has it.
  *
  * The caller of each function holds the process's lock.
  */
@@ -19,10 +19,12 @@ struct memory {
 	unsigned int n_refs;
 };
 
-/* The caller owns one reference. `head` gives the size, device and kind. */
+/* Makes an object for `head`, which has the size, device and kind. The caller
+ * owns one reference. */
 CUresult memory_create(struct ledger_head *head, struct memory **ret);
-/* Make it from a descriptor of another process, and consume the descriptor,
- * also on failure. Returns CUDA_ERROR_UNKNOWN if it is not of an allocation. */
+/* Makes an object from a descriptor of another process. Consumes the
+ * descriptor, also on failure. Returns CUDA_ERROR_UNKNOWN if it is not of an
+ * allocation. */
 CUresult memory_import(int fd, struct memory **ret);
 struct memory *memory_ref(struct memory *memory);
 void memory_unref(struct memory *memory); /* `memory` may be NULL. */

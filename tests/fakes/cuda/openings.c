@@ -36,7 +36,7 @@ static const struct {
 	{"/etc/nvidia", O_RDONLY},
 };
 
-/* Not each machine has each of them. */
+/* A file that the machine does not have is not refused. */
 static bool is_refused(int fd)
 {
 	if (fd >= 0)
@@ -44,7 +44,7 @@ static bool is_refused(int fd)
 	return fd < 0 && errno != ENOENT && errno != ENXIO && errno != ENODEV;
 }
 
-/* A file of this process alone, as in /tmp. */
+/* Makes a file for this process alone, as in /tmp. */
 static bool may_make_file(const char *folder)
 {
 	char path[PATH_MAX];
@@ -57,7 +57,7 @@ static bool may_make_file(const char *folder)
 	return !is_refused(fd);
 }
 
-/* The cache of compiled kernels. */
+/* Makes the cache of compiled kernels. */
 static bool may_make_cache(const char *home)
 {
 	char path[PATH_MAX];

@@ -14,7 +14,8 @@ static CUdevice device_of(const struct mapping *mapping)
 			       : mapping->context->device;
 }
 
-/* VMM's range is the reservation, which may contain more mappings. */
+/* The range of VMM memory is the reservation, which may contain more
+ * mappings. */
 static void range_of(const struct mapping *mapping, uint64_t *ret_address,
 		     uint64_t *ret_size)
 {

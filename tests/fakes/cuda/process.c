@@ -1,8 +1,8 @@
 /*
  * The process: its lock, and its end. At exit, streams are told to stop and the
- * process waits for their threads, but not for ever: a kernel or host function
- * may never return, and a driver does not wait for those either. The library
- * cannot be unloaded, so a thread that remains does no harm.
+ * process waits for their threads, but only for a limited time: a kernel or
+ * host function may never return, and a driver does not wait for those either.
+ * The library cannot be unloaded, so a thread that remains does no harm.
  */
 #include "tests/fakes/cuda/process.h"
 #include "tests/fakes/cuda/leak.h"
@@ -84,8 +84,9 @@ static void end(void)
 void process_begin(void)
 {
 	owner = getpid();
-	/* A driver does it here, too. So it runs before older handlers, such as
-	 * the search for leaks, which must not see threads that are ending. */
+	/* A driver registers its handler here, too. So it runs before older
+	 * handlers, such as the search for leaks, which must not see threads
+	 * that are ending. */
 	if (atexit(end) != 0)
 		settings_refuse("no memory for the end");
 	process.is_initialised = true;

@@ -11,11 +11,11 @@
 #include <stdbool.h>
 
 struct process {
-	bool is_initialised; /* cuInit() */
+	bool is_initialised; /* set by cuInit() */
 	/* Exit has begun: calls are refused, work is dropped. It is read
 	 * without the lock. */
 	atomic_bool is_stopping;
-	unsigned int n_threads; /* of streams */
+	unsigned int n_threads; /* threads of streams */
 	unsigned int n_holds;   /* fake_hold_memory() */
 };
 extern struct process process;
@@ -28,7 +28,8 @@ void process_wake(void);
 /* Do the same with a condition of the caller's. */
 void process_wait_on(pthread_cond_t *condition);
 
-/* Is this a child that was forked after cuInit()? Needs no lock. */
+/* Returns whether this is a child that was forked after cuInit(). The caller
+ * need not hold the lock. */
 bool process_is_forked(void);
 /* Count this process as initialised. */
 void process_begin(void);

@@ -1,8 +1,8 @@
 /*
  * Hardware queues: a device takes the work of a process from a few queues, from
- * each in order, and many streams share one (FAKECUDA_QUEUES). Work that waits
- * stays at the head of its queue, and delays work that was queued later, also
- * of other streams.
+ * each in order, and many streams share a queue (FAKECUDA_QUEUES). Work that
+ * waits stays at the head of its queue, and delays work that was queued later,
+ * even that of other streams.
  *
  * The caller of each function holds the process's lock.
  */
@@ -22,11 +22,11 @@ struct queue {
 
 /* Read CUDA_DEVICE_MAX_CONNECTIONS, for cuInit(). */
 void queue_open(void);
-/* Returns the queue of a new stream, or NULL if it shares none. */
+/* Returns the queue of a new stream, or NULL if streams do not share queues. */
 struct queue *queue_choose(struct queue queues[QUEUES_MAX]);
 
 void queue_give(struct queue *queue, struct work *work);
-/* Wait until it is at the head. Releases the lock meanwhile. */
+/* Waits until the work is at the head. Releases the lock meanwhile. */
 void queue_await(struct queue *queue, const struct work *work);
 /* Let the next piece of work come to the head. */
 void queue_pass(struct queue *queue, uint64_t place);

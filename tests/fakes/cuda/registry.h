@@ -1,19 +1,17 @@
 /*
- * Kernels by name, as host functions: the double reads no images.
+ * Kernels by name, as host functions, because the fake does not read images.
  *
  * A file with kernels adds them from a constructor:
  *
- *	static struct fake_kernel fill = {
- *		.name = "fill",
- *		.fn = run_fill,
- *		.n_params = 2,
- *		.sizes = {sizeof(CUdeviceptr), sizeof(uint64_t)},
- *	};
+ * 	static struct fake_kernel fill = {
+ * 		.name = "fill", .fn = run_fill,
+ * 		.n_params = 2, .sizes = {sizeof(CUdeviceptr), sizeof(uint64_t)},
+ * 	};
  *
- *	__attribute__((constructor)) static void add(void)
- *	{
- *		registry_add(&fill);
- *	}
+ * 	__attribute__((constructor)) static void add(void)
+ * 	{
+ * 		registry_add(&fill);
+ * 	}
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -39,11 +37,11 @@ struct fake_kernel {
 	fake_kernel_fn *fn;
 	unsigned int n_params;
 	size_t sizes[FAKE_MAX_PARAMS]; /* of the parameters, in bytes */
-	struct fake_kernel *next;      /* the registry's */
+	struct fake_kernel *next;      /* next kernel of the registry */
 };
 
-/* `kernel` is borrowed for ever. Not thread-safe: call it from constructors
- * only. */
+/* `kernel` is borrowed forever. This is not thread-safe, so only constructors
+ * call it. */
 void registry_add(struct fake_kernel *kernel);
 /* Returns the kernel or NULL. */
 const struct fake_kernel *registry_find(const char *name);

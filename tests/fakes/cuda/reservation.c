@@ -1,6 +1,6 @@
 /*
- * VMM's addresses, which are reserved, mapped, and made accessible. As the
- * interface says, none of it needs a context.
+ * VMM's addresses, which are reserved, mapped and made accessible. As the
+ * interface says, this does not need a context.
  */
 #include "tests/fakes/cuda/reservation.h"
 #include "tests/fakes/cuda/address.h"
@@ -22,7 +22,7 @@ struct reservation {
 
 static struct reservation *reservations;
 
-/* Returns the link that leads to it. */
+/* Returns the link to the reservation. */
 static struct reservation **find(uint64_t address)
 {
 	struct reservation **at = &reservations;
@@ -53,7 +53,7 @@ unsigned int reservation_count(void)
 	return n;
 }
 
-/* Call this wherever a driver may wait for work: see
+/* Called wherever a driver may wait for work: see
  * stream_synchronize_maybe(). */
 static CUresult synchronize_maybe(void)
 {
@@ -77,7 +77,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *address, size_t size,
 
 	if (r)
 		return r;
-	(void)hint; /* is only a hint, which a driver may ignore */
+	(void)hint; /* the address is only a hint, which a driver may ignore */
 	if (!device_has(FEATURE_VMM))
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	if (!address || size == 0 || size % DEVICE_GRANULARITY || flags ||
@@ -169,13 +169,14 @@ CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset,
 	    address % DEVICE_GRANULARITY || !is_reserved(address, size) ||
 	    mapping_overlaps(address, size))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
-	/* Memory is mapped as a whole. */
+	/* Memory is only mapped as a whole. */
 	if (offset || size != allocation->memory->size)
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);
 	return call_end(map(address, size, allocation));
 }
 
-/* Is the range made of whole mappings of VMM, without a gap? */
+/* Returns whether the range consists of whole mappings of VMM, without a
+ * gap. */
 static bool is_whole(uint64_t address, uint64_t size)
 {
 	const struct mapping *mapping;
@@ -211,7 +212,8 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size)
 
 	if (r)
 		return r;
-	r = synchronize_maybe(); /* first, because it releases the lock */
+	/* this is first, because it releases the lock */
+	r = synchronize_maybe();
 	if (r == CUDA_SUCCESS && (size == 0 || !is_whole(address, size)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	while (r == CUDA_SUCCESS && address < end)
@@ -259,7 +261,8 @@ static bool has_access(const struct mapping *mapping)
 	return false;
 }
 
-/* Where there was access, the driver unmaps the pages and maps them again. */
+/* If there was access before, the driver unmaps the pages and maps them
+ * again. */
 static CUresult set_access(uint64_t address, uint64_t size,
 			   const CUmemAccessDesc *access)
 {

@@ -24,7 +24,7 @@ enum kind {
 static const struct variable {
 	const char *name; /* name after PREFIX */
 	enum kind kind;
-	size_t offset; /* offset of the member */
+	size_t offset; /* offset of the member in struct settings */
 	uint64_t min, max;
 } variables[] = {
 	{"DIR", KIND_TEXT, offsetof(struct settings, dir), 0, 0},
@@ -160,7 +160,8 @@ static void set(const struct variable *variable, const char *text)
 
 	switch (variable->kind) {
 	case KIND_TEXT:
-		/* a copy that is never freed: the environment may change */
+		/* This is a copy that is never freed, because the environment
+		 * may change. */
 		*(const char **)member = *text ? strdup(text) : NULL;
 		break;
 	case KIND_NUMBER:

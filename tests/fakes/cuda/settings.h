@@ -33,8 +33,9 @@
  *                            freed or mapped, or its access changed, meanwhile
  *   FAKECUDA_QUEUES          number of hardware queues of a process on each
  *                            device, which its streams share (queue.h), unless
- *                            CUDA_DEVICE_MAX_CONNECTIONS gives another, as for
- * a driver, whose default is 8. Default 0: each stream has its own
+ *                            CUDA_DEVICE_MAX_CONNECTIONS sets it, as for a
+ *                            driver, whose default is 8. Default 0: each
+ *                            stream has its own
  *   FAKECUDA_ONE_CALLBACK    1: host functions run one after another
  *   FAKECUDA_FAIL            calls that fail, see fault.h
  *   FAKECUDA_COUNT           1: count calls in $FAKECUDA_DIR/calls.PID (call.h)
@@ -56,8 +57,8 @@
 enum feature {
 	FEATURE_VMM,
 	FEATURE_POSIX_FD,
-	FEATURE_FABRIC, /* the device attribute */
-	FEATURE_IMEX,   /* which fabric handles need */
+	FEATURE_FABRIC, /* the device attribute of fabric handles */
+	FEATURE_IMEX,   /* fabric handles need this */
 	FEATURE_RDMA,
 	FEATURE_MEMOPS,
 	FEATURE_IPC_EVENTS,
@@ -68,7 +69,7 @@ enum feature {
 struct settings {
 	const char *dir; /* NULL for the default */
 	const char *fail;
-	const char *home; /* NULL: no files are opened */
+	const char *home; /* NULL if no files are opened */
 	uint64_t n_devices;
 	uint64_t memory_mb, context_mb;
 	uint64_t compute_mode; /* a CUcomputemode */
@@ -83,6 +84,6 @@ struct settings {
 /* Returns the settings, which are read once. Thread-safe. */
 const struct settings *settings(void);
 
-/* End the process because of an invalid variable. */
+/* Ends the process with a sentence about an invalid variable. */
 __attribute__((noreturn, format(printf, 1, 2))) void
 settings_refuse(const char *format, ...);
