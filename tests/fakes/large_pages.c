@@ -1,9 +1,10 @@
 /*
- * A kernel with pages of 64 KiB, for LD_PRELOAD. It refuses what such a kernel
- * refuses, and rounds as it does. It sees the calls of our programs and their
- * libraries. It does not see those of libc itself (malloc, threads, the
- * loader), and need not, because libc knows the page size. Criterion has an
- * arena at an address that an earlier process had; its calls are not changed.
+ * A kernel with pages of 64 KiB, for LD_PRELOAD. It refuses the arguments that
+ * such a kernel refuses, and rounds as it does. It intercepts the calls of our
+ * programs and their libraries. It does not intercept those of libc itself
+ * (malloc, threads, the loader), and need not, because libc knows the page
+ * size. Criterion has an arena at an address that an earlier process had; its
+ * calls are not changed.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +23,7 @@
 #define REAL_PAGE UINT64_C(4096)
 #define PUBLIC    __attribute__((visibility("default")))
 
-/* Is the call one of Criterion's? */
+/* Returns whether the call is one of Criterion's. */
 #define IS_FOREIGN() is_foreign(__builtin_return_address(0))
 
 static int is_foreign(const void *caller)
@@ -58,7 +59,7 @@ static void *sys_mmap(uint64_t at, uint64_t size, int protection, int flags,
 			       offset);
 }
 
-/* Find an aligned place for a mapping that may lie anywhere, and reserve it by
+/* Finds an aligned place for a mapping that may be anywhere, and reserves it by
  * a mapping without rights. */
 static uint64_t reserve(uint64_t hint, uint64_t size)
 {
@@ -176,8 +177,8 @@ PUBLIC int msync(void *at, size_t size, int flags)
 
 /* --- files --------------------------------------------------------------- */
 
-/* A page of which only a part is punched is filled with zeros there and
- * stays. */
+/* If only a part of a page is punched, that part is filled with zeros, and the
+ * page stays. */
 static int zero(int fd, uint64_t from, uint64_t to)
 {
 	static const char zeros[PAGE];

@@ -1,7 +1,7 @@
 /*
- * A process that is protected from the kernel's OOM killer, for LD_PRELOAD, on
- * machines where a test may not protect one: it reads its oom_score_adj, and
- * writes it, as less than it is.
+ * For LD_PRELOAD: makes a process seem protected from the kernel's OOM killer,
+ * on machines where a test may not protect one. The process reads its
+ * oom_score_adj, and writes it, as a lower value than it is.
  */
 #include "tests/fakes/oom_score.h"
 #include <dlfcn.h>

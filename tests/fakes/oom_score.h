@@ -1,6 +1,6 @@
 /*
- * The protection from the OOM killer that oom_score.c pretends: a value of 0 is
- * read as -OOM_SCORE_LESS.
+ * The protection from the OOM killer that oom_score.c simulates: a value of 0
+ * is read as -OOM_SCORE_LESS.
  */
 #pragma once
 

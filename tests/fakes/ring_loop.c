@@ -1,6 +1,6 @@
 /*
- * A libuv that batches its calls by io_uring wherever it gets it, as versions
- * since 1.45 do, for LD_PRELOAD: it asks for a ring first, and says whether the
+ * For LD_PRELOAD: a libuv that batches its calls by io_uring if it can, as
+ * versions since 1.45 do. It asks for a ring first, and prints whether the
  * kernel refused it.
  */
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ int uv_loop_init(void *loop)
 	uv_loop_init_fn *next;
 
 	*(void **)&next = dlsym(RTLD_NEXT, "uv_loop_init");
-	/* For want of parameters nothing is made. */
+	/* Without parameters no ring is made. */
 	(void)syscall(SYS_io_uring_setup, 1, NULL);
 	fprintf(stderr, "the loop's ring: %s\n", strerror(errno));
 	return next(loop);

@@ -1,6 +1,6 @@
 /*
- * A libcuda like the toolkit's, with which programs can be linked: it has all
- * symbols, but no driver.
+ * A libcuda like the toolkit's stub, with which programs can be linked: it has
+ * all symbols, but is not a driver.
  */
 #include "cuda/driver_api.h"
 #include "cuda/driver_symbols.h"

@@ -3,8 +3,8 @@
  * its behaviour:
  *
  *   good     replies to every job, with the number of chunks it knows as
- * n_bytes and of plans as ns; ends with status 9 if it receives a job whose
- *            plan, chunks or communicator it does not know
+ *            n_bytes and of plans as ns; ends with status 9 if it receives a
+ *            job whose plan, chunks or communicator it does not know
  *   refuse   replies to every job with -ERANGE and a sentence
  *   old      reports another version
  *   mute     reads everything and sends only hello

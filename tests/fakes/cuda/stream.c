@@ -22,7 +22,7 @@
 struct turn {
 	struct work work;
 	struct stream *other; /* a reference */
-	uint64_t n;           /* amount of work that must be done */
+	uint64_t n;           /* how much work must be done */
 };
 
 static __thread bool is_host_function;
@@ -62,8 +62,8 @@ void stream_set_host_function(bool is_one)
 
 /* --- life ---------------------------------------------------------------- */
 
-/* Block the program's signals, which are for its own threads. But bad work must
- * still be caught. */
+/* Blocks the signals of the program, which its own threads must get. But bad
+ * work must still be caught. */
 static int start_thread(struct stream *stream)
 {
 	sigset_t all, old;
@@ -125,7 +125,7 @@ void stream_reap(void)
 	while ((stream = ended)) {
 		ended = stream->next;
 		process_unlock();
-		/* the thread is at its very end */
+		/* the thread has almost ended */
 		pthread_join(stream->thread, NULL);
 		process_lock();
 		stream_unref(stream);
@@ -141,7 +141,8 @@ static void tell_to_end(struct stream *stream)
 void stream_end(struct stream *stream)
 {
 	tell_to_end(stream);
-	/* Without work it ends at once, and then nothing of it may remain. */
+	/* A stream without work ends at once, and then no trace of it may
+	 * remain. */
 	while (stream->n_done == stream->n_queued && !stream->has_ended &&
 	       !process.is_stopping)
 		process_wait();
@@ -179,7 +180,7 @@ void stream_destroy_all(struct context *context)
 		tell_to_end(stream);
 	}
 	process_wake();
-	/* A new context uses the same place, so no stream may look there any
+	/* A new context uses the same struct, so no stream may use it any
 	 * more. */
 	while (has_dropped(context) && !process.is_stopping)
 		process_wait();
@@ -246,7 +247,8 @@ static void end_turn(struct work *work, bool is_done)
 	free(work);
 }
 
-/* Work that is queued from now on waits for what `other` has now. */
+/* Makes work that is queued from now on wait for the present work of
+ * `other`. */
 static void take_turn(struct stream *stream, struct stream *other)
 {
 	struct turn *turn;
@@ -320,8 +322,8 @@ CUresult stream_synchronize(struct stream *stream)
 {
 	struct work *work;
 
-	/* The legacy stream takes its turn when it gets work, so give it
-	 * some. */
+	/* The legacy stream only waits for the other streams when it gets work,
+	 * so it gets some. */
 	if (stream == stream->context->legacy) {
 		work = calloc(1, sizeof(*work));
 		if (!work)
@@ -332,7 +334,7 @@ CUresult stream_synchronize(struct stream *stream)
 	return wait_for(stream, stream->n_queued);
 }
 
-/* Find a stream that has marked work to do. */
+/* Finds a stream that has marked work to do. */
 static struct stream *find_busy(const struct context *context)
 {
 	struct stream *stream;
@@ -453,7 +455,7 @@ static void *serve(void *data)
 	uint64_t place;
 	bool is_done;
 
-	/* without this, each delay is 50 us longer */
+	/* without this, each delay would be 50 us longer */
 	prctl(PR_SET_TIMERSLACK, 1);
 	guard_allow(true);
 	process_lock();

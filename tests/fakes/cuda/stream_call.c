@@ -25,7 +25,7 @@ struct fake_work {
 
 /* A thread's own streams, by device, for CU_STREAM_PER_THREAD. */
 struct own {
-	CUcontext context; /* the context's handle when it was made */
+	CUcontext context; /* the context's handle when the stream was made */
 	struct stream *stream;
 };
 
@@ -35,8 +35,8 @@ static pthread_key_t own_key;
 static pthread_once_t own_once = PTHREAD_ONCE_INIT;
 
 /* With some dozens of streams, cuStreamCreate() of an H200's driver waited for
- * a host function that held up one of them. How many are too many is not known;
- * this is how many queues a process can have. */
+ * a host function that blocked one of them. The exact limit is unknown; this is
+ * the number of queues that a process can have. */
 #define STREAMS_AT_ONCE 32
 
 /* Number of host functions that run now. */
@@ -280,8 +280,8 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *status)
 /* --- host functions ------------------------------------------------------ */
 
 /* Runs the function without the lock and without access to device memory, and
- * restores both: a host function is not work of the device, and an invalid
- * access by it crashes the program. */
+ * restores both afterwards. A host function is not work of the device, so an
+ * invalid access by it crashes the program. */
 static void end_host(struct work *work, bool is_done)
 {
 	struct host_work *host = (struct host_work *)work;
@@ -307,7 +307,7 @@ static void end_host(struct work *work, bool is_done)
 static CUresult run_nothing(struct work *work)
 {
 	(void)work;
-	return CUDA_SUCCESS; /* but after the delay */
+	return CUDA_SUCCESS; /* it is done after the delay */
 }
 
 CUresult cuLaunchHostFunc(CUstream handle, CUhostFn fn, void *data)

@@ -24,7 +24,7 @@ static struct fault {
 	char what[16]; /* a result, "kill" or "hang" */
 } faults[MAX_FAULTS];
 
-/* Returns NULL while the fake plays a plain library
+/* Returns NULL if the fake is to behave like a plain library
  * (tests/fakes/cuda/settings.h). */
 static const char *setting(const char *name)
 {
@@ -48,7 +48,7 @@ __attribute__((constructor)) static void read_faults(void)
 	}
 }
 
-/* Do not count calls of other threads, nor queries of the state. */
+/* Calls of other threads, and queries of the state, are not counted. */
 static void note_call(const char *function)
 {
 	if (strcmp(function, "Run") != 0 && strcmp(function, "Meet") != 0 &&
@@ -112,7 +112,7 @@ ncclResult_t api_fail(ncclResult_t result, const char *format, ...)
 	return result;
 }
 
-/* The real library's lines end so, too. */
+/* The lines of the real library end in the same way. */
 const char *ncclGetLastError(ncclComm_t comm)
 {
 	static _Thread_local char text[TEXT_SIZE + 1];

@@ -42,15 +42,16 @@
  *   FAKENCCL_DELAY_US=500        wait up to that long, at random, before ranks
  *                                meet and before a collective runs
  *   FAKENCCL_DEAF=1              no rank notices that another has ended or
- * died, and waits go on, as over shared memory
+ *                                died, and waits continue, as over shared
+ *                                memory
  */
 #pragma once
 #pragma GCC visibility push(default)
 #include "cuda/nccl_api.h"
 #include <stdbool.h>
 extern const int fsdp_is_fake;
-/* Returns how much this process has registered since its start, and has
- * registered now. */
+/* Returns how many buffers this process has registered since its start, and how
+ * many are registered now. */
 void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left);
 #pragma GCC visibility pop
 
@@ -58,10 +59,10 @@ void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left);
 ncclResult_t api_fail(ncclResult_t result, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Returns the result that the environment demands for this call of that
- * function (whose name has no "nccl" in front), or ncclSuccess. */
+/* Returns the result that the environment demands for this call of the function
+ * (whose name is without "nccl"), or ncclSuccess. */
 ncclResult_t api_fault(const char *function);
 /* Wait for a random time as the environment says. */
 void api_delay(void);
-/* FAKENCCL_DEAF */
+/* Returns whether FAKENCCL_DEAF is set. */
 bool api_is_deaf(void);

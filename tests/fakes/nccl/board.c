@@ -8,7 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROOMS (UINT64_C(1) << 20) /* offset at which the rooms begin */
+#define ROOMS (UINT64_C(1) << 20) /* offset at which the ranks' memory begins  \
+				   */
 
 _Static_assert(sizeof(struct board_file) <= ROOMS, "the board's file");
 
@@ -106,8 +107,8 @@ bool board_has(const struct board *board, enum board_count which,
 	return true;
 }
 
-/* The rank may have reached the value just before it left, so look in that
- * order. */
+/* The rank may have reached the value just before it left, so its state is read
+ * in this order. */
 int board_find_left(const struct board *board, enum board_count which,
 		    uint64_t value)
 {

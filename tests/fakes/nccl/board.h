@@ -1,8 +1,8 @@
 /*
- * Memory that the ranks of a communicator share: a board with a seat for each,
- * and room in which each lays out its inputs. Only its own rank writes the
- * words of a seat. They are counters, so a rank waits until one is "at least" a
- * value, and a rank that is late still sees it.
+ * Memory that the ranks of a communicator share: a board with a seat for each
+ * rank, and a range in which each rank puts its inputs. Only the rank itself
+ * writes the words of its seat. They are counters, so a rank waits until one is
+ * "at least" a value, and a rank that is late still sees it.
  */
 #pragma once
 #include <stdatomic.h>
@@ -11,15 +11,16 @@
 #include <stdint.h>
 
 #define BOARD_MAX_RANKS 64
-#define BOARD_N_KINDS   3                   /* kinds of collectives */
-#define BOARD_ROOM      (UINT64_C(1) << 36) /* bytes, of a rank; not backed */
+#define BOARD_N_KINDS   3 /* kinds of collectives */
+/* bytes of each rank's range; not backed */
+#define BOARD_ROOM (UINT64_C(1) << 36)
 
 enum board_count {
-	COUNT_READY, /* collectives whose input it has laid out */
+	COUNT_READY, /* collectives whose input is there */
 	COUNT_DONE,  /* collectives for which it has read all ranks' inputs */
 	COUNT_SPLIT, /* splits whose colour and key are in the seat */
 	COUNT_SPLIT_READ,
-	COUNT_FINAL,   /* 1 if it has no more to do */
+	COUNT_FINAL,   /* 1 if it will do no more */
 	COUNT_CONNECT, /* 1 if it has begun a collective of the first kind */
 	N_COUNTS = COUNT_CONNECT + BOARD_N_KINDS,
 };
@@ -35,13 +36,13 @@ struct call {
 struct seat {
 	_Atomic uint64_t counts[N_COUNTS];
 	atomic_bool has_left; /* it will write nothing more */
-	atomic_bool is_gone;  /* no connection to it remains */
-	struct call call;     /* call of COUNT_READY */
+	atomic_bool is_gone;  /* all connections to it are closed */
+	struct call call;     /* the call of COUNT_READY */
 	int color, key;       /* arguments of COUNT_SPLIT */
 };
 
 struct board_file {
-	_Atomic uint32_t bell; /* a futex, which is rung with every change */
+	_Atomic uint32_t bell; /* a futex, which is woken after every change */
 	struct seat seats[BOARD_MAX_RANKS];
 };
 
@@ -61,15 +62,15 @@ void board_close(struct board *board);
 void board_ring(struct board *board);
 void board_tell(struct board *board, uint32_t rank, enum board_count which,
 		uint64_t value);
-/* The rank has failed, which all others notice. */
+/* Says that the rank has failed, which all others notice. */
 void board_leave(struct board *board, uint32_t rank);
-/* The rank has ended, or died. The others notice that unless FAKENCCL_DEAF is
- * set. */
+/* Says that the rank has ended, or died. The others notice this unless
+ * FAKENCCL_DEAF is set. */
 void board_go(struct board *board, uint32_t rank);
-/* Are all ranks but this one gone? */
+/* Returns whether all other ranks are gone. */
 bool board_is_alone(const struct board *board, uint32_t rank);
 
-/* Are all ranks' counts at least `value`? */
+/* Returns whether the counts of all ranks are at least `value`. */
 bool board_has(const struct board *board, enum board_count which,
 	       uint64_t value);
 
@@ -78,7 +79,7 @@ bool board_has(const struct board *board, enum board_count which,
 int board_find_left(const struct board *board, enum board_count which,
 		    uint64_t value);
 
-/* Waiters call it now and then. Should the wait end? */
+/* Returns whether a wait should end. Waiters call it now and then. */
 typedef bool board_stop_fn(const void *data);
 
 #define BOARD_STOPPED (-1)
@@ -88,8 +89,8 @@ int board_wait(struct board *board, enum board_count which, uint64_t value,
 	       board_stop_fn *is_stopped, const void *data);
 
 /*
- * Copy to and from a rank's room, by system calls. An invalid address returns
- * false, where a load would raise a signal.
+ * These copy to and from a rank's range, by system calls. For an invalid
+ * address they return false, where a load would raise a signal.
  */
 bool board_put(const struct board *board, uint32_t rank, uint64_t at,
 	       const void *from, uint64_t size);

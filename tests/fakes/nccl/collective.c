@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK        4096 /* number of elements that are summed at a time */
-#define N_ANSWERS    2    /* replies "in progress" before a group is enqueued */
-#define MAX_ELEMENT  8
-#define RESULT_PLACE (BOARD_ROOM / 2) /* offset in a room, after the input */
+#define BLOCK 4096 /* number of elements that are summed at a time */
+/* number of replies "in progress" before a group is enqueued */
+#define N_ANSWERS   2
+#define MAX_ELEMENT 8
+/* offset in a rank's range, after the input */
+#define RESULT_PLACE (BOARD_ROOM / 2)
 
 enum kind {
 	KIND_ALL_GATHER,
@@ -23,7 +25,7 @@ struct collective {
 	struct collective *next;
 	ncclComm_t comm;
 	CUstream stream;
-	uint64_t number; /* from 1 */
+	uint64_t number; /* counts from 1 */
 	struct call call;
 	ncclRedOp_t op;
 	const char *send;
@@ -159,8 +161,8 @@ static ncclResult_t wait_for(const struct collective *c, enum board_count which,
 	return ncclSuccess;
 }
 
-/* Lay out the input, and wait until all ranks have done so. But first wait for
- * the communicator's own last collective, on whatever stream it is. */
+/* Puts the input on the board, and waits until all ranks have done so. Before
+ * that it waits for the communicator's own last collective, on any stream. */
 static ncclResult_t exchange(const struct collective *c)
 {
 	struct join *join = &c->comm->join;
@@ -243,7 +245,7 @@ static void issue(struct collective *c)
 }
 
 /* By default the real library connects ranks in the first collective of a kind
- * (of an algorithm, in truth), and enqueues it when all have begun it. */
+ * (in truth, of an algorithm), and enqueues it when all have begun it. */
 static bool is_early(void)
 {
 	const char *setting = getenv("NCCL_RUNTIME_CONNECT");
@@ -281,7 +283,7 @@ ncclResult_t collective_connect(ncclComm_t comm)
 	return result;
 }
 
-/* A thread that queries the state need not have the context. */
+/* A thread that queries the state need not have entered the context. */
 void collective_issue(ncclComm_t comm)
 {
 	struct collective *c = comm->pending, *next;
@@ -385,7 +387,7 @@ static bool is_in_place(const struct collective *c)
 	return c->send == c->receive;
 }
 
-/* Is all of it device memory, perhaps in several chunks? */
+/* Returns whether all of it is device memory, which may be several chunks. */
 static bool is_device_memory(const char *begin, uint64_t size)
 {
 	CUdeviceptr at = (CUdeviceptr)(uintptr_t)begin, end = at + size, base;

@@ -1,11 +1,11 @@
 /*
- * Collectives: from the call to the stream, and their work there.
+ * Collectives, from the call to the stream, and their work there.
  *
- * The thread keeps calls between ncclGroupStart() and ncclGroupEnd(); the end
+ * The thread keeps calls between ncclGroupStart() and ncclGroupEnd(). The end
  * gives them their numbers. The communicator then is "in progress": the calls
  * are not on the stream yet. A program that enqueues work after them without a
- * query first sees the effect that the real library, which enqueues from a
- * thread of its own, shows at times.
+ * query first sees an effect that the real library also has at times, because
+ * it enqueues from a thread of its own.
  */
 #pragma once
 #include "tests/fakes/nccl/api.h"

@@ -6,10 +6,10 @@
 #include <string.h>
 #include <time.h>
 
-#define N_ANSWERS 2 /* replies "in progress" after it is ready */
+#define N_ANSWERS 2 /* number of replies "in progress" after it is ready */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ncclComm *comms; /* all that are alive */
+static struct ncclComm *comms; /* all communicators that are alive */
 
 /* --- handles ------------------------------------------------------------- */
 
@@ -166,7 +166,7 @@ static ncclResult_t meet_siblings(ncclComm_t comm)
 	return ncclSuccess;
 }
 
-/* This is the thread of each communicator. */
+/* The thread of each communicator. */
 static void *run(void *data)
 {
 	ncclComm_t comm = data;
@@ -215,7 +215,7 @@ static struct ncclComm *allocate(void)
 	return NULL;
 }
 
-/* Its thread blocks all signals, which are for the program. */
+/* The thread blocks all signals, since they are for the program. */
 static ncclResult_t start(ncclComm_t comm)
 {
 	sigset_t all, old;
@@ -451,8 +451,7 @@ static void await_peers(ncclComm_t comm)
 		nap();
 }
 
-/* Its collectives may still be on streams, where they find that it has
- * stopped. */
+/* Its collectives may still be on streams. They find that it has stopped. */
 static void end(ncclComm_t comm)
 {
 	if (comm->child)

@@ -1,9 +1,9 @@
 /*
- * A communicator: its life, and the checks that all calls on it begin with.
+ * A communicator: its life, and the checks at the beginning of all calls on it.
  *
  * Its handle is a plain pointer. Those that are alive are in a list, so that
- * the use of an ended one is detected. It is freed with its last collective,
- * which may be on a stream long after an abort.
+ * the use of one that has ended is detected. It is freed with its last
+ * collective, which may be on a stream long after an abort.
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -21,19 +21,20 @@ struct registration {
 
 struct ncclComm {
 	struct ncclComm *next; /* next in the list of those alive */
-	atomic_uint n_refs;    /* the handle, the thread, each collective */
+	/* references of the handle, the thread, and each collective */
+	atomic_uint n_refs;
 	pthread_t thread;
 	struct join join;
 	CUcontext context;
-	atomic_flag is_entered; /* a thread is in a call */
+	atomic_flag is_entered; /* set while a thread is in a call */
 
 	atomic_int failure; /* ncclResult_t; is never reset */
 	atomic_bool is_joined;
-	/* replies "in progress" before `pending` is issued */
+	/* number of replies "in progress" before `pending` is enqueued */
 	unsigned int n_answers;
 	struct collective *pending, **pending_end;
 	bool is_connected[BOARD_N_KINDS]; /* for this kind of collective */
-	uint64_t n_issued;                /* collectives that have a number */
+	uint64_t n_issued;                /* collectives that got a number */
 	uint64_t n_enqueued; /* those of them that are on streams */
 	_Atomic uint64_t n_run;
 	atomic_bool is_finalizing;
@@ -43,7 +44,7 @@ struct ncclComm {
 	ncclComm_t *child_ret;
 	uint64_t n_splits;
 
-	/* of the result of such a split */
+	/* These are for the result of a split. */
 	struct ncclComm *parent; /* a reference */
 	uint64_t split;
 	int color, key;
@@ -72,9 +73,8 @@ void comm_fail(ncclComm_t comm, ncclResult_t result);
 void comm_ref(ncclComm_t comm);
 void comm_unref(ncclComm_t comm);
 
-/* This is called with the end of the communicator. */
+/* Called at the end of the communicator. */
 void registrations_drop(ncclComm_t comm);
 
-/* This is called after each collective, which may be the last before a
- * finalize. */
+/* Called after each collective, which may be the last before a finalize. */
 void comm_settle(ncclComm_t comm);

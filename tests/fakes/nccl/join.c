@@ -228,7 +228,7 @@ static ncclResult_t check_hello(const struct hello *hellos,
 	return ncclSuccess;
 }
 
-/* Accept a connection, if it is from a rank. */
+/* Accepts a connection if it is from a rank. */
 static ncclResult_t take_in(struct join *join, int listener,
 			    struct hello *hellos, uint32_t *n_here)
 {
@@ -339,7 +339,7 @@ static ncclResult_t host(struct join *join)
 
 /* --- the others ---------------------------------------------------------- */
 
-/* Repeat until rank 0 listens. */
+/* Repeats until rank 0 listens. */
 static ncclResult_t find_host(struct join *join, int *ret)
 {
 	socklen_t size;

@@ -3,9 +3,9 @@
  *
  * The unique id names an abstract socket, on which rank 0 listens. It compares
  * the hellos of the others, and sends them the board. From then on the sockets
- * only report deaths: rank 0 watches all others, they watch rank 0, and a rank
+ * only report deaths: rank 0 watches all others, and they watch rank 0; a rank
  * that sees one end marks its seat. A thread of each communicator does all of
- * it, and a process that is killed leaves nothing.
+ * this, and a process that is killed leaves no files.
  */
 #pragma once
 #include "tests/fakes/nccl/api.h"
@@ -18,14 +18,14 @@
 /* The contents of an ncclUniqueId. */
 struct join_id {
 	uint32_t magic;
-	int32_t maker; /* its process must live until all have come */
+	int32_t maker; /* its process must live until all have joined */
 	uint64_t maker_start;
 	char name[JOIN_NAME_SIZE];
 };
 
 void join_id_make(ncclUniqueId *ret);
-/* Make the id of a part of the communicator with that id. All its ranks compute
- * the same one by themselves. */
+/* Makes the id of a part of the communicator with that id. Each of its ranks
+ * computes the same one. */
 void join_id_derive(const struct join_id *id, uint64_t split, int color,
 		    struct join_id *ret);
 
@@ -37,7 +37,7 @@ struct join {
 	struct board board;
 	atomic_bool is_stopped;
 	int stop_fd;
-	int sockets[BOARD_MAX_RANKS]; /* by rank; -1 if closed */
+	int sockets[BOARD_MAX_RANKS]; /* indexed by rank; -1 if closed */
 };
 
 /* The caller has set `id`, `rank`, `n_ranks` and `gpu`. */
@@ -50,7 +50,7 @@ ncclResult_t join_meet(struct join *join);
 /* Mark the seats of ranks that die, until stopped. */
 void join_watch(struct join *join);
 
-/* This is called from another thread. */
+/* Called by another thread. */
 void join_stop(struct join *join);
-/* This is a callback for board_wait(); `data` is a join. */
+/* A callback for board_wait(); `data` is a join. */
 bool join_is_stopped(const void *data);

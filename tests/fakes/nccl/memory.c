@@ -5,7 +5,7 @@
 
 /* --- registrations ------------------------------------------------------- */
 
-static atomic_uint n_made, n_left; /* counts of this process */
+static atomic_uint n_made, n_left; /* counts for this process */
 
 void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left)
 {
@@ -37,7 +37,7 @@ static ncclResult_t add(ncclComm_t comm, void *address, size_t size, void **ret)
 	return ncclSuccess;
 }
 
-/* Find the first of the list, or the next after one. */
+/* Removes the registration from the list, and frees it. */
 static void drop(struct registration **at)
 {
 	struct registration *registration = *at;

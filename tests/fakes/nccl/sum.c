@@ -50,7 +50,7 @@ static uint16_t encode_bf16(float value)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* The bits, moved to their place in f32, are 2^112 times too small. That holds
+/* The bits, moved to their place in f32, are 2^112 times too small. This holds
  * for numbers, and for infinity and NaN, which become 2^16 and more. */
 static float decode_f16(uint16_t half)
 {
@@ -61,7 +61,8 @@ static float decode_f16(uint16_t half)
 	return half & 0x8000 ? -magnitude : magnitude;
 }
 
-/* Adding a number whose last place is that of the half rounds to it. */
+/* Adding a number whose last place is that of the half-precision format rounds
+ * to it. */
 static uint16_t encode_f16(float value)
 {
 	uint16_t sign = signbit(value) ? 0x8000 : 0;
