@@ -24,13 +24,14 @@
  *     library reuses the memory of a freed handle for later ones, so an old
  *     pointer may refer to another tensor. After fsdp_close() it is invalid.
  *   - All functions may be called from any thread. The library installs no
- *     signal handler. The only threads that it starts are those by which
- *     fsdp_close() waits for devices.
+ *     signal handler. It starts threads only to call the driver and NCCL with
+ *     a time limit, to unmap memory, and for fsdp_channel_fd(); they block all
+ *     signals.
  *   - After fork() the child cannot use the connection (-ECHILD) and must open
  *     its own. Read-only memory stays mapped in the child, and stays valid
  *     while the parent holds it.
- *   - A program that closes descriptors of the library, as by closefrom(),
- *     loses the connection (-EBADF); libfsdp(3) says what holds then.
+ *   - A program that closes descriptors of the library, for example by
+ *     closefrom(), loses the connection (-EBADF); see libfsdp(3).
  *
  * Structs that may grow
  *   Later releases append fields to structs that begin with `struct_size`, so
@@ -45,13 +46,13 @@
  *     fills the fields that fit, and stores their size in struct_size.
  *   - A struct that is passed to a callback belongs to the library, and its
  *     struct_size says how many bytes of it are valid.
- *   - All items of an array have the same struct_size, which is also the
+ *   - All items of an array must have the same struct_size, which is also the
  *     distance from one item to the next. -EINVAL: the struct_sizes differ, or
  *     one is smaller than in the first release.
  *
- * The mechanism is that of PyTorch (torch/csrc/CudaIPCTypes): a counter for
- * each process, and a limbo of blocks that still have users. Here it is in a
- * broker, which knows which processes are alive, instead of the producer.
+ * The mechanism is that of PyTorch (torch/csrc/CudaIPCTypes): each process has
+ * a counter for each tensor, and blocks that still have users wait in limbo.
+ * The broker does the work of PyTorch's producer, but outlives the processes.
  */
 #pragma once
 #include <stdbool.h>
@@ -126,27 +127,27 @@ struct fsdp_connect_options {
 	 * /tmp/fsdpd-UID/fsdpd.sock, if it exists; otherwise
 	 * /run/fsdpd/fsdpd.sock. */
 	const char *path;
-	/* Limit of the memory that this session has allocated at a time, in
+	/* The maximum memory that this session may have allocated at a time, in
 	 * bytes; 0: only the broker's quotas apply. Allocations beyond it wait
 	 * (see fsdp_alloc()), so that slow consumers slow their producer down.
 	 */
 	uint64_t budget;
-	/* How long calls wait for a broker that is being restarted, from the
-	 * first one that finds it away; later calls try once and fail, until
-	 * it is back. A broker that accepts the connection has as long for its
-	 * answer. Also how long fsdp_close() waits for a device. 0: 10,000
-	 * ms. */
+	/* How long calls wait for a broker that is being restarted. The time
+	 * begins with the first call that cannot reach the broker; when it has
+	 * passed, calls try once and fail until the broker is back. The time is
+	 * also the limit for the broker's reply to a new connection, and for
+	 * each device that fsdp_close() waits for. 0: 10,000 ms. */
 	int32_t reconnect_ms;
-	/* Called by the thread that waits in a call, whenever a signal ends its
-	 * sleep and every 200 ms. The library holds no lock meanwhile; the
-	 * function may not call the library. If it returns nonzero, the call
-	 * returns -EINTR: the request may still be carried out (a publication,
-	 * for example), but no tensor is held. It is not called where this
-	 * process must follow what the broker has done: in fsdp_close(),
-	 * fsdp_release_sync() and fsdp_comm_leave(), in fsdp_unshard(),
-	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
-	 * the broker, and while NCCL works in a rank. NULL: signals do not end
-	 * a wait. */
+	/* The thread that waits in a call calls this function whenever a signal
+	 * ends its sleep, and every 200 ms. The library holds no lock
+	 * meanwhile; the function must not call the library. If it returns
+	 * nonzero, the call returns -EINTR: the request may still be carried
+	 * out (a publication, for example), but no tensor is held. It is not
+	 * called where the holds of this process must change with those that
+	 * the broker counts: in fsdp_close(), fsdp_release_sync() and
+	 * fsdp_comm_leave(), in fsdp_unshard(), fsdp_reshard(), fsdp_reduce()
+	 * and fsdp_commit() while they wait for the broker, and while NCCL
+	 * works in a rank. NULL: signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };
@@ -164,10 +165,11 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
  * Closes the connection: drops every hold of this process, unmaps every
  * mapping, and frees every handle, staged bundle, communicator and group of the
  * connection. No other call on the connection may be running. `client` may be
- * NULL. In a forked child it ends only what the child has.
+ * NULL. In a forked child it frees the child's copies, and does not change the
+ * parent's connection.
  *
- * The call waits for all work of this process on the devices that have tensors:
- * up to its time-out for each communicator, and reconnect_ms for each device.
+ * The call waits for all work of this process on the devices that have tensors,
+ * at most the time-out of each communicator and reconnect_ms for each device.
  * -ETIMEDOUT: a device is still working; the connection is closed, but mappings
  * and holds stay until the process ends, so that memory in use is not given to
  * other processes.
@@ -189,7 +191,7 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * which is the one that the CUDA runtime uses. (void *)1 is the legacy default
  * stream, (void *)2 the calling thread's, as in cuda.h. NULL means no stream:
  * the caller has synchronised, or wants the call to wait. A stream that was
- * destroyed ends the process, in the driver. Streams order work between
+ * destroyed must not be passed: the driver crashes. Streams order work between
  * processes, without hidden synchronisation:
  *
  *     producer                            consumer
@@ -209,9 +211,9 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * the first tensor of a chunk), unmapped (in the next request after a chunk was
  * freed) or pinned (for the first copy).
  *
- * A chunk is mapped writable if the process's user may write it. Chunks of
- * other users, of bundles that others committed, and chunks that others shared
- * are mapped read-only.
+ * A chunk of a device is mapped writable if the process's user may write it.
+ * Chunks of other users, of bundles that others committed, and chunks that
+ * others shared are mapped read-only.
  *
  * If the producer dies before S has finished its work, the streams that wait
  * for it are woken and the tensor is *tainted*: its contents are undefined, and
@@ -219,13 +221,15 @@ FSDP_API int fsdp_ping(struct fsdp_client *client);
  * call fsdp_tensor_check().
  *
  * This ordering uses 64-bit stream memory operations. On a device without them,
- * interprocess events are used, with these differences: only the process itself
- * can see the progress of its streams, and it looks in its later calls (those
- * that talk to fsdpd, also while they wait); a tensor whose completion it did
- * not see before its death is tainted, finished or not; a stream that waits for
- * a process that dies waits for ever; and at most 1,000 publications of a
- * process, and 1,000 releases of a connection, may wait for streams; further
- * ones fail with -EAGAIN.
+ * interprocess events are used, with these differences:
+ *   - Only the process itself can see the progress of its streams. It looks at
+ *     them in its later calls that send a request to fsdpd, also while these
+ *     calls wait.
+ *   - If a process dies, each tensor whose completion it had not seen yet is
+ *     tainted, even if its stream had finished.
+ *   - A stream that waits for a process that dies waits for ever.
+ *   - At most 1,000 publications of a process, and 1,000 releases of a
+ *     connection, may wait for streams; further ones fail with -EAGAIN.
  *
  * A forked child has no device memory and cannot use CUDA.
  */
@@ -236,22 +240,22 @@ struct fsdp_device {
 #define FSDP_DEVICE_TEXT 41 /* size of a buffer for the text of a device */
 
 /* Parses "GPU-01234567-89ab-cdef-0123-456789abcdef", as nvidia-smi -L shows it,
- * the same with "MIG-" for an instance of a GPU, or "host". -EINVAL: `text` is
- * anything else. Needs no driver. */
+ * the same with "MIG-" for an instance of a GPU, or "host". It does not load
+ * the driver. -EINVAL: `text` has none of these forms. */
 FSDP_API int fsdp_device_parse(const char *text, struct fsdp_device *ret);
-/* Formats a device in the same way. Only the driver can tell that a UUID is of
- * an instance, so the text begins with "MIG-" only if the process has loaded
- * the driver. Both forms mean the same device. */
+/* Formats a device in the same way. Only the driver knows whether a UUID is
+ * that of an instance, so the text begins with "MIG-" only if the process has
+ * loaded the driver. fsdp_device_parse() accepts both forms. */
 FSDP_API void fsdp_device_format(const struct fsdp_device *device,
 				 char ret[FSDP_DEVICE_TEXT]);
 
 struct fsdp_device_entry {
 	size_t struct_size;
 	struct fsdp_device device;
-	const char *name;   /* of the model */
-	uint64_t size;      /* bytes of memory */
-	int32_t ordinal;    /* in this process */
-	bool may_be_shared; /* not in exclusive or prohibited mode */
+	const char *name;   /* of the model, such as "NVIDIA H100 PCIe" */
+	uint64_t size;      /* of its memory, in bytes */
+	int32_t ordinal;    /* its number in this process, from 0 */
+	bool may_be_shared; /* its compute mode allows several processes */
 	bool is_fake;       /* its driver is a fake for tests */
 };
 typedef int fsdp_device_fn(const struct fsdp_device_entry *entry, void *data);
@@ -268,16 +272,16 @@ FSDP_API int fsdp_devices(fsdp_device_fn *fn, void *data);
 
 struct fsdp_spec {
 	enum fsdp_dtype dtype;
-	uint32_t n_dims; /* 0..FSDP_MAX_DIMS; 0 dims is one element */
-	int64_t shape[FSDP_MAX_DIMS]; /* with a 0, the tensor is empty */
+	uint32_t n_dims; /* 0 to FSDP_MAX_DIMS; 0: a scalar of one element */
+	int64_t shape[FSDP_MAX_DIMS]; /* if any is 0, the tensor is empty */
 };
 
 /* Permissions of new tensors, as with files. All 0: only the caller's user. */
 struct fsdp_access {
 	uint32_t gid;  /* one of the caller's groups, or FSDP_GID_DEFAULT;
 			* ignored if `mode` is 0 */
-	uint32_t mode; /* 0600 to 0666, no x; 0 means 0600. It is fixed: to
-			* widen it, copy the tensor. */
+	uint32_t mode; /* 0600 to 0666, without execute bits; 0 means 0600. It
+			* cannot be changed later; copy the tensor instead. */
 };
 #define FSDP_GID_DEFAULT 0xffffffffu
 
@@ -317,7 +321,7 @@ FSDP_API int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 		       struct fsdp_tensor **ret);
 
 enum fsdp_publish_flags {
-	FSDP_REPLACE = 1,    /* the name may exist; it drops its old tensor */
+	FSDP_REPLACE = 1,    /* the name may exist; it drops the old tensor */
 	FSDP_EVICTABLE = 2,  /* the broker may drop it when memory is short */
 	FSDP_TIED = 4,       /* the name is removed with this session */
 	FSDP_MUST_EXIST = 8, /* with FSDP_REPLACE: the name must exist */
@@ -345,13 +349,14 @@ struct fsdp_publication {
  * another device or context, or the tensor is in host memory. -EOPNOTSUPP: the
  * device has neither 64-bit stream memory operations nor interprocess events;
  * synchronise, and publish without a stream. -EAGAIN: with interprocess events
- * (above), too many publications wait for streams; publish again when one of
- * the streams has got there.
+ * (struct fsdp_device), too many publications wait for streams; publish again
+ * when one of the streams has finished its work.
  */
 FSDP_API int fsdp_publish(struct fsdp_client *client,
 			  struct fsdp_publication *publications, size_t n);
 
-/* Removes names (of a bundle: its prefix with the '/'). -ENOENT, -EPERM. */
+/* Removes names. The name of a bundle is its prefix with the '/'. -ENOENT: a
+ * name does not exist. -EPERM: another user owns it. */
 FSDP_API int fsdp_remove(struct fsdp_client *client, const char *const *names,
 			 size_t n);
 
@@ -371,15 +376,15 @@ FSDP_API int fsdp_remove(struct fsdp_client *client, const char *const *names,
 /*
  * Makes `n` tensors over memory at `pointers` (device addresses), one for each
  * spec. They are contiguous and all in one allocation; they may overlap, and
- * may be shared again. They are held and writable, as by fsdp_alloc(); the
+ * may be shared again. They are held and writable, as after fsdp_alloc(); the
  * caller must not free or reuse the memory before fsdp_unshare() returns 0. A
  * process that may read one of them gets the whole allocation, and with legacy
  * IPC can also write there.
  *
  * -EINVAL: this is not device memory, it is of several allocations, or this
- * process got it from fsdpd (then pass on that tensor). -EOPNOTSUPP: managed
- * memory, memory of pools (cudaMallocAsync()), or virtual memory without a
- * POSIX handle. -EDQUOT, -ENOMEM: as fsdp_alloc().
+ * process got it from fsdpd (then pass on that tensor). -EOPNOTSUPP: this is
+ * managed memory, memory of a pool (cudaMallocAsync()), or virtual memory
+ * without a POSIX handle. -EDQUOT, -ENOMEM: see fsdp_alloc().
  */
 FSDP_API int fsdp_share(struct fsdp_client *client,
 			const struct fsdp_spec *specs, void *const *pointers,
@@ -387,13 +392,14 @@ FSDP_API int fsdp_share(struct fsdp_client *client,
 			struct fsdp_tensor **ret);
 
 /*
- * Takes the memory back: removes the tensor's name, and waits until the last
- * user of the tensor and its views has finished, on the host or a device, and
- * all tickets for it have ended. 0: the memory is unused and the handle's hold
- * is dropped; repeating the call returns 0 again. -ETIMEDOUT: it is still used
- * (the message names the process); the tensor is in limbo, the handle keeps its
- * hold, and the call may be repeated. -EPERM: another connection shared it.
- * -EINVAL: the handle is not held, nor can be.
+ * Ends the sharing: removes the tensor's name, and waits until the last user of
+ * the tensor and its views has finished, on the host or a device, and all
+ * tickets for it have ended. If it returns 0, nobody else uses the memory, and
+ * the handle's hold is dropped; repeating the call returns 0 again. -ETIMEDOUT:
+ * the memory is still used (the message names the process); the tensor is in
+ * limbo, the handle keeps its hold, and the call may be repeated. -EPERM:
+ * another connection shared it. -EINVAL: the handle is not held, and the tensor
+ * cannot be acquired.
  */
 FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);
 
@@ -416,23 +422,23 @@ struct fsdp_get_options {
 	bool accepts_tainted;
 	/* Wait for a version of each name above this one; 0: any version. A
 	 * consumer passes the version that it had last. It gets the newest
-	 * version, and so misses only those that were replaced before it asked.
-	 */
+	 * version, and misses only those that were replaced before it asked. */
 	uint64_t newer_than;
 	/* Get only tensors whose descriptors this process has cached, without a
-	 * system call. -EAGAIN: a tensor is not cached or has changed, or is
-	 * not known to be written; get it without this option. Not for
-	 * fsdp_bundle_get(). */
+	 * system call. -EAGAIN: a tensor is not cached, has been replaced or
+	 * removed, or is not known to be written; get it without this option.
+	 * Only fsdp_get() accepts it (-EINVAL). */
 	bool known_only;
-	/* fsdp_bundle_get(): exactly this version, which may be one that is
-	 * kept (fsdp_bundle_options.n_kept) or that will come; 0: the newest.
-	 * -ESTALE: it is kept no more. Not together with newer_than. */
+	/* For bundles only: get exactly this version, which may be an older one
+	 * that is kept (fsdp_bundle_options.n_kept) or a future one; 0: the
+	 * newest. -ESTALE: the version is no longer kept. -EINVAL: newer_than
+	 * is set, too. */
 	uint64_t version;
 };
 
 /*
- * Gets and holds the tensors of `n` names, all of the same moment: members of a
- * bundle are either all of one version or all of the next. Tensors whose
+ * Gets and holds the tensors of `n` names as they are at one moment: members of
+ * a bundle are either all of one version or all of the next. Tensors whose
  * descriptors are cached cost no system call. `options` NULL: do not wait.
  * -ENOENT: the name, or a newer version of it, does not exist (yet). -ESTALE:
  * `newer_than` is above the name's version, because the name was removed and
@@ -445,8 +451,8 @@ FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      struct fsdp_tensor **ret);
 
 /*
- * These do the same for a program that waits for many things in one loop: begin
- * the get, and end it when the descriptor of fsdp_fd() is readable.
+ * These functions do the same in an event loop: begin the get, and end it when
+ * the descriptor of fsdp_fd() is readable.
  *
  *     fsdp_get_begin(client, &name, 1, &options, &pending);
  *     while ((r = fsdp_get_end(pending, &tensor)) == -EAGAIN)
@@ -473,17 +479,17 @@ FSDP_API int fsdp_get_begin(struct fsdp_client *client,
 FSDP_API int fsdp_get_end(struct fsdp_pending *pending,
 			  struct fsdp_tensor **ret);
 
-/* Cancels the get, of names or of a bundle, and releases its tensors when they
- * come. Each get must be ended or cancelled before fsdp_close(). `pending` may
- * be NULL. */
+/* Cancels the get of names or of a bundle; its tensors are released when the
+ * reply arrives. Each get must be ended or cancelled before fsdp_close().
+ * `pending` may be NULL. */
 FSDP_API void fsdp_get_cancel(struct fsdp_pending *pending);
 
 /*
  * Returns a descriptor for poll(), epoll and the like, which is readable while
- * a pending get may be complete. It is always the same and belongs to the
- * library; do not read or close it. It may be readable although no get is
- * complete, for example when another thread's reply has arrived. It is not
- * readable if no get is pending.
+ * a pending get may be complete. All calls on a connection return the same
+ * descriptor. It belongs to the library; do not read or close it. It may be
+ * readable although no get is complete, for example when another thread's reply
+ * has arrived. It is not readable if no get is pending.
  */
 FSDP_API int fsdp_fd(struct fsdp_client *client);
 
@@ -500,18 +506,18 @@ FSDP_API int fsdp_hold(struct fsdp_tensor *tensor);
 
 /*
  * Drops one hold, without a system call unless the tensor is in limbo. -EINVAL:
- * the handle is not held. For a device tensor, the caller must have finished
- * its work with it (except for the writes of a publication's stream, which the
- * broker follows); the same applies to fsdp_free() and fsdp_release_sync().
+ * the handle is not held. The caller's work on a device tensor must be finished
+ * (except for the writes of a publication's stream, for which the broker
+ * waits); the same applies to fsdp_free() and fsdp_release_sync().
  */
 FSDP_API int fsdp_release(struct fsdp_tensor *tensor);
 
 /*
  * Drops one hold of a device tensor when `stream` has finished all work that it
  * was given before the call; the call itself does not wait. If holds were
- * released on another stream, this stream first waits for that one. NULL:
- * fsdp_release(). For errors of the stream see fsdp_publish(); after an error
- * the hold stays.
+ * released on another stream, this stream first waits for that one. With a
+ * `stream` of NULL it does the same as fsdp_release(). For errors of the stream
+ * see fsdp_publish(); after an error the hold stays.
  */
 FSDP_API int fsdp_release_on(struct fsdp_tensor *tensor, void *stream);
 
@@ -527,18 +533,18 @@ FSDP_API void fsdp_free(struct fsdp_tensor *tensor);
 
 /*
  * Makes another stream wait until a device tensor that is held is written; for
- * example a tensor from a ticket, which no stream has waited for. NULL: the
- * call waits. It does nothing for a host tensor. -ETIMEDOUT. -EOWNERDEAD: the
- * tensor is tainted. For errors of the stream see fsdp_publish().
+ * example a tensor from a ticket, which no stream has waited for. With a
+ * `stream` of NULL the call waits, up to `timeout_ms`. It does nothing for a
+ * host tensor. -ETIMEDOUT: the tensor is not written yet. -EOWNERDEAD: it is
+ * tainted. For errors of the stream see fsdp_publish().
  */
 FSDP_API int fsdp_tensor_wait(struct fsdp_tensor *tensor, void *stream,
 			      int32_t timeout_ms);
 
 /*
- * Tells whether the tensor has been written. 0: yes. -EAGAIN: not yet.
- * -EOWNERDEAD: its writer died before. A stream's wait ends in both cases, so
- * call this when the stream has finished if you must know. It may ask the
- * broker, once.
+ * Returns 0 if the tensor has been written. -EAGAIN: it has not been written
+ * yet. -EOWNERDEAD: its writer died before. A stream's wait ends in either
+ * case, so call this when the stream has finished. It may send one request.
  */
 FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
 
@@ -547,11 +553,12 @@ FSDP_API int fsdp_tensor_check(struct fsdp_tensor *tensor);
 /*
  * Returns the address of the first element, which is valid while the handle is
  * held; NULL if it is not held, or the tensor has no elements. Writes through
- * it fault, except in the process that allocated the tensor, before it is
- * published, and after fsdp_ticket_redeem_mut(): see fsdp_data_mut(). For a
- * device tensor it is an address on the device, valid in this process; only the
- * device can use it. The driver refuses to copy or to fill there, too; a kernel
- * that writes faults, which makes CUDA unusable in this process.
+ * this pointer fault, except in the process that allocated the tensor, before
+ * it is published, and after fsdp_ticket_redeem_mut(): see fsdp_data_mut(). For
+ * a device tensor it is an address on the device, valid in this process; only
+ * the device can use it. If it is read-only, the driver refuses to copy or to
+ * fill there; a kernel that writes there faults, which makes CUDA unusable in
+ * this process.
  */
 FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 /* Returns the same address, writable; NULL if this process may not write the
@@ -559,16 +566,18 @@ FSDP_API const void *fsdp_data(const struct fsdp_tensor *tensor);
 FSDP_API void *fsdp_data_mut(struct fsdp_tensor *tensor);
 
 /*
- * Maps a held tensor a second time, for a caller that wants to change it: the
- * kernel copies each page (and what else is on it) when it is written, and
- * nobody else sees the change. Gives the address of the first element. It asks
- * the broker. Hold the tensor until fsdp_private_unmap(), since the broker
- * counts its memory as long as it is held. -EOPNOTSUPP: the tensor is not in a
- * committed bundle in host memory, so others may use its memory for something
- * new, which pages that were not written would show; copy it.
+ * Maps a held tensor a second time, copy-on-write, for a caller that wants to
+ * change it: the kernel copies each page when it is first written, and other
+ * processes do not see the changes. `*ret` is the address of the first element.
+ * The call sends a request to the broker. Hold the tensor until
+ * fsdp_private_unmap(), so that the broker counts its memory as long as it is
+ * mapped. -EOPNOTSUPP: the tensor is not in a committed bundle in host memory;
+ * its memory could be reused, and pages of the mapping that were not written
+ * would then show the new contents. Copy the tensor instead.
  */
 FSDP_API int fsdp_private_map(struct fsdp_tensor *tensor, void **ret);
-/* Ends it, also in a forked child; `size` is that of fsdp_tensor_info(). */
+/* Unmaps what fsdp_private_map() mapped, also in a forked child. `size` is that
+ * of fsdp_tensor_info(). */
 FSDP_API void fsdp_private_unmap(void *data, uint64_t size);
 
 struct fsdp_info {
@@ -579,8 +588,9 @@ struct fsdp_info {
 	int64_t strides[FSDP_MAX_DIMS]; /* elements */
 	uint64_t size;                  /* bytes of the elements */
 	uint64_t version;               /* of the name; 0: anonymous */
-	uint32_t slot;                  /* with `generation`: this version, */
-	uint64_t generation;            /* node-wide, for ever */
+	/* Together they identify this version on the node for ever. */
+	uint32_t slot;
+	uint64_t generation;
 	const char *name; /* "" if anonymous; valid until the handle is freed */
 	struct fsdp_device device; /* all 0 for a tensor without elements */
 	bool is_tainted;
@@ -594,8 +604,8 @@ FSDP_API int fsdp_tensor_info(const struct fsdp_tensor *tensor,
  * These copy bytes from the host to a tensor and back, for programs without
  * CUDA code. If the tensor is on a device, they use pinned memory of the
  * library. They return when the copy is complete. Offsets count from the first
- * element, in the order of memory; the range must be within the tensor's `size`
- * (-ERANGE). -EACCES: fsdp_data_mut() would return NULL.
+ * element, in memory order. -ERANGE: the range is not within the tensor's
+ * `size`. -EACCES: fsdp_data_mut() would return NULL.
  */
 FSDP_API int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset,
 			  const void *from, uint64_t size);
@@ -603,14 +613,13 @@ FSDP_API int fsdp_copy_in(struct fsdp_tensor *tensor, uint64_t offset,
 FSDP_API int fsdp_copy_out(void *to, struct fsdp_tensor *tensor,
 			   uint64_t offset, uint64_t size);
 
-/* Stores the next `size` bytes of the i-th tensor in `into`. A negative errno
- * ends fsdp_fill(). */
+/* Stores the next `size` bytes of the i-th tensor (from 0) in `into`, and
+ * returns 0. A negative errno ends fsdp_fill(), which returns it. */
 typedef int fsdp_read_fn(size_t i, void *into, size_t size, void *data);
 
 /*
  * Fills `n` tensors from the first byte to the last, in order, with the bytes
- * from `read`. On devices, reading and copying overlap. An error of `read` is
- * returned unchanged, without a message.
+ * from `read`. On devices, reading and copying overlap.
  */
 FSDP_API int fsdp_fill(struct fsdp_tensor *const *tensors, size_t n,
 		       fsdp_read_fn *read, void *data);
@@ -620,9 +629,10 @@ FSDP_API int fsdp_fill(struct fsdp_tensor *const *tensors, size_t n,
 /*
  * Records the XXH3 (64 bits, without a seed) of the elements in row-major order
  * of `n` tensors of one connection that this process has written and not yet
- * published; 0 stands for none. The broker keeps it with the tensor and shows
- * it in struct fsdp_entry, so that anybody can verify the contents; it does not
- * compute it. -EPERM: this process is not writing the tensor.
+ * published; 0 means that the digest is unknown. The broker does not compute or
+ * check digests; it keeps each with its tensor and shows it in struct
+ * fsdp_entry, so that any reader can verify the contents. -EPERM: this process
+ * is not writing the tensor.
  */
 FSDP_API int fsdp_set_digests(struct fsdp_tensor *const *tensors,
 			      const uint64_t *digests, size_t n);
@@ -642,11 +652,12 @@ struct fsdp_ticket {
 FSDP_API int fsdp_ticket_make(struct fsdp_tensor *tensor, uint32_t n_uses,
 			      uint64_t ttl_ms, struct fsdp_ticket *ret);
 
-/* A valid ticket, without the half of it that redeems. */
+/* A valid ticket, without its secret half. */
 struct fsdp_ticket_entry {
 	size_t struct_size;
-	uint64_t id;   /* fsdp_ticket_id() of it */
-	uint32_t slot; /* the tensor it keeps */
+	uint64_t id; /* see fsdp_ticket_id() */
+	/* The tensor that it keeps: see struct fsdp_info. */
+	uint32_t slot;
 	uint64_t generation;
 	const char *name;    /* of the tensor; "" if it has no name */
 	uint64_t block_size; /* bytes of memory that it keeps */
@@ -654,7 +665,7 @@ struct fsdp_ticket_entry {
 	uint32_t uses_left;
 	uint64_t age_ms, ttl_left_ms;
 };
-/* See fsdp_entry_fn, below. */
+/* See fsdp_entry_fn in fsdp_inspect.h. */
 typedef int fsdp_ticket_fn(const struct fsdp_ticket_entry *entry, void *data);
 
 /* Returns the first 8 bytes of a ticket, big-endian. They identify the ticket,
@@ -666,9 +677,9 @@ FSDP_API uint64_t fsdp_ticket_id(const struct fsdp_ticket *ticket);
 FSDP_API int fsdp_tickets(struct fsdp_client *client, fsdp_ticket_fn *fn,
 			  void *data);
 
-/* Revokes a ticket: it can no longer be redeemed, and releases its tensor. The
- * user whose process made it and administrators may call this. -ENOENT: the
- * ticket is unknown, used up, or expired. -EPERM. */
+/* Revokes a ticket: it can no longer be redeemed, and releases its tensor.
+ * -ENOENT: the ticket is unknown, used up, or expired. -EPERM: a process of
+ * another user made it, and the caller is no administrator. */
 FSDP_API int fsdp_ticket_revoke(struct fsdp_client *client, uint64_t id);
 
 /* Redeems tickets for held tensors. -ENOENT: a ticket is unknown, used up, or
@@ -678,13 +689,14 @@ FSDP_API int fsdp_ticket_redeem(struct fsdp_client *client,
 				struct fsdp_tensor **ret);
 
 /*
- * The same, writable: for processes of one job that write parts of one tensor,
- * and order their writes themselves. A process maps memory in whole chunks, so
- * that a stray store into other tensors of these chunks no longer faults, and
- * children that it forks do not have them. -EACCES: this process may not write
- * the memory (struct fsdp_access). -EPERM: a tensor has a name, so that others
- * count on it not to change. After a failure these uses of the tickets are
- * gone.
+ * Does the same, and makes the tensors writable. It is for the processes of one
+ * job that write different parts of one tensor; they must order their writes
+ * themselves. Memory is mapped in whole chunks: after this call, a stray store
+ * into other tensors of these chunks does not fault, and the chunks are not
+ * mapped in forked children. -EACCES: this process may not write the memory
+ * (struct fsdp_access). -EPERM: a tensor has a name, and its readers rely on
+ * its contents. A call that fails with one of these still counts as a use of
+ * each ticket.
  */
 FSDP_API int fsdp_ticket_redeem_mut(struct fsdp_client *client,
 				    const struct fsdp_ticket *tickets, size_t n,
@@ -700,29 +712,32 @@ enum fsdp_bundle_flags {
 struct fsdp_bundle_options {
 	size_t struct_size;
 	struct fsdp_access access;
-	uint64_t size_hint; /* bytes of all members, each rounded up to 64, on a
-			     * device to 512 */
-	uint32_t flags; /* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED, FSDP_ONCE
-			 */
-	uint64_t ttl_ms;
+	/* The sum of the sizes of all members in bytes, each rounded up to a
+	 * multiple of 64, on a device of 512; 0: unknown. */
+	uint64_t size_hint;
+	/* FSDP_REPLACE, FSDP_MUST_EXIST, FSDP_TIED, FSDP_ONCE */
+	uint32_t flags;
+	uint64_t ttl_ms; /* the bundle is removed after this; 0: never */
 	struct fsdp_device device; /* of all members; all 0: host memory */
 	int32_t timeout_ms;        /* with FSDP_ONCE */
-	/* With FSDP_REPLACE: so many versions, with this one, can be got by
-	 * fsdp_get_options.version; older ones end. 0 is 1. At most 64. */
+	/* With FSDP_REPLACE: the number of versions, including this one, that
+	 * fsdp_get_options.version can get; older versions are dropped. At most
+	 * 64; 0 means 1. */
 	uint32_t n_kept;
 };
 
 /*
  * Begins a bundle: a set of tensors that are published and replaced as one,
- * such as a model. `name` is the prefix of its members and ends in '/'. It
- * becomes visible with fsdp_bundle_commit(). -EEXIST: the bundle exists, and
- * FSDP_REPLACE was not given. `options` may be NULL.
+ * such as a model. `name` is the prefix of its members and ends in '/'. The
+ * bundle becomes visible with fsdp_bundle_commit(). -EEXIST: the bundle exists,
+ * and FSDP_REPLACE was not given. `options` may be NULL.
  *
- * With FSDP_ONCE, one of many processes loads a model, and the others get what
- * it loaded: the first begin succeeds, and the others wait, up to timeout_ms,
- * until that bundle is committed (then they get -EEXIST: fsdp_bundle_get()), or
- * until it is aborted or its process dies (then one of them begins). -EBUSY:
- * another process loads it, and timeout_ms is 0. -ETIMEDOUT.
+ * With FSDP_ONCE, one of many processes loads a model, and the others use it.
+ * The first call succeeds, and the others wait, up to timeout_ms. When the
+ * bundle is committed, they return -EEXIST; call fsdp_bundle_get() then. If it
+ * is aborted or its process dies, one of the others succeeds. -EBUSY: another
+ * process stages the bundle, and timeout_ms is 0. -ETIMEDOUT: it still does
+ * after timeout_ms.
  */
 FSDP_API int fsdp_bundle_begin(struct fsdp_client *client, const char *name,
 			       const struct fsdp_bundle_options *options,
@@ -738,13 +753,16 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
 			       struct fsdp_tensor **ret);
 
 /*
- * Commits a bundle: unmaps the members' memory in this process, lets the broker
- * seal it for ever against changes, makes all names refer to it at once, and
- * maps it again, read-only, at the same addresses. Frees `bundle` on success.
+ * Commits a bundle: unmaps the members' memory in this process, has the broker
+ * seal it against changes for ever, makes all names refer to it at once, and
+ * maps it again, read-only, at the same addresses. `*ret_version` is the
+ * version of the bundle; `ret_version` may be NULL. Frees `bundle` on success.
  * -EBUSY: a process still maps the memory writable (the message names it); try
- * again or abort. The kernel cannot seal device memory. There, all work on the
- * members must be finished, this process's mapping stays writable, and libfsdp
- * in other processes maps the memory read-only.
+ * again or abort.
+ *
+ * Device memory cannot be sealed. For a bundle on a device, all work on the
+ * members must be finished before the commit; this process's mapping stays
+ * writable, and libfsdp in other processes maps the memory read-only.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);
@@ -762,8 +780,8 @@ FSDP_API int fsdp_bundle_get(struct fsdp_client *client, const char *name,
 			     const struct fsdp_get_options *options,
 			     struct fsdp_tensor ***ret, size_t *ret_n);
 
-/* The same in an event loop, as fsdp_get_begin() and fsdp_get_end() are for
- * names: see there. fsdp_get_cancel() cancels it. */
+/* These functions do the same in an event loop: see fsdp_get_begin() and
+ * fsdp_get_end(). fsdp_get_cancel() cancels the get. */
 FSDP_API int fsdp_bundle_get_begin(struct fsdp_client *client, const char *name,
 				   const struct fsdp_get_options *options,
 				   struct fsdp_pending **ret);
