@@ -3,12 +3,12 @@
  * Included by fsdp.h.
  *
  * A *channel* has a name and some buffers in the broker's memory, which are
- * used again and again. A producer takes a free buffer, writes arrays into it
- * in place, and sends it; a consumer reads the arrays in place and gives the
- * buffer back, which is the producer's credit for another item. Nothing is
- * copied, and the broker takes no part: sending and receiving make no system
- * call unless somebody sleeps. The broker opens and ends channels, and frees
- * what a process had in its hands when it died.
+ * reused. A producer takes a free buffer, writes arrays into it in place, and
+ * sends it; a consumer reads the arrays in place and releases the buffer, which
+ * is then free for another item. Nothing is copied, and no request is sent to
+ * the broker: sending and receiving make no system call unless a process has to
+ * sleep or to be woken. The broker opens and ends channels, and frees the
+ * buffers of processes that have died.
  *
  *     producer                              consumer
  *     fsdp_channel_open(.., PRODUCER, ..)   fsdp_channel_open(.., CONSUMER, ..)
@@ -26,22 +26,24 @@
  * when the item is sent. Items of one producer are received in the order in
  * which they were sent.
  *
- * What happens when a process dies, by kill -9 at any instruction:
- *   - A producer: what it had sent is received; then each consumer is told once
- *     (-EOWNERDEAD, with the process), and goes on if there are other
- * producers. The item that it was writing is lost.
- *   - A consumer: what it had received and not released is lost, and its
- *     buffers become free. If it was the last one, producers are told (-EPIPE).
- *   - The broker: nothing, if it is restarted under systemd or by fsdpd
- *     --supervised. Sending and receiving go on meanwhile.
+ * A process may die at any instruction, for example by kill -9:
+ *   - If a producer dies, the items that it had sent are received. Then a call
+ *     of each consumer returns -EOWNERDEAD once, with a message that names the
+ *     process; later calls receive items of other producers. The item that the
+ *     producer was writing is lost.
+ *   - If a consumer dies, the items that it had received and not released are
+ *     lost, and their buffers become free. When no consumer is left, calls of
+ *     producers return -EPIPE.
+ *   - If the broker dies, sending and receiving go on. A broker that is
+ *     restarted under systemd or fsdpd --supervised takes the channel over.
  *
- * A channel is closed by fsdp_channel_close() or fsdp_close(), and ends with
- * the last process that has it open; items that nobody has received then are
- * lost.
+ * fsdp_channel_close() and fsdp_close() close a channel. It ends with the last
+ * process that has it open; items that were not received by then are lost.
  *
- * All functions may be called from any thread, also several at a time on one
- * channel. A forked child cannot use the channels of its parent (-ECHILD). A
- * call that waits returns -EINTR as fsdp_connect_options.interrupted says.
+ * All functions may be called from any thread, and several threads may use one
+ * channel at a time. A forked child cannot use the channels of its parent
+ * (-ECHILD). A wait ends with -EINTR if fsdp_connect_options.interrupted
+ * returns nonzero.
  */
 #pragma once
 #ifndef FSDP_API
@@ -52,13 +54,13 @@
 extern "C" {
 #endif
 
-#define FSDP_CHANNEL_SLOTS 64   /* buffers of a channel at most */
-#define FSDP_ITEM_PARTS    16   /* arrays of an item at most */
-#define FSDP_ITEM_ALIGN    64   /* of each array in the buffer, bytes */
-#define FSDP_ITEM_TEXT     1024 /* of fsdp_item_fail(), with the final 0 */
+#define FSDP_CHANNEL_SLOTS 64   /* maximum number of buffers of a channel */
+#define FSDP_ITEM_PARTS    16   /* maximum number of arrays of an item */
+#define FSDP_ITEM_ALIGN    64   /* alignment of each array, in bytes */
+#define FSDP_ITEM_TEXT     1024 /* bytes of an error, with the final 0 */
 
-struct fsdp_channel; /* one role of this process in a channel */
-struct fsdp_item;    /* an item that is written, or has been received */
+struct fsdp_channel; /* a channel that this process has opened in one role */
+struct fsdp_item;    /* an item that is being written, or was received */
 
 enum fsdp_channel_role { FSDP_PRODUCER = 1, FSDP_CONSUMER = 2 };
 
@@ -69,37 +71,40 @@ enum fsdp_channel_mode {
 
 struct fsdp_channel_options {
 	size_t struct_size;
-	/* Permissions, as of tensors. Producers need to write, consumers to
-	 * read. */
+	/* Producers need permission to write, consumers to read. */
 	struct fsdp_access access;
-	/* Bytes of an item with all its arrays, each rounded up to
-	 * FSDP_ITEM_ALIGN. 0: do not make the channel but wait until it
-	 * exists; `n_slots`, `mode`, `lag_ms` and `access` are then
-	 * ignored. */
+	/* The size of a buffer in bytes: the sum of an item's arrays, each
+	 * rounded up to a multiple of FSDP_ITEM_ALIGN. 0: do not make the
+	 * channel but wait until it exists; `n_slots`, `mode`, `lag_ms` and
+	 * `access` are then ignored. */
 	uint64_t capacity;
 	uint32_t n_slots; /* buffers, 1 to FSDP_CHANNEL_SLOTS; 0: 8 */
 	uint32_t mode;    /* enum fsdp_channel_mode */
 	/* How long to wait for memory, or for the channel to exist. */
 	int32_t timeout_ms;
-	/* A consumer of FSDP_CHANNEL_SHARE: it changes what it has received in
-	 * place (fsdp_item_view.data_mut), and so needs to write. */
+	/* For a consumer of FSDP_CHANNEL_SHARE: it changes received items in
+	 * place (fsdp_item_view.data_mut), which needs permission to write. */
 	bool changes_items;
-	/* Of FSDP_CHANNEL_BROADCAST: a consumer that has kept the oldest item
-	 * for so long, while a producer waited so long for a buffer, is cut
-	 * (-EOVERFLOW). 0: producers wait for the slowest consumer. */
+	/* With FSDP_CHANNEL_BROADCAST: when a producer has waited this long for
+	 * a buffer, and the oldest item was sent at least this long ago, the
+	 * consumers that have not released this item are cut (-EOVERFLOW). 0:
+	 * producers wait for the slowest consumer. */
 	uint32_t lag_ms;
 };
 
 /*
  * Opens a channel in one role; a process may open it several times. The first
- * that names a capacity makes the channel; the options of others must be the
- * same (-EINVAL). `name` is a name as of tensors, but the names of channels are
- * apart from those. -ENOENT, -ETIMEDOUT: with a capacity of 0, it does not
- * exist (in time). -ENOMEM, -EDQUOT: as fsdp_alloc(), for all buffers at once.
- * -EACCES: not permitted, or the channel belongs to a user whom the caller does
- * not trust (only its own user, root, and the owner of the name's first
- * component are). -EPERM: the name's first component belongs to another user.
- * -EUSERS: 64 have it open already. -ENFILE: the node has too many channels.
+ * call with a capacity makes the channel; later calls with a capacity must have
+ * the same options (-EINVAL). `name` follows the rules for names of tensors; a
+ * channel and a tensor may have the same name. -ENOENT: `capacity` and
+ * `timeout_ms` are 0, and the channel does not exist. -ETIMEDOUT: `capacity` is
+ * 0, and the channel does not exist after `timeout_ms`. -ENOMEM, -EDQUOT: see
+ * fsdp_alloc(); the memory of all buffers is allocated at once. -EACCES: the
+ * caller may not read the channel (a producer: write it), or it was made by a
+ * user whom the caller does not trust: other than its own user, root, and the
+ * owner of the name's first component. -EPERM: the name's first component
+ * belongs to another user. -EUSERS: the channel was opened 64 times already.
+ * -ENFILE: the node has too many channels.
  */
 FSDP_API int fsdp_channel_open(struct fsdp_client *client, const char *name,
 			       const struct fsdp_channel_options *options,
@@ -107,47 +112,54 @@ FSDP_API int fsdp_channel_open(struct fsdp_client *client, const char *name,
 			       struct fsdp_channel **ret);
 
 /*
- * Closes it: ends a producer, cancels items that it has not sent, and releases
- * items that a consumer has received. Frees `channel`, which may be NULL, and
- * all its items. No other call on the channel may be running.
+ * Closes a channel: ends a producer, and cancels the items that it has not
+ * sent; releases the items that a consumer has received. Frees `channel`, which
+ * may be NULL, and all its items. No other call on the channel may be running.
  */
 FSDP_API int fsdp_channel_close(struct fsdp_channel *channel);
 
 /*
- * Says that this producer sends nothing more. When all producers have ended or
- * closed, and all items have been received, consumers get -ENODATA. Items that
- * this producer has begun are still to be sent or cancelled before.
+ * Declares that this producer sends no more items. When all producers have
+ * ended or closed the channel, and all items have been received, calls of
+ * consumers return -ENODATA. -EBUSY: this producer has begun items; send or
+ * cancel them first.
  */
 FSDP_API int fsdp_channel_end(struct fsdp_channel *channel);
 
 /*
- * Gives the channel `n_slots` buffers, 1 to FSDP_CHANNEL_SLOTS. Each process
- * that has the channel open and may write its memory may call this, also while
- * items are sent and received. If there are to be more buffers, the call waits
- * up to `timeout_ms` for the memory of all of them. If there are to be fewer,
- * the surplus ones take no new items, and leave when they are free; what was
- * sent in them is received, in order. The memory of a buffer that has left
- * is free when each process that used it has called fsdp_item_begin() or
- * fsdp_item_receive() again, or waits in it.
- * -EDQUOT, -ENOMEM: the number stays as it was; the user who made the channel
- * is charged. It does not wait for buffers that can never fit. -EACCES: not
- * permitted. -EOPNOTSUPP: a process whose library is older than this function
- * has the channel open. -ENOSYS: the broker is older than this function. A
- * channel that was resized can be opened with any `n_slots` in the options.
+ * Changes the number of buffers to `n_slots`, 1 to FSDP_CHANNEL_SLOTS. Each
+ * process that has the channel open and may write its memory may call this,
+ * also while items are sent and received.
+ *
+ * If the number grows, the call waits up to `timeout_ms` for the memory of all
+ * new buffers, which is charged to the user who made the channel. If it
+ * shrinks, the surplus buffers take no new items, and leave the channel when
+ * they are free; items that were sent in them are received, in order. The
+ * memory of a buffer that has left is free when each process that used it has
+ * called fsdp_item_begin() or fsdp_item_receive() again, or waits in one of
+ * these. A process that opens the channel later may give the first number of
+ * buffers or the present one.
+ *
+ * -EDQUOT, -ENOMEM: there is too little memory, and the number has not changed;
+ * the call does not wait for buffers that can never fit. -EACCES: the caller
+ * may not write the channel's memory. -EOPNOTSUPP: a process whose library is
+ * older than this function has the channel open. -ENOSYS: the broker is older
+ * than this function.
  */
 FSDP_API int fsdp_channel_resize(struct fsdp_channel *channel, uint32_t n_slots,
 				 int32_t timeout_ms);
 
 /*
  * Returns a descriptor for poll(), epoll and event loops. It is readable while
- * the channel may have something for the caller: for a consumer an item, the
- * end, an error or a death; for a producer a free buffer, or the end of all
- * consumers. Call fsdp_item_receive() or fsdp_item_begin() with a timeout_ms of
- * 0 then; the descriptor stays readable until such a call returns -ETIMEDOUT.
- * It may be readable although nothing is there. It is always the same, belongs
- * to the channel and is closed with it; do not read or close it. The first call
- * starts a thread, which sleeps by the channel for this process. -EMFILE,
- * -EAGAIN: the limit of descriptors or of threads is reached.
+ * a call by this process may not have to wait: a consumer's if there is an
+ * item, or all producers have ended, or one has died; a producer's if a buffer
+ * is free, or all consumers have left. Call fsdp_item_receive() or
+ * fsdp_item_begin() with a timeout_ms of 0 then; the descriptor stays readable
+ * until such a call returns -ETIMEDOUT. It may be readable although the call
+ * would have to wait. All calls return the same descriptor, which belongs to
+ * the channel and is closed with it; do not read or close it. The first call
+ * starts a thread that waits on the channel. -EMFILE, -EAGAIN: the limit of
+ * descriptors or of threads is reached.
  */
 FSDP_API int fsdp_channel_fd(struct fsdp_channel *channel);
 
@@ -155,74 +167,75 @@ struct fsdp_channel_info {
 	size_t struct_size;
 	uint64_t capacity;
 	uint32_t n_slots, mode;
-	uint32_t n_queued;    /* items sent and not yet received */
-	uint32_t n_producers; /* that have not ended */
+	uint32_t n_queued;    /* items that were sent and not yet received */
+	uint32_t n_producers; /* producers that have not ended */
 	uint32_t n_consumers;
 };
 FSDP_API int fsdp_channel_info(const struct fsdp_channel *channel,
 			       struct fsdp_channel_info *ret) FSDP_SIZED(2);
 
-/* A process that has a channel open, and the channel. */
+/* A process that has opened a channel in one role, and the channel. */
 struct fsdp_channel_entry {
 	size_t struct_size;
 	const char *name;
-	uint32_t uid; /* made the channel, and is charged for its buffers */
+	uint32_t uid; /* the user who made the channel and pays for it */
 	uint32_t mode;
 	uint64_t capacity;
 	uint32_t n_slots;
-	uint32_t n_queued;   /* items that nobody has received yet */
+	uint32_t n_queued;   /* items that were sent and not yet received */
 	uint32_t pid;        /* of the process */
-	const char *command; /* its name */
+	const char *command; /* the name of the process */
 	enum fsdp_channel_role role;
-	/* A producer that sends nothing more; a consumer that was cut. */
+	/* The producer has ended, or the consumer was cut. */
 	bool is_ended;
-	uint64_t n_items; /* that it has sent or received */
+	uint64_t n_items; /* items that it has sent or received */
 	uint64_t n_waits; /* how often it had to wait */
 	uint64_t age_ms;  /* since it opened the channel */
-	bool is_waiting;  /* a consumer for an item, a producer for a free
-			   * buffer */
-	uint64_t wait_ms; /* since when, if it is */
+	/* It waits: a consumer for an item, a producer for a free buffer. */
+	bool is_waiting;
+	uint64_t wait_ms; /* how long it has been waiting; 0 if it is not */
 };
 typedef int fsdp_channel_fn(const struct fsdp_channel_entry *entry, void *data);
 
 /* Lists the users of all channels that the caller may read; administrators see
- * all. `entry` is borrowed and valid during the call of `fn`; a nonzero return
- * value of `fn` ends the list and is returned. The counts are what the
- * processes say themselves. */
+ * all channels. `entry` is borrowed and valid during the call of `fn`; a
+ * nonzero return value of `fn` ends the list and is returned. The processes
+ * write the counts themselves, and the broker does not verify them. */
 FSDP_API int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn,
 			   void *data);
 
 /* --- sending ------------------------------------------------------------- */
 
 /*
- * Begins an item in a free buffer; waits up to `timeout_ms` for one. The item
- * is the caller's until it is sent or cancelled; several may be begun at a
- * time. -ETIMEDOUT. -EPIPE: there were consumers, and all have gone or were
- * cut. -ENODATA: this producer has ended.
+ * Begins an item in a free buffer; waits up to `timeout_ms` for one. The caller
+ * owns the item until it is sent or cancelled, and may begin several items at a
+ * time. -ETIMEDOUT: no buffer has become free. -EPIPE: there were consumers,
+ * and all of them have left or were cut. -ENODATA: this producer has ended.
  */
 FSDP_API int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
 			     struct fsdp_item **ret);
 
 /*
- * Adds an array to the item, behind the arrays before it. `*ret` is its
- * address, where the caller writes it; the contents are undefined until then.
- * -ERANGE: the capacity is used up. -E2BIG: the item has FSDP_ITEM_PARTS
- * arrays.
+ * Appends an array to the item. `*ret` is its address, where the caller writes
+ * it; the contents are undefined until then. -ERANGE: the array does not fit
+ * into the rest of the capacity. -E2BIG: the item has FSDP_ITEM_PARTS arrays
+ * already.
  */
 FSDP_API int fsdp_item_part(struct fsdp_item *item,
 			    const struct fsdp_spec *spec, void **ret);
 
-/* Sends the item, which the caller may no longer use. An item without arrays is
- * fine. Never waits. */
+/* Sends the item, which the caller may no longer use. It may have no arrays.
+ * The call never waits. */
 FSDP_API int fsdp_item_send(struct fsdp_item *item);
 
-/* Gives the buffer back without sending. `item` may be NULL. */
+/* Frees the item and its buffer without sending it. `item` may be NULL. */
 FSDP_API void fsdp_item_cancel(struct fsdp_item *item);
 
 /*
- * Sends an error in place of an item: who receives it gets -EREMOTEIO and
- * fsdp_error() returns `text`. It needs a free buffer, as fsdp_item_begin().
- * -E2BIG: the text has FSDP_ITEM_TEXT bytes or more.
+ * Sends an error in place of an item: the fsdp_item_receive() that receives it
+ * returns -EREMOTEIO, and fsdp_error() then returns `text`. The call waits for
+ * a free buffer and fails like fsdp_item_begin(). -E2BIG: the text has
+ * FSDP_ITEM_TEXT bytes or more.
  */
 FSDP_API int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
 			    const char *text);
@@ -230,15 +243,17 @@ FSDP_API int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
 /* --- receiving ----------------------------------------------------------- */
 
 /*
- * Receives the oldest item; waits up to `timeout_ms` for one. Several may be
- * received before they are released.
- * -ETIMEDOUT. -ENODATA: all producers have ended, and all items are received
- * (producers that open the channel later may send more). -EREMOTEIO: a producer
- * sent an error, which fsdp_error() returns. -EOWNERDEAD: a producer has died;
- * told once for each death, after the items that were there then. -EBADMSG: a
- * producer wrote a malformed item, which is dropped. -EOVERFLOW: this consumer
- * was cut (fsdp_channel_options.lag_ms); it gets nothing more, but what it has
- * received stays valid until it is released.
+ * Receives the oldest item; waits up to `timeout_ms` for one. Several items may
+ * be received before they are released.
+ *
+ * -ETIMEDOUT: there is no item yet. -ENODATA: all producers have ended, and all
+ * items were received (producers that open the channel later may send more).
+ * -EREMOTEIO: a producer sent an error, which fsdp_error() returns.
+ * -EOWNERDEAD: a producer has died; returned once, after the items that had
+ * been sent before. -EBADMSG: a producer wrote a malformed item, which is
+ * dropped. -EOVERFLOW: this consumer was cut (fsdp_channel_options.lag_ms) and
+ * receives no more items; the items that it holds stay valid until it releases
+ * them.
  */
 FSDP_API int fsdp_item_receive(struct fsdp_channel *channel, int32_t timeout_ms,
 			       struct fsdp_item **ret);
@@ -251,26 +266,28 @@ struct fsdp_item_view {
 	int64_t shape[FSDP_MAX_DIMS]; /* row-major, contiguous */
 	uint64_t size;                /* bytes */
 	const void *data;             /* valid until the item is released */
-	/* The same address, for a consumer that has asked for it
-	 * (changes_items), while the item is its alone; else NULL. */
+	/* The same address, if the consumer opened the channel with
+	 * changes_items and no array of the item was kept; else NULL. */
 	void *data_mut;
 };
 
-/* Returns how many arrays the item has; 0 if `item` is no received item. */
+/* Returns the number of arrays; 0 if `item` is not a received item. */
 FSDP_API uint32_t fsdp_item_n_parts(const struct fsdp_item *item);
+/* Describes array `i` (from 0) of a received item. -ERANGE: the item has no
+ * such array. */
 FSDP_API int fsdp_item_view(const struct fsdp_item *item, uint32_t i,
 			    struct fsdp_item_view *ret) FSDP_SIZED(3);
 
-/* Gives the buffer back, and with it the credit. Never waits. */
+/* Frees the item, and its buffer for the producers. The call never waits. */
 FSDP_API int fsdp_item_release(struct fsdp_item *item);
 
 /*
- * Keeps an array of a received item as an ordinary tensor, without a copy: an
- * anonymous tensor that the caller holds and may publish. The item's buffer
- * leaves the channel, which gets a new one as soon as there is memory; so the
- * call asks the broker. The item stays to be released, and others of its arrays
- * may be kept, too. -EOPNOTSUPP: others may still read the item
- * (FSDP_CHANNEL_BROADCAST).
+ * Makes array `i` of a received item an ordinary tensor, without a copy: an
+ * anonymous tensor that the caller holds and may publish. The call sends a
+ * request to the broker, which takes the item's buffer out of the channel and
+ * replaces it as soon as there is memory. The caller must still release the
+ * item, and may keep other arrays of it, too. -EOPNOTSUPP: the channel is an
+ * FSDP_CHANNEL_BROADCAST, so that other consumers may still read the item.
  */
 FSDP_API int fsdp_item_keep(struct fsdp_item *item, uint32_t i,
 			    struct fsdp_tensor **ret);
