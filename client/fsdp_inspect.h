@@ -1,6 +1,7 @@
 /*
- * What a broker has: its tensors, who holds them, its memory and its counters;
- * and what changes. fsdp.h includes this header and describes the conventions.
+ * The state of a broker: its tensors, their holders, its memory and its
+ * counters; and events. fsdp.h includes this header and describes the
+ * conventions.
  */
 #pragma once
 #include "fsdp.h"
@@ -20,9 +21,9 @@ enum fsdp_state {
 
 /* The owner of a tensor's memory: see fsdp_share(). */
 enum fsdp_shared {
-	FSDP_SHARED_NOT = 0, /* allocated by the broker */
-	FSDP_SHARED_DONATED = 1,
-	FSDP_SHARED_LEGACY = 2, /* owned by a process, and ends with it */
+	FSDP_SHARED_NOT = 0,     /* allocated by the broker */
+	FSDP_SHARED_DONATED = 1, /* made by a process, kept by the broker */
+	FSDP_SHARED_LEGACY = 2,  /* owned by a process, and ends with it */
 };
 
 struct fsdp_entry {
@@ -30,9 +31,9 @@ struct fsdp_entry {
 	const struct fsdp_info *info;
 	uint32_t uid, gid, mode;
 	enum fsdp_state state;
-	uint64_t age_ms;
+	uint64_t age_ms;      /* since it was allocated */
 	uint64_t ttl_left_ms; /* 0: its name does not expire */
-	uint32_t n_holders;   /* sessions */
+	uint32_t n_holders;   /* sessions that hold it */
 	uint32_t flags;       /* enum fsdp_publish_flags */
 	uint64_t bundle;      /* 0: it is in no bundle */
 	enum fsdp_shared shared;
@@ -40,19 +41,19 @@ struct fsdp_entry {
 	 * process shared. The tensor keeps all of it, even if it is a view of a
 	 * part. */
 	uint64_t block;      /* equal for tensors in the same memory */
-	uint64_t block_size; /* bytes allocated */
-	uint32_t n_in_block; /* tensors in it; in shared memory at least */
+	uint64_t block_size; /* in bytes */
+	uint32_t n_in_block; /* tensors in it; for shared memory, blocks */
 	uint32_t payer_uid;  /* the user whose quota is charged */
 	/* The process that allocated it; 0: its session has ended, or it is of
 	 * another user (root and the admin group see all). */
 	uint32_t maker_pid;
 	uint32_t n_tickets; /* valid tickets for the tensor */
 	bool is_collective; /* a communicator's group keeps or uses it */
-	/* Length of the bundle's name, with which a member's name begins; 0: it
-	 * is in no bundle. */
+	/* The length of the bundle's name, which is a prefix of a member's
+	 * name; 0: it is in no bundle. */
 	uint32_t bundle_name_size;
-	/* Where its first element is: the number of the chunk, and bytes from
-	 * the chunk's start. */
+	/* The location of its first element: the number of the chunk, and the
+	 * offset from the start of the chunk in bytes. */
 	uint32_t chunk;
 	uint64_t offset;
 	uint64_t digest; /* see fsdp_set_digests(); 0: unknown */
@@ -66,9 +67,9 @@ struct fsdp_holder {
 	int64_t holds;
 	bool is_connected;
 	bool is_writer;
-	bool is_tainted; /* the tensor that it holds */
-	/* The process will not run again, but the kernel has not yet freed its
-	 * memory; the tensor is held until then. */
+	bool is_tainted; /* the tensor is tainted */
+	/* The process is exiting, but the kernel has not yet freed its memory;
+	 * the tensor is held until then. */
 	bool is_ending;
 };
 
@@ -81,34 +82,40 @@ struct fsdp_peer {
 	uint64_t n_slots; /* tensors that it holds */
 	uint64_t n_bytes; /* memory that it allocated and that was not freed */
 	uint64_t n_requests, age_ms;
-	uint32_t n_waiting; /* requests that wait */
+	uint32_t n_waiting; /* its requests that are waiting */
 };
 
-/* A first component of names. */
+/* The first component of names: the part before the first '/'. */
 struct fsdp_prefix {
 	size_t struct_size;
 	const char *name;
 	uint32_t uid;       /* its owner */
-	uint32_t n_names;   /* published tensors below it, without bundles */
-	uint32_t n_bundles; /* published bundles below it */
-	bool is_configured; /* by the administrator; else by the first use */
-	uint64_t left_ms;   /* until it loses its owner, if it is unused;
-			       0: it keeps its owner */
+	uint32_t n_names;   /* published tensors that have it, without members
+			     * of bundles */
+	uint32_t n_bundles; /* published bundles that have it */
+	/* The owner is assigned by the configuration; otherwise it is the first
+	 * user of the prefix. */
+	bool is_configured;
+	/* The time until an unused prefix loses its owner; 0: it is used, or
+	 * its owner is configured. */
+	uint64_t left_ms;
 };
 
 enum fsdp_histogram_kind {
-	FSDP_HISTOGRAM_ITERATION = 1, /* of the broker's event loop: how long
-				       * it did not look for new requests */
-	FSDP_HISTOGRAM_REQUEST = 2,   /* requests that were answered at once,
-				       * from reading to the reply */
-	FSDP_HISTOGRAM_PARKED = 3,    /* requests that had to wait for a name or
-				       * for memory, from parking to the reply */
+	/* Iterations of the broker's event loop: in this time it did not look
+	 * for new requests. */
+	FSDP_HISTOGRAM_ITERATION = 1,
+	/* Requests that did not wait, from reading to the reply. */
+	FSDP_HISTOGRAM_REQUEST = 2,
+	/* Requests that waited for a name or for memory, from parking to the
+	 * reply. */
+	FSDP_HISTOGRAM_PARKED = 3,
 };
 
 /*
- * How often something took how long, since the broker's start. Bucket i counts
- * durations below limits_ns[i] that are not below limits_ns[i - 1]; the last
- * limit is UINT64_MAX. All histograms have the same limits.
+ * A histogram of durations since the broker's start. Bucket i counts durations
+ * below limits_ns[i] that are not below limits_ns[i - 1]; the last limit is
+ * UINT64_MAX. All histograms have the same limits.
  */
 struct fsdp_histogram {
 	size_t struct_size;
@@ -120,22 +127,23 @@ struct fsdp_histogram {
 	const uint64_t *counts, *limits_ns;
 };
 
-/* Memory that the broker got from the kernel or the driver at once. */
+/* A chunk: a memory object from the kernel or the driver, which is mapped as a
+ * whole and divided into blocks. */
 struct fsdp_chunk {
 	size_t struct_size;
-	uint32_t chunk;    /* its number; never used again */
-	uint64_t size;     /* bytes */
+	uint32_t chunk;    /* its number, which is never reused */
+	uint64_t size;     /* in bytes */
 	uint64_t used;     /* bytes in blocks */
 	uint64_t reserved; /* bytes at the end that have no pages yet */
 	uint32_t n_blocks;
 	uint32_t uid, gid, mode;   /* of all its tensors */
 	struct fsdp_device device; /* all 0: host memory */
 	enum fsdp_shared shared;
-	uint64_t bundle; /* as in struct fsdp_entry; 0: none */
-	bool is_sealed;  /* for ever read-only */
+	uint64_t bundle; /* as in struct fsdp_entry; 0: it is of no bundle */
+	bool is_sealed;  /* sealed against writing for ever */
 };
 
-/* What is charged to a user, and how much may be: UINT64_MAX is no limit. */
+/* The charges of a user, and their limits; UINT64_MAX means no limit. */
 struct fsdp_account {
 	size_t struct_size;
 	uint32_t uid;
@@ -143,7 +151,7 @@ struct fsdp_account {
 	uint64_t n_device_bytes, max_device_bytes; /* on all devices */
 	uint64_t n_slots, max_slots;               /* tensors */
 	uint64_t n_sessions, max_sessions;
-	uint64_t n_waiting; /* requests that wait */
+	uint64_t n_waiting; /* requests that are waiting */
 };
 
 /* Callbacks get borrowed data that is valid during the call. A nonzero return
@@ -168,21 +176,22 @@ FSDP_API int fsdp_list(struct fsdp_client *client, const char *prefix,
  * being written, staged in a bundle, in limbo, without a name, or kept by a
  * ticket. The sum of the blocks is what fsdp_status() calls own_bytes, without
  * board_bytes, and own_device_bytes; for an administrator, it is bytes_live and
- * device_bytes_live.
- * Memory of legacy IPC is listed, but is not charged to any user.
+ * device_bytes_live. Memory of legacy IPC is listed, but is not charged to any
+ * user.
  */
 FSDP_API int fsdp_list_all(struct fsdp_client *client, fsdp_entry_fn *fn,
 			   void *data);
-/* Lists the tensors in limbo: only holds keep them. */
+/* Lists the tensors in limbo, which only holds keep. */
 FSDP_API int fsdp_limbo(struct fsdp_client *client, fsdp_entry_fn *fn,
 			void *data);
 /* Lists the holders of the tensor of this name; its owner and administrators
  * may ask. */
 FSDP_API int fsdp_who(struct fsdp_client *client, const char *name,
 		      fsdp_holder_fn *fn, void *data);
-/* Does the same for one slot, as listed by fsdp_limbo(). */
+/* Does the same for a tensor without a name, for example from fsdp_limbo(). */
 FSDP_API int fsdp_who_slot(struct fsdp_client *client, uint32_t slot,
 			   uint64_t generation, fsdp_holder_fn *fn, void *data);
+/* Lists the sessions of the caller's user; administrators see all sessions. */
 FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
 			  void *data);
 /* Lists the first components of names that have an owner: those in the
@@ -190,54 +199,56 @@ FSDP_API int fsdp_clients(struct fsdp_client *client, fsdp_peer_fn *fn,
 FSDP_API int fsdp_prefixes(struct fsdp_client *client, fsdp_prefix_fn *fn,
 			   void *data);
 /* Calls `fn` for each counter, and stores the warnings for the operator in
- * `*ret_note` ("" if there are none). `ret_note` may be NULL; free() it. */
+ * `*ret_note` ("" if there are none). The caller must free() it; `ret_note` may
+ * be NULL. */
 FSDP_API int fsdp_status(struct fsdp_client *client, fsdp_value_fn *fn,
 			 void *data, char **ret_note);
 /* Resets the counters that are a maximum (loop_longest_ns). -EPERM: the caller
  * is neither root nor a member of admin_group. */
 FSDP_API int fsdp_status_reset(struct fsdp_client *client);
-/* Calls `fn` for each histogram that has counted something. */
+/* Calls `fn` for each histogram that is not empty. */
 FSDP_API int fsdp_histograms(struct fsdp_client *client, fsdp_histogram_fn *fn,
 			     void *data);
 /* Lists the chunks whose tensors the caller may read; root and administrators
  * see all. */
 FSDP_API int fsdp_chunks(struct fsdp_client *client, fsdp_chunk_fn *fn,
 			 void *data);
-/* Lists the users to whom something is charged: the caller's own account, or
- * for root and administrators those of all users. */
+/* Lists the accounts of users with charges: the caller's own, or for root and
+ * administrators all of them. */
 FSDP_API int fsdp_accounts(struct fsdp_client *client, fsdp_account_fn *fn,
 			   void *data);
 
 /* --- watching ------------------------------------------------------------ */
 
 enum fsdp_event_kind {
-	FSDP_EVENT_LOST = 0, /* events were lost; they have no name */
+	FSDP_EVENT_LOST = 0, /* events were lost; `name` is "" */
 	FSDP_EVENT_PUBLISHED = 1,
-	FSDP_EVENT_REMOVED = 2, /* by its owner */
-	FSDP_EVENT_EXPIRED = 3,
-	FSDP_EVENT_EVICTED = 4,
-	FSDP_EVENT_ENDED = 5, /* with its session, or with its memory */
+	FSDP_EVENT_REMOVED = 2, /* the owner removed the name */
+	FSDP_EVENT_EXPIRED = 3, /* the ttl_ms of the name has passed */
+	FSDP_EVENT_EVICTED = 4, /* the broker evicted the tensor */
+	FSDP_EVENT_ENDED = 5,   /* the name's session or memory has ended */
 };
 
 struct fsdp_event {
 	size_t struct_size;
 	enum fsdp_event_kind kind;
-	const char *name; /* of a bundle, which is one event, it ends in '/' */
+	const char *name; /* a bundle is one event; its name ends in '/' */
 	uint64_t version;
-	uint32_t uid; /* the owner */
-	uint64_t age_ms;
+	uint32_t uid;    /* the owner */
+	uint64_t age_ms; /* since the event */
 };
 typedef int fsdp_event_fn(const struct fsdp_event *event, void *data);
 
 /*
  * Waits up to `timeout_ms` for events of names that begin with `prefix` (NULL:
- * all) and that the caller may read, and calls `fn` for each. `*cursor` is 0 at
- * first, when the call only stores where to begin and returns at once; each
- * call advances it. A replacement is one event, FSDP_EVENT_PUBLISHED. The
- * broker keeps the last 4,096 events while anybody watches; a caller that is
- * further behind, or whose broker was restarted, gets FSDP_EVENT_LOST and
- * should list the names again. A call may return 0 without an event before the
- * time has expired.
+ * all) and that the caller may read, and calls `fn` for each. Set `*cursor` to
+ * 0 before the first call, which only stores the current position there and
+ * returns at once; each later call advances it. A replacement is one event,
+ * FSDP_EVENT_PUBLISHED. The broker keeps the last 4,096 events while any client
+ * watches. If events that the caller has not seen were dropped, or the broker
+ * was restarted, `fn` gets FSDP_EVENT_LOST, and the caller should list the
+ * names again. A call may return 0 without an event before the time has
+ * expired.
  */
 FSDP_API int fsdp_watch(struct fsdp_client *client, const char *prefix,
 			uint64_t *cursor, int32_t timeout_ms, fsdp_event_fn *fn,
