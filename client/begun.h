@@ -12,9 +12,9 @@ struct error;
 struct request;
 
 /*
- * connection_call() without waiting: the call is begun now, and collected when
- * the descriptor of connection_poll_fd() is readable. Every begun call must be
- * collected or abandoned before the connection is closed.
+ * Do the same as connection_call() without waiting: begin the call now, and
+ * collect it when the descriptor of connection_poll_fd() is readable. Every
+ * begun call must be collected or abandoned before the connection is closed.
  */
 int connection_begin(struct connection *connection,
 		     const struct request *request, struct call **ret,
@@ -22,22 +22,24 @@ int connection_begin(struct connection *connection,
 
 #define CONNECTION_PENDING 1
 
-/* Returns the result of connection_call(), which ends the call, or
- * CONNECTION_PENDING. It waits only to reconnect. */
+/* Return what connection_call() would return and end the call, or return
+ * CONNECTION_PENDING. The function waits only for a reconnect. */
 int connection_collect(struct connection *connection, struct call *call,
 		       struct received *ret, struct error *err);
 
-/* The same in two steps: wait until the reply is in the call, where
- * call_peek() sees it, and decode it. CALL_AGAIN: the request must be
+/* Do the same in two steps: wait until the call has its reply, which
+ * call_peek() can then read, and decode it. CALL_AGAIN: the request must be
  * repeated. */
 int connection_await(struct connection *connection, struct call *call,
 		     struct error *err);
 int connection_take(struct connection *connection, struct call *call,
 		    struct received *ret, struct error *err);
 
-/* Nobody will collect it. */
+/* End a call that will not be collected. If its reply grants something, the
+ * grant is returned. */
 void connection_abandon(struct connection *connection, struct call *call);
 
-/* Readable while a begun call can be collected, or while the socket must be
- * read for one. Created at the first use; owned by the connection. */
+/* Return a descriptor that is readable while a begun call can be collected, or
+ * while the socket must be read for one. It is created by the first call, and
+ * owned by the connection. */
 int connection_poll_fd(struct connection *connection, struct error *err);

@@ -1,5 +1,6 @@
 /*
- * The cache of names: the tensor that a name showed at the last request for it.
+ * The cache of names: the tensor that each name showed when it was last
+ * requested.
  *
  * An entry is valid as long as its tensor can be acquired: when a name shows
  * another tensor, its old slot is no longer PUBLISHED. An entry whose tensor
@@ -29,24 +30,24 @@ struct cache_key {
 	uint32_t trusted_uid;
 };
 
-/* `options` may be NULL. */
+/* `options` may be NULL. The key borrows the name. */
 struct cache_key cache_key(const char *name,
 			   const struct fsdp_get_options *options);
 
 /* The stripe of a name's handles and cache entry. */
 uint8_t cache_stripe(const struct cache_key *key);
 
-/* Acquire the tensor that the name showed and make a handle, without a system
- * call. NULL: it is not in the cache, or the entry is no longer valid. */
+/* Acquire the tensor of the entry and make a handle, without a system call.
+ * Returns NULL if there is no valid entry, or no memory. */
 struct fsdp_tensor *cache_get(struct fsdp_client *client,
 			      const struct cache_key *key);
 
-/* cache_put() will be called soon: prefetch the memory that it reads. As for
- * the next function, the caller holds the lock of the stripe of `key`. */
+/* Prefetch the memory that cache_put() will read. For this function and the
+ * next one, the caller holds the lock of the stripe of `key`. */
 void cache_expect(const struct stripe *stripe, const struct cache_key *key);
 
-/* Add or replace the entry. Without memory, or when the stripe is full, the
- * cache keeps fewer entries. */
+/* Add or replace the entry. If memory is short or the stripe is full, another
+ * entry is dropped, or the new one is not added. */
 void cache_put(struct fsdp_client *client, const struct cache_key *key,
 	       struct desc *desc);
 

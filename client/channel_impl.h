@@ -1,9 +1,10 @@
 /*
- * A channel and its items as their files share them: channel.c opens and closes
- * channels, item.c sends and receives, channel_buffer.c has checks and buffers,
- * channel_people.c tells which processes have left or died, channel_lag.c which
- * are too slow, channel_surplus.c lets buffers leave, and channel_fd.c
- * makes the descriptor for event loops.
+ * The structs of channels and items, and the functions that only these files
+ * call: channel.c opens and closes channels, item.c sends and receives,
+ * channel_buffer.c has checks and buffers, channel_people.c tells which
+ * processes have left or died, channel_lag.c which are too slow,
+ * channel_surplus.c removes surplus buffers, and channel_fd.c makes the
+ * descriptor for event loops.
  */
 #pragma once
 #include "client/client.h"
@@ -21,20 +22,21 @@ struct fsdp_item {
 	struct fsdp_channel *channel;
 	_Atomic int use; /* enum item_use */
 	struct slots_hold hold;
-	uint8_t *data;            /* of the buffer */
-	uint64_t used;            /* bytes of it */
-	struct fsdp_tensor *kept; /* the buffer, which has left the channel */
-	struct slots_head head;   /* private and checked */
-	struct fsdp_item *next;   /* of all, or of those that are free */
+	uint8_t *data;            /* address of its buffer */
+	uint64_t used;            /* bytes of the buffer that its arrays use */
+	struct fsdp_tensor *kept; /* set by fsdp_item_keep() */
+	struct slots_head head;   /* private copy, which was checked */
+	struct fsdp_item *next;   /* in the channel's `items` */
 	struct fsdp_item *next_free;
 };
 
-/* A buffer as this process has it. The thread that has the slot uses it; the
- * slot's word orders one thread after another. */
+/* A buffer as this process knows it. Only the thread that has claimed its slot
+ * uses it; atomic changes of the slot's word order these threads. */
 struct buffer {
 	struct slot_ref ref;
-	/* Owned; NULL: not asked for. With the lock, a thread that has not the
-	 * slot takes one that has left the channel. */
+	/* Owned; NULL: it was not requested yet. A thread that has not claimed
+	 * the slot may, under the lock, take a tensor that has left the
+	 * channel. */
 	struct fsdp_tensor *_Atomic tensor;
 	uint8_t *data;
 };
@@ -49,19 +51,24 @@ struct fsdp_channel {
 	bool is_writable;
 	struct slots slots;
 	struct slots_seen seen;
-	uint32_t lag_ms;       /* 0: nobody is cut */
-	uint64_t first_number; /* the newest item when it was opened */
-	/* With a limit of lag: its calls have waited for a buffer since then,
-	 * or since the broker was asked; 0: they do not. */
+	uint32_t lag_ms; /* 0: consumers are never cut */
+	/* number of the newest item at the time of opening */
+	uint64_t first_number;
+	/* With lag_ms: since when calls of this process wait for a buffer, or
+	 * when they last asked the broker to cut consumers; 0: no call
+	 * waits. */
 	_Atomic int64_t waits_since_ns;
-	_Atomic uint32_t n_died; /* producers of whose death we have told */
+	/* deaths of producers that were reported to the caller */
+	_Atomic uint32_t n_died;
 	_Atomic uint32_t n_begun;
 	_Atomic bool is_ended;
-	/* Those that it has asked for are below this, a hint. */
+	/* The index of every requested buffer is below this number. Only a
+	 * hint. */
 	_Atomic uint32_t n_buffers;
-	/* Of the lists and buffers, and for making the watch. */
+	/* Protects the lists, `buffers` and the creation of `watch`. */
 	pthread_mutex_t lock;
-	struct watch *_Atomic watch; /* owned; NULL: nobody asked for it */
+	/* owned; NULL: fsdp_channel_fd() was not called */
+	struct watch *_Atomic watch;
 	struct fsdp_item *items, *free_items;
 	struct buffer buffers[SLOTS_MAX];
 	struct fsdp_channel *next;
@@ -72,43 +79,52 @@ int channel_check(const struct fsdp_channel *channel, struct error *err);
 int channel_check_role(const struct fsdp_channel *channel,
 		       enum fsdp_channel_role role, struct error *err);
 
-/* Is the buffer that we know still the channel's? */
+/* Tell whether the tensor that this process knows is still a buffer of the
+ * channel. */
 bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at);
-/* The address of a buffer, whose slot the caller has in its hands. */
+/* Find the address of a buffer whose slot the caller has claimed. */
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
 			uint8_t **ret, struct error *err);
-/* The buffer leaves the channel, with the item that the caller holds in it. */
+/* Take the buffer out of the channel; the caller must have received the item in
+ * it. `*ret` is its tensor. */
 int channel_take_out(struct fsdp_channel *channel, uint32_t at,
 		     struct fsdp_tensor **ret, struct error *err);
 
-/* How many producers have died; whether all producers have gone. */
+/* The number of producers that have died; and whether there were producers and
+ * all of them have ended or left. */
 uint32_t channel_n_died(const struct fsdp_channel *channel);
 bool channel_has_ended(const struct fsdp_channel *channel);
-/* Is there something to tell other than an item or a free buffer: to a consumer
- * an end or a death, to a producer that all consumers have gone? `data` is the
- * channel. */
+/* Tell whether a call has to return something other than an item or a free
+ * buffer: to a consumer an end, a death or a cut, to a producer that all
+ * consumers have left. `data` is the channel. */
 bool channel_has_news(const void *data);
 
-/* With a limit of lag. A call waits: returns when it has to call
- * channel_report_lag(), or `until_ns` if that is earlier. */
+/* These three do nothing in a channel without lag_ms. A call that waits for a
+ * buffer calls the first one: it returns when channel_report_lag() has to be
+ * called, or `until_ns` if that is earlier. */
 int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns);
-/* It has waited; the broker is asked if that was too long. */
+/* The call has waited: if it was longer than lag_ms, ask the broker to cut
+ * consumers. */
 void channel_report_lag(struct fsdp_channel *channel);
-/* It has got a buffer. */
+/* The call has got a buffer. */
 void channel_end_wait(struct fsdp_channel *channel);
-/* Has the broker cut this consumer? */
+/* Tell whether the broker has cut this consumer. */
 bool channel_is_cut(const struct fsdp_channel *channel);
 int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err);
-/* What is sent from now on is for this consumer. */
+/* Note the number of the newest item: items with higher numbers are sent to
+ * this consumer. */
 void channel_note_order(struct fsdp_channel *channel);
 
-/* The caller has freed a slot; if that is to leave, the broker is told. */
+/* Call this after freeing a slot: if the channel is to have fewer slots and
+ * this is a surplus one, it notifies the broker. */
 void channel_report_free(struct fsdp_channel *channel, uint32_t at);
-/* Drop the buffers that have left since the channel has fewer slots. */
+/* Drop the buffers that have left the channel since its number of slots was
+ * reduced. */
 void channel_forget_surplus(struct fsdp_channel *channel);
 
-/* A call has found nothing: the descriptor becomes readable when there is
- * something. Does nothing without a descriptor. */
+/* Call this when a call has found neither an item nor a buffer: the descriptor,
+ * if there is one, becomes readable when there is one. */
 void channel_watch_arm(struct fsdp_channel *channel);
-/* Close the descriptor. A forked child has no thread to stop. */
+/* Close the descriptor and stop its thread, which a forked child does not
+ * have. */
 void channel_watch_free(struct fsdp_channel *channel, bool is_forked);

@@ -1,9 +1,10 @@
 /*
- * struct fsdp_client: one session, the checks that every public function begins
- * with, and calls of the broker.
+ * struct fsdp_client is one session. This header also has the checks with which
+ * every public function begins, and functions that send requests to the broker.
  *
- * The members that calls without a system call read (guard, refs, table) never
- * change between connect and close; a restarted broker has the same files.
+ * The members that are read by calls without a system call (guard, refs, table)
+ * do not change between connect and close; a restarted broker has the same
+ * files.
  */
 #pragma once
 #include "client/connection.h"
@@ -21,9 +22,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What closing a connection calls in client/rank/. */
+/* The functions of client/rank/ that close a connection. The files of client/
+ * do not call client/rank/, so joining a communicator sets these pointers. */
 struct comm_hooks {
-	/* Stop all communicators, before the session ends. */
+	/* Stop the work of all communicators before the session ends. */
 	int (*stop_all)(struct fsdp_client *client, struct error *err);
 	/* Free all communicators that were not left. */
 	void (*free_all)(struct fsdp_client *client);
@@ -38,24 +40,27 @@ struct fsdp_client {
 	struct timeline_book timelines;
 	struct event_book events;
 	struct deferred_list deferred;
-	pthread_mutex_t fences_lock; /* of those in our ref-counter entries */
+	/* of the fences in our ref-counter entries */
+	pthread_mutex_t fences_lock;
 	struct copiers copiers;
 	struct connection connection;
 	pthread_mutex_t bundles_lock;
-	struct fsdp_bundle *bundles; /* staged by us, not ended yet */
+	struct fsdp_bundle *bundles; /* that this process is staging */
 	pthread_mutex_t channels_lock;
-	struct fsdp_channel *channels; /* open */
+	struct fsdp_channel *channels; /* that this process has open */
 	pthread_mutex_t comms_lock;
-	struct fsdp_comm *comms;             /* joined, and not left */
-	const struct comm_hooks *comm_hooks; /* NULL: none was ever joined */
-	struct fsdp_client *next_kept;       /* fsdp_close() */
+	struct fsdp_comm *comms; /* that were joined and not left */
+	/* NULL: no communicator was ever joined */
+	const struct comm_hooks *comm_hooks;
+	/* in the list of kept clients (connect.c) */
+	struct fsdp_client *next_kept;
 	struct stripe stripes[STRIPES];
 };
 
 /* -EINVAL: the client is NULL; -ECHILD: it belongs to the parent process. */
 int client_refuse(const struct fsdp_client *client, struct error *err);
 
-/* May this process use the connection? One load. */
+/* Check whether this process may use the connection, by one load. */
 static inline int client_check(const struct fsdp_client *client,
 			       struct error *err)
 {
@@ -64,38 +69,41 @@ static inline int client_check(const struct fsdp_client *client,
 	return 0;
 }
 
-/* client_check(), and the handle is valid: not NULL and, as far as can be seen,
- * not freed (its memory may belong to another handle by now). -EINVAL. */
+/* Do client_check(), and check that the handle is valid: not NULL and not
+ * freed. The memory of a freed handle may belong to another handle by now,
+ * which is not detected. -EINVAL. */
 int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err);
-/* The same, and the handle has a hold. */
+/* Do client_check_tensor(), and check that the handle has a hold. */
 int client_check_held(const struct fsdp_tensor *tensor, struct error *err);
 
-/* client_check(), and a batch of `n` is not too large: -E2BIG beyond
+/* Do client_check(), and check the size of a batch. -E2BIG: `n` is above
  * FSDP_MAX_BATCH. */
 int client_check_batch(const struct fsdp_client *client, size_t n,
 		       struct error *err);
 
-/* The broker replied with a version that is not newer than requested. -EPROTO.
- */
+/* Return -EPROTO: the broker replied with a version that is not newer than
+ * requested. */
 int client_refuse_old_broker(struct error *err);
 
-/* Unmap retired chunks. */
+/* Unmap chunks that the broker has retired. */
 void client_retire(struct fsdp_client *client);
-/* Memory that was shared of this chunk may now be freed or used otherwise. */
+/* Release this process's descriptor of a chunk that it shared, when none of its
+ * tensors is held here any more; then unmap retired chunks. */
 void client_end_share(struct fsdp_client *client, uint32_t chunk);
 
-/* client_check(), connection_call(), and the other work of slow paths:
- * client_retire(), and reporting the progress of streams that only this process
- * can see (client/event.h). While there are such streams, a call that waits
- * looks at them from time to time. */
+/* Do client_check() and connection_call(). Before that, unmap retired chunks,
+ * and report the progress of streams that only this process can see
+ * (client/event.h). While there are such streams, a call that waits looks at
+ * them from time to time. */
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct received *ret, struct error *err);
 
-/* connection_send_one_way(), likewise. */
+/* Do the same with connection_send_one_way(), without client_check() and
+ * without a look at streams. */
 int client_send_one_way(struct fsdp_client *client,
 			const struct request *request,
 			const struct one_way *one_way, struct error *err);
 
-/* client_call() for requests whose reply is empty. */
+/* Do client_call() for a request whose reply is empty. */
 int client_command(struct fsdp_client *client, const struct request *request,
 		   struct error *err);

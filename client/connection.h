@@ -1,5 +1,5 @@
 /*
- * The connection: requests of many threads over one socket.
+ * The connection: many threads send requests over one socket.
  *
  * The library starts no thread for it. A thread that waits for a reply while no
  * other thread reads becomes the reader: it polls, receives, and delivers
@@ -7,9 +7,9 @@
  * becomes the reader. So one thread can wait in a get for a name that another
  * publishes.
  *
- * When the broker disappears the reader reconnects, and every request without a
- * reply is sent again under its number. The broker replies to requests that it
- * carried out before with their recorded replies.
+ * When the broker disappears, the reader reconnects, and every request without
+ * a reply is sent again under its number. If the broker had executed a request
+ * before, it sends the recorded reply.
  */
 #pragma once
 #include "client/call.h"
@@ -23,29 +23,30 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A reply to a call that no thread waits for any more: its grants must be
- * returned. */
+/* Undoes the grants in a reply to a call that no thread waits for any more. */
 typedef void connection_orphan_fn(struct received *received, void *data);
 
 struct connection {
 	pthread_mutex_t lock;
 	struct identity self; /* fixed once open */
 	int32_t reconnect_ms;
-	int64_t away_until_ms; /* how long calls wait for a broker that is away;
-				* 0: it is there */
+	/* The end of the time in which calls wait for a broker that cannot be
+	 * reached; 0: it can be reached. */
+	int64_t away_until_ms;
 	int sock_fd; /* -1: not connected; only the reader replaces it */
-	int wake_fd; /* eventfd: the reader shall look for unsent requests */
+	int wake_fd; /* eventfd that wakes the reader to send requests */
 	int doorbell_fd;
 	const struct table *table;
-	_Atomic uint64_t table_epoch; /* when we connected */
+	_Atomic uint64_t table_epoch; /* the broker's, when we connected */
 	int64_t connected_ms;
 	uint32_t n_broken; /* connections lost in a row within a short time */
 	struct calls calls;
 	bool is_reading;
 	struct poller poller; /* for threads that poll instead of waiting */
-	uint32_t n_begun;     /* by connection_begin(), not collected */
-	uint32_t n_landed;    /* of these: done */
-	struct error lost;    /* code < 0: failed for good, and the reason */
+	/* calls of connection_begin() that were not collected */
+	uint32_t n_begun;
+	uint32_t n_landed; /* those of them that are done */
+	struct error lost; /* code < 0: the connection has failed for good */
 	connection_orphan_fn *on_orphan;
 	void *orphan_data;
 };
@@ -58,55 +59,59 @@ struct connection {
 			     .poller = POLLER_NULL})
 
 /*
- * Connect and open a session. Gives the descriptors of the state table and the
- * ref-counter file, which the caller owns, and their number of slots. `path` is
- * consumed, also on failure.
+ * Connect and open a session. `*ret_table_fd` and `*ret_refs_fd` are the
+ * descriptors of the state table and the ref-counter file, which the caller
+ * owns, and `*ret_n_slots` is their number of slots. `path` is consumed, also
+ * on failure.
  */
 int connection_open(struct connection *connection, char *path,
 		    const struct fsdp_connect_options *options,
 		    int *ret_table_fd, int *ret_refs_fd, uint32_t *ret_n_slots,
 		    struct error *err);
 
-/* Further data for reconnecting; call it before the first connection_call(). */
+/* Set the data that a reconnect needs. Call this before the first
+ * connection_call(). */
 void connection_attach(struct connection *connection, const struct table *table,
 		       int refs_fd, connection_orphan_fn *on_orphan,
 		       void *orphan_data);
 
-/* Closes the socket without a request. In a forked child it closes the child's
- * descriptors. */
+/* Close the socket without a request, and free everything. */
 void connection_close(struct connection *connection);
-/* Close only its descriptors: in a forked child, since another thread may have
- * been changing the calls at the moment of the fork. */
+/* Only close the descriptors: in a forked child the calls cannot be freed,
+ * since another thread may have been changing them at the moment of the
+ * fork. */
 void connection_leave(struct connection *c);
 
 /*
  * Send one request with a descriptor (-1: none; borrowed) and wait for its
- * reply, for as long as the broker takes; if the broker is away, until
- * reconnect_ms after a call first found that. A refusal is returned with its
- * sentence. On success the caller owns `ret` (received_deinit()).
+ * reply, however long the broker takes. If the broker cannot be reached, wait
+ * until reconnect_ms after the first call that noticed this. If the broker
+ * refuses the request, return its error. On success the caller owns `ret`
+ * (received_deinit()).
  */
 int connection_call(struct connection *connection,
 		    const struct request *request, int fd, struct received *ret,
 		    struct error *err);
 
-/* A call for the request, which is not sent yet. On success `fd` (-1: none) is
- * consumed, and the lock is held. */
+/* Make a call for the request, without sending it. On success `fd` (-1: none)
+ * is consumed, and the lock is held. */
 int connection_begin_call(struct connection *connection,
 			  const struct request *request, int fd,
 			  struct call **ret, struct error *err);
 
-/* Was the broker restarted since we connected, so that it does not know us yet?
- */
+/* Tell whether the broker was restarted since we connected and does not know
+ * this session yet. */
 bool connection_is_outdated(const struct connection *connection);
 
-/* Has the broker closed the socket, as far as the kernel knows now? Then the
- * next call would have to reconnect. */
+/* Tell whether the broker has closed the socket, as far as the kernel knows
+ * now. If so, the next call has to reconnect. */
 bool connection_is_down(struct connection *connection);
 
-/* Ring the doorbell, because pending bits are set. Never blocks. */
+/* Ring the doorbell, because pending bits are set (shm/refs.h). Never
+ * blocks. */
 void connection_ring(const struct connection *connection);
 
-/* The same, and a broker that was restarted and has not heard from us since
- * gets a hello, since it cannot see our bits yet; from the thread that reads,
- * if there is one. Without the lock. */
+/* Ring the doorbell; and if the broker was restarted and has not heard from us
+ * since, say hello to it, because it does not see our bits before. If another
+ * thread is reading, that thread does so. Call this without the lock. */
 void connection_ring_anew(struct connection *connection);
