@@ -1,6 +1,6 @@
 /*
- * Copies between host memory and tensors. The buffers that devices need for
- * them are kept for later copies.
+ * Copies between host memory and tensors. Devices need pinned buffers for them,
+ * which are kept for later copies.
  */
 #pragma once
 #include <pthread.h>
@@ -13,14 +13,16 @@ struct error;
 
 struct copiers {
 	pthread_mutex_t lock;
-	struct copier *idle; /* owned */
+	struct copier *idle; /* owned; not used by a thread now */
 };
 
 void copiers_init(struct copiers *copiers);
-/* In a forked child the driver is not called. */
+/* Free the buffers. In a forked child the driver must not be called, and only
+ * the list is freed. */
 void copiers_deinit(struct copiers *copiers, bool is_forked);
 
-/* Copy host bytes to the device or back, and wait for the copy. */
+/* Copy `size` bytes from the host to the device (put) or from the device to the
+ * host (get), and wait for the copy. */
 int copiers_put(struct copiers *copiers, const struct device *device, void *to,
 		const void *from, uint64_t size, struct error *err);
 int copiers_get(struct copiers *copiers, const struct device *device, void *to,

@@ -1,8 +1,8 @@
 /*
- * Releases on streams of devices that cannot write timelines, where no fence
- * can tell when the stream has passed them. The hold stays until an event after
- * the stream's work is complete. Completion wakes no thread: later calls look
- * for it.
+ * Releases on streams of devices that cannot write timelines. On such a device
+ * no fence can tell when a stream has passed a release, so the hold stays until
+ * an event after the stream's work is complete. The completion of an event
+ * wakes no thread: later calls look for it.
  */
 #pragma once
 #include "cuda/device.h"
@@ -25,19 +25,20 @@ struct deferred_list {
 };
 
 void deferred_init(struct deferred_list *list);
-/* The holds end with the session. */
+/* Drop the events; the holds end with the session. */
 void deferred_deinit(struct deferred_list *list);
 
-/* Drop one hold of the slot, which the caller has, when `stream` of the device
- * has finished its work so far. -EAGAIN: DEFERRED_MAX holds wait already. */
+/* Drop one hold of the slot when `stream` of the device has finished its work
+ * so far. The caller must have taken this hold from the handle. -EAGAIN:
+ * DEFERRED_MAX holds are waiting already. */
 int deferred_add(struct fsdp_client *client, uint32_t slot,
 		 const struct device *device, void *stream, struct error *err);
 
 static inline bool deferred_are_waiting(const struct deferred_list *list)
 {
-	/* Relaxed: the thread that has just added one sees it. */
+	/* Relaxed: a thread that has added one sees its own addition. */
 	return atomic_load_explicit(&list->n, memory_order_relaxed) > 0;
 }
 
-/* Drop the holds whose streams have passed them. Never waits. */
+/* Drop the holds whose streams have reached their release. Never waits. */
 void deferred_collect(struct fsdp_client *client);

@@ -1,5 +1,5 @@
 /*
- * Devices: from the form that callers use to that of cuda/.
+ * Conversion between struct fsdp_device of callers and the devices of cuda/.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -7,11 +7,11 @@
 
 struct error;
 
-/* NULL also means the host. */
+/* A `device` of NULL means the host, as does a UUID of 0. */
 struct device_uuid device_uuid_of(const struct fsdp_device *device);
-/* NULL is the host. */
+/* A `device` of NULL means the host. */
 struct fsdp_device device_public(const struct device *device);
 
-/* Can this process make tensors there? For the host nothing is checked, and no
- * driver is loaded. */
+/* Check whether this process can make tensors on the device. For the host it
+ * checks nothing, and does not load the driver. */
 int device_check_usable(const struct device_uuid *uuid, struct error *err);

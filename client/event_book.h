@@ -1,7 +1,6 @@
 /*
- * The events in flight that this process recorded (client/event.h).
- *
- * They are found by their number, the generation of their handle.
+ * The events in flight that this process recorded (client/event.h). An event is
+ * identified by its number, which is the generation of its handle.
  */
 #pragma once
 #include <pthread.h>
@@ -26,34 +25,36 @@ struct event_book {
 void event_book_init(struct event_book *book);
 void event_book_deinit(struct event_book *book);
 
-/* Take a recorded event (also on failure), which orders the tensors. */
+/* Add a recorded event, which orders the tensors. Consumes the event, also on
+ * failure. */
 int event_book_add(struct event_book *book, struct event_ipc *event,
 		   struct fsdp_tensor *const *tensors, size_t n,
 		   struct error *err);
 
-/* The broker has received the event, or has refused it: from now on it may be
- * reported complete. */
+/* Call this when the broker has received or refused the event: from then on the
+ * event may be reported complete. */
 void event_book_end(struct event_book *book, uint64_t number);
 
-/* False: it is not in flight any more. */
+/* Find the handle of an event. Returns false if it is not in flight any
+ * more. */
 bool event_book_find(struct event_book *book, uint64_t number,
 		     struct handle *ret);
 
-/* Is it complete, as far as is known? */
+/* Tell whether the event is complete, as far as is known. */
 bool event_book_is_over(struct event_book *book, uint64_t number);
 
-/* Is any event in flight? */
+/* Tell whether any event is in flight. */
 static inline bool event_book_is_busy(const struct event_book *book)
 {
-	/* Relaxed: the thread that has just added one sees it. */
+	/* Relaxed: a thread that has added one sees its own addition. */
 	return atomic_load_explicit(&book->n, memory_order_relaxed) > 0;
 }
 
-/* Tell the broker, before this thread's next request, which events are
- * complete. They are kept until event_book_told(). */
+/* Report the complete events to the broker before this thread's next request.
+ * They are kept until event_book_told(). Returns NULL if there are none. */
 struct event_sent *event_book_tell(struct event_book *book,
 				   struct connection *connection);
-/* The broker has replied, so these events are dropped; or it has not, and they
- * are reported again. */
+/* If the broker has replied, drop the events. Otherwise keep them, to report
+ * them again. */
 void event_book_told(struct event_book *book, struct event_sent *told,
 		     bool is_answered);

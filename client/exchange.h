@@ -1,5 +1,5 @@
 /*
- * Sending and receiving the frames of a connection, with its lock held.
+ * Sends and receives the frames of a connection. Callers hold its lock.
  */
 #pragma once
 
@@ -7,25 +7,29 @@ struct call;
 struct connection;
 struct error;
 
-/* Give the call a number and send as much of it as the socket accepts. */
+/* Give the call a number, and send as much of the unsent calls as the socket
+ * accepts. */
 void exchange_send(struct connection *c, struct call *call);
 
-/* Has the program closed the socket, or opened another file under its number?
- * Then the reader must connect again. For a call that was sent some time ago:
- * sending looks, too. */
+/* Disconnect if the program has closed the socket, or has opened another file
+ * under its number; the reader then reconnects. Sending checks this, too, so
+ * only a thread that waits for a call that was sent before needs this
+ * function. */
 void exchange_check_socket(struct connection *c);
 
-/* One round of the reader on a connection: send, wait, receive; the lock is
- * released during the wait. Negative: the calls under way must fail;
- * FRAME_AGAIN: nothing was received. */
+/* Do one round of the reader on a connected socket: send, wait, receive. The
+ * lock is released during the wait. FRAME_AGAIN: nothing was received.
+ * Negative: the calls under way must fail. */
 int exchange_once(struct connection *c, struct call *mine, struct error *err);
 
-/* Every waiting thread gets the error, and removes its call. */
+/* Fail all calls that a thread waits for; each of these threads removes its
+ * call. */
 void exchange_fail_all(struct connection *c, const struct error *err);
 
-/* The reply of a call that no thread waits for was received: return its grants,
- * report a refusal, or send a one-way request again. */
+/* End a call that no thread waits for, after its reply was received: return its
+ * grants, report a refusal, or send a one-way request again. */
 void exchange_end_orphan(struct connection *c, struct call *call);
 
-/* Begun calls were completed or sent, or the socket has changed. */
+/* Update the descriptor of the poller, after begun calls were completed or
+ * sent, or the socket has changed. */
 void exchange_update_poll(struct connection *c);

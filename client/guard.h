@@ -1,7 +1,7 @@
 /*
- * Is this process a forked child? The kernel wipes a page at fork
- * (MADV_WIPEONFORK), also if the child came from a raw clone() that no atfork
- * handler sees. The check is one load.
+ * Detects whether this process is a forked child. The kernel wipes a page at
+ * fork (MADV_WIPEONFORK), also if the child was made by a raw clone(), for
+ * which no atfork handler runs. The check is one load.
  */
 #pragma once
 #include <stdatomic.h>
@@ -11,7 +11,7 @@
 struct error;
 
 struct guard {
-	_Atomic uint32_t *word; /* a page of its own; NULL when closed */
+	_Atomic uint32_t *word; /* in a page of its own; NULL when closed */
 };
 
 #define GUARD_NULL ((struct guard){NULL})
@@ -21,6 +21,6 @@ void guard_close(struct guard *guard);
 
 static inline bool guard_is_forked(const struct guard *guard)
 {
-	/* Relaxed: it changes only while no thread of the child runs. */
+	/* Relaxed: the word changes only at the fork. */
 	return !atomic_load_explicit(guard->word, memory_order_relaxed);
 }

@@ -1,9 +1,9 @@
 /*
- * May a wait go on? The caller's function decides (fsdp_connect_options), since
- * only the program knows what its signals mean.
+ * Asks the caller's function whether a wait may continue
+ * (fsdp_connect_options), since only the program knows what its signals mean.
  *
- * A wait calls it whenever a signal has ended its sleep, and every
- * INTERRUPT_SLICE_MS, because a signal may reach another thread, or come
+ * A wait calls the function whenever a signal has ended its sleep, and every
+ * INTERRUPT_SLICE_MS, because a signal may reach another thread, or arrive
  * between two sleeps.
  */
 #pragma once
@@ -20,7 +20,7 @@ struct interrupt {
 	void *data;
 };
 
-/* How long a wait may sleep if `left_ms` are left (-1: for ever). */
+/* Return how long a wait may sleep if `left_ms` are left (-1: for ever). */
 static inline int interrupt_slice(const struct interrupt *interrupt,
 				  int64_t left_ms)
 {
@@ -29,17 +29,17 @@ static inline int interrupt_slice(const struct interrupt *interrupt,
 	return left_ms < 0 ? -1 : (int)left_ms;
 }
 
-/* Call the function; the caller holds no lock of the library. True: the wait
- * must end. */
+/* Call the function; the caller must not hold a lock of the library. Returns
+ * true if the wait must end. */
 static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 {
 	return interrupt->fn && interrupt->fn(interrupt->data) != 0;
 }
 
-/* -EINTR, with the sentence. */
+/* Return -EINTR and set the message. */
 int interrupt_refuse(struct error *err);
 
-/* Sleep, in a thread that looks repeatedly; `*asked_ms` is the time of the last
- * call of the function (0: never). -EINTR. */
+/* Sleep for `ns`, in a thread that polls something. `*asked_ms` is the time at
+ * which the function was last called (0: never). -EINTR: the wait must end. */
 int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
 		    int64_t *asked_ms, struct error *err);
