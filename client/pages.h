@@ -21,13 +21,14 @@ struct fsdp_client;
 struct pages {
 	struct fsdp_client *client;
 	struct request *request;
-	uint64_t *cursor;   /* of the request */
-	size_t next_offset; /* of the next cursor in the reply */
+	uint64_t *cursor;   /* the cursor in the request */
+	size_t next_offset; /* offset of the next cursor in struct reply */
 	bool has_page;
-	struct received received; /* the page */
-	struct call *call;        /* for the page after it; NULL: none */
-	/* The list's return value. A nonzero value ends it: an error, or the
-	 * result of the caller's function. */
+	struct received received; /* the current page */
+	/* the request for the next page; NULL: it was not sent */
+	struct call *call;
+	/* The return value of the list. A nonzero value ends it: an error, or
+	 * the result of the caller's function. */
 	int r;
 };
 
@@ -38,7 +39,8 @@ struct pages {
 		.next_offset = offsetof(struct reply, noun.next_cursor),       \
 	}
 
-/* Free the page, and get the next one. False: there is none. */
+/* Free the current page, and get the next one. Returns false if there is none,
+ * or on failure (`r`). */
 bool pages_next(struct pages *pages);
 
 #define pages_for_each(pages, page, item)                                      \

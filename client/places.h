@@ -1,5 +1,5 @@
 /*
- * From the places in a reply to handles.
+ * Makes handles of the places in a reply.
  *
  * The process owns the grants from the moment when the broker sent the reply;
  * if anything fails afterwards, they are returned.
@@ -18,48 +18,52 @@ struct fsdp_get_options;
 struct fsdp_tensor;
 struct manifest;
 
-/* The request for the places. */
+/* How the places were requested and will be used. */
 struct places_use {
-	size_t n;                 /* as many as requested, in order */
-	const char *const *names; /* NULL: those in the places */
-	bool is_named;            /* remember the names in the cache */
+	size_t n; /* the number of places that were requested */
+	/* names, in the same order; NULL: those in the places */
+	const char *const *names;
+	bool is_named; /* store the names in the cache */
 	const struct fsdp_get_options
 		*options; /* of the request; may be NULL */
-	bool is_writable; /* this process writes there */
-	uint64_t bundle;  /* allocated in this staged bundle */
+	bool is_writable; /* make host memory writable, and the handles */
+	uint64_t bundle;  /* id of the staged bundle; 0: none */
 };
 
-/* Make at most FSDP_MAX_BATCH handles, with one hold each: all or none. */
+/* Make at most FSDP_MAX_BATCH handles, with one hold each. On failure no handle
+ * is made, and the grants are returned. */
 int places_adopt_batch(struct fsdp_client *client,
 		       const struct places_reply *places,
 		       const struct places_use *use, struct fsdp_tensor **ret,
 		       struct error *err);
 
-/* Map the chunks that came with a reply, with its descriptors from `first_fd`
- * on. A chunk that cannot be mapped is requested again when it is needed. */
+/* Map the chunks that came with a reply, using its descriptors from index
+ * `first_fd`. A chunk that cannot be mapped is requested again when it is
+ * needed. */
 void places_take_chunks(struct fsdp_client *client, struct received *received,
 			const struct chunk_ref *chunks, uint32_t n_chunks,
 			uint16_t first_fd);
 
-/* Map the chunks of a reply and adopt its places, as places_adopt_batch() does,
- * and free the reply. */
+/* Map the chunks of a reply, call places_adopt_batch() for its places, and free
+ * the reply. */
 int places_receive(struct fsdp_client *client, struct received *received,
 		   const struct places_use *use, struct fsdp_tensor **ret,
 		   struct error *err);
 
-/* Request these chunks (at most FRAME_MAX_FDS). The caller owns the reply. */
+/* Request these chunks (at most FRAME_MAX_FDS). On success the caller owns the
+ * reply. */
 int places_ask_chunks(struct fsdp_client *client, uint32_t *chunks,
 		      uint32_t n_chunks, struct received *ret,
 		      struct error *err);
 
-/* Fetch and map these chunks (at most FRAME_MAX_FDS). */
+/* Request and map these chunks (at most FRAME_MAX_FDS). */
 int places_fetch_chunks(struct fsdp_client *client, uint32_t *chunks,
 			uint32_t n_chunks, struct error *err);
 
 /*
- * The members of a bundle, from the descriptor of its manifest (borrowed); the
- * reply has their number. They are adopted in parts, but all or none; on
- * failure the contents of `ret` are undefined.
+ * Open the manifest of a bundle from its descriptor (borrowed), and make
+ * handles of its members, with one hold each. On failure no handle is left, the
+ * grants are returned, and the contents of `ret` are undefined.
  */
 int places_open_manifest(struct fsdp_client *client,
 			 const struct bundle_get_reply *reply, int fd,
@@ -68,10 +72,10 @@ int places_adopt_manifest(struct fsdp_client *client, struct manifest *manifest,
 			  const struct places_use *use,
 			  struct fsdp_tensor **ret, struct error *err);
 
-/* Return all grants of the places that were not read yet. */
+/* Return the grants of the places that were not read yet. */
 void places_give_back_manifest(struct fsdp_client *client,
 			       struct manifest *manifest);
 
-/* Return all grants of the places. */
+/* Return the grants of all places. */
 void places_give_back(struct fsdp_client *client,
 		      const struct places_reply *places);

@@ -1,5 +1,5 @@
 /*
- * One descriptor for programs that poll a connection: an epoll with its socket,
+ * One descriptor for programs that poll a connection: an epoll with the socket,
  * which changes when the broker is restarted, and an eventfd for events that
  * the socket does not show.
  */
@@ -9,10 +9,10 @@
 struct error;
 
 struct poller {
-	int fd; /* the epoll; -1: not requested yet */
+	int fd; /* the epoll; -1: not created yet */
 	int signal_fd;
-	int mark;    /* of both: own_fd.h */
-	int sock_fd; /* the socket in it; -1: none */
+	int mark;    /* of both descriptors: own_fd.h */
+	int sock_fd; /* the socket in the epoll; -1: none */
 	bool is_for_sending;
 	bool is_signalled;
 };
@@ -22,12 +22,12 @@ struct poller {
 int poller_open(struct poller *ret, int mark, struct error *err);
 void poller_close(struct poller *poller);
 
-/* Become readable when `sock_fd` (-1: none) is readable or, with
+/* Make the descriptor readable when `sock_fd` (-1: none) is readable or, with
  * `is_for_sending`, writable, and while `is_signalled`. Does nothing if the
  * poller is not open. */
 void poller_set(struct poller *poller, int sock_fd, bool is_for_sending,
 		bool is_signalled);
 
-/* The socket is about to be closed. That alone would leave it in the epoll
+/* Remove the socket before it is closed. Otherwise it would stay in the epoll
  * while a forked child has it open. */
 void poller_forget_socket(struct poller *poller);

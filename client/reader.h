@@ -8,15 +8,16 @@ struct call;
 struct connection;
 struct error;
 
-/* Send and wait. A failure ends the call. */
+/* Send the call and wait for its reply. On failure the call is freed. */
 int reader_run(struct connection *c, struct call *call, struct error *err);
-/* The same for a call that was sent. */
+/* Wait for the reply of a call that was sent. */
 int reader_wait(struct connection *c, struct call *call, struct error *err);
 
-/* Read until `mine` is complete or, if `mine` is a begun call, while there are
- * frames. */
+/* Be the reader until `mine` is complete or interrupted or, if `mine` is a
+ * begun call, until there are no more frames. */
 void reader_lead(struct connection *c, struct call *mine);
 
-/* The call has failed: free it, or leave it as an orphan, since its grants, if
- * there are any, must be returned. */
+/* Return the error of a call that has failed. Frees the call, or leaves it as
+ * an orphan if the broker may grant something for it, which must then be
+ * returned. */
 int reader_give_up(struct connection *c, struct call *call, struct error *err);

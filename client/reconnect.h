@@ -1,5 +1,5 @@
 /*
- * Connecting, and connecting again after the connection was lost.
+ * Connects, and reconnects after the connection was lost.
  */
 #pragma once
 
@@ -8,17 +8,18 @@ struct connection;
 struct error;
 struct greeting;
 
-/* The absence of a broker is an error at once; the function waits for a full
- * backlog, and for a broker that is being replaced. */
+/* Connect for the first time. If no broker listens, this fails at once; it
+ * waits, up to reconnect_ms, if the backlog is full or the broker closes the
+ * connection because it is being replaced. */
 int reconnect_first(struct connection *c, struct greeting *ret,
 		    struct error *err);
 
 /*
- * The reader, for whom `mine` waits, connects again; afterwards all calls must
- * be sent again. The lock is released during each attempt. 0 also if `mine` was
+ * Reconnect, as the reader, whose own call is `mine`; afterwards all calls must
+ * be sent again. The lock is released meanwhile. Returns 0 also if `mine` was
  * interrupted. -ESTALE: the session is lost for good.
  */
 int reconnect(struct connection *c, struct call *mine, struct error *err);
 
-/* Note that the epoch of the broker at the other end is the table's epoch. */
+/* Note that the broker at the other end has the epoch that is in the table. */
 void reconnect_note_epoch(struct connection *c);
