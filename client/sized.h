@@ -14,8 +14,9 @@ struct error;
 
 struct sized {
 	const char *name;
-	size_t first; /* sizeof in the first release: a struct_size of 0 */
-	size_t desc;  /* sizeof in this library */
+	/* its size in the first release, for which a struct_size of 0 stands */
+	size_t first;
+	size_t desc; /* its size in this library */
 };
 
 #define SIZED(type)                                                            \
@@ -23,15 +24,15 @@ struct sized {
 			.first = sizeof(struct type),                          \
 			.desc = sizeof(struct type)})
 
-/* sized_take() for a struct whose size differs from ours. */
+/* Do sized_take() for a struct whose size differs from ours. */
 int sized_convert(void *ret, const void *given, struct sized type,
 		  struct error *err);
 
 /*
- * Copy the caller's struct to `ret`, a whole struct of ours; fields that the
- * caller's lacks become 0, and all fields if `given` is NULL. -E2BIG: the
- * caller's struct is larger, and has nonzero fields that we do not know.
- * -EINVAL: it is smaller than in the first release.
+ * Copy the caller's struct to `ret`, a whole struct of ours. Fields that the
+ * caller's struct does not have become 0; if `given` is NULL, all fields become
+ * 0. -E2BIG: the caller's struct is larger than ours, and has nonzero fields
+ * that we do not know. -EINVAL: it is smaller than in the first release.
  */
 static inline int sized_take(void *ret, const void *given, struct sized type,
 			     struct error *err)
@@ -50,8 +51,9 @@ static inline int sized_take(void *ret, const void *given, struct sized type,
 	return 0;
 }
 
-/* The same without a copy where possible: returns `given` if it has our size,
- * else `room`, a struct of ours, filled as by sized_take(). NULL: refused. */
+/* Do the same without a copy where possible. Returns `given` if it has our
+ * size; otherwise `room`, a struct of ours, filled as by sized_take(), or NULL
+ * with the errors of sized_take(). */
 static inline const void *sized_look(void *room, const void *given,
 				     struct sized type, struct error *err)
 {
@@ -63,22 +65,22 @@ static inline const void *sized_look(void *room, const void *given,
 	return sized_convert(room, given, type, err) < 0 ? NULL : room;
 }
 
-/* The distance between two structs of a caller's array. */
+/* Return the distance between two structs of a caller's array. */
 size_t sized_stride(const void *array, struct sized type);
 
-/* sized_take() of the i-th struct of an array that the caller calls `name`.
- * -EINVAL also if its size differs from that of the first. */
+/* Do sized_take() for the i-th struct of an array that the caller calls `name`.
+ * -EINVAL also if its size differs from that of the first struct. */
 int sized_take_item(void *ret, const void *array, size_t i, const char *name,
 		    struct sized type, struct error *err);
 
-/* sized_give() for a struct whose size differs from ours. */
+/* Do sized_give() for a struct whose size differs from ours. */
 int sized_give_part(void *ret, const void *from, struct sized type,
 		    struct error *err);
 
 /*
  * Copy `from`, a whole struct of ours, to the caller's `ret` as far as it fits,
- * and store the number of bytes in its struct_size. -EINVAL as for
- * sized_take(), with nothing written.
+ * and store the number of copied bytes in its struct_size. -EINVAL: see
+ * sized_take(); then `ret` has not changed.
  */
 static inline int sized_give(void *ret, const void *from, struct sized type,
 			     struct error *err)

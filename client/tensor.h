@@ -24,17 +24,18 @@ struct device;
 struct fsdp_client;
 
 /*
- * The process's knowledge of one tensor version. It is changed under the lock
- * of its stripe, in whose memory it lies. A get by name reads only the first
- * cache line, which has the beginning of the name; the rest of the struct
+ * What the process knows of one tensor version. It is in the memory of its
+ * stripe, and is changed under the stripe's lock. A get by name reads only the
+ * first cache line, which has the beginning of the name; struct desc_rest
  * follows the name.
  */
 struct desc {
 	uint64_t generation;
 	uint8_t *data; /* NULL: no elements */
 	uint32_t slot;
-	uint32_t n_users;     /* handles, and the cache */
-	uint32_t trusted_uid; /* cached: the trusted user of the request */
+	uint32_t n_users; /* handles, and the cache's entry */
+	/* in the cache: the trusted user of the request */
+	uint32_t trusted_uid;
 	uint32_t name_size;
 	uint8_t dtype;
 	uint8_t n_dims : 4;
@@ -45,8 +46,8 @@ struct desc {
 };
 
 struct desc_rest {
-	struct desc *older; /* the handle's descriptor before the tensor was
-				published */
+	/* the descriptor of the handle before fsdp_publish() */
+	struct desc *older;
 	uint64_t size, version;
 	uint32_t chunk; /* 0: no memory */
 	int64_t dims[]; /* shape; then strides, if it is not contiguous */
@@ -54,17 +55,19 @@ struct desc_rest {
 
 /* The progress of the work that writes a device tensor. */
 enum written {
-	WRITTEN_PENDING = 0, /* as far as we know */
+	WRITTEN_PENDING = 0, /* not written, as far as is known */
 	WRITTEN_YES = 1,
 	WRITTEN_NEVER = 2, /* tainted */
 };
 
-/* Of a tensor on a device, after the dims. */
+/* Follows the dims, if the tensor is on a device. */
 struct desc_device {
 	const struct device *device;
-	struct fence fence;      /* when it is written */
-	_Atomic uint8_t written; /* enum written; never goes back */
-	bool is_legacy; /* memory that ends with the process that shared it */
+	/* when this is reached, the tensor is written */
+	struct fence fence;
+	/* enum written; it never becomes PENDING again */
+	_Atomic uint8_t written;
+	bool is_legacy; /* its memory ends with the process that shared it */
 };
 
 static inline struct desc_rest *desc_rest(const struct desc *desc)
@@ -88,11 +91,11 @@ struct fsdp_tensor {
 	uint64_t generation;
 	uint32_t slot;
 	_Atomic uint32_t holds;
-	_Atomic(struct desc *) desc; /* replaced by publish */
+	_Atomic(struct desc *) desc; /* replaced by fsdp_publish() */
 	uint8_t *data;
-	uint64_t bundle; /* staged one that it was allocated in; 0: none */
+	uint64_t bundle; /* the staged bundle it was allocated in; 0: none */
 	struct fsdp_tensor *next_free;
-	_Atomic bool is_writable; /* by fsdp_data_mut() */
+	_Atomic bool is_writable; /* fsdp_data_mut() returns the address */
 	bool is_live;
 	uint8_t stripe;
 };
@@ -102,13 +105,13 @@ struct free_desc;
 struct desc_slab;
 struct slab;
 
-/* Sizes of a stripe's descriptors, in cache lines: 1 to DESC_CLASSES. */
+/* A stripe allocates descriptors of 1 to DESC_CLASSES cache lines. */
 #define DESC_CLASSES 5
 
 struct stripe {
 	_Alignas(64) pthread_mutex_t lock;
 	struct fsdp_tensor *first_free;
-	struct cache_entry *entries; /* owned; the cache's */
+	struct cache_entry *entries; /* owned; the entries of the cache */
 	size_t n_entries, n_cached;
 	struct slab *slabs; /* owned */
 	struct free_desc *free_descs[DESC_CLASSES];
@@ -119,39 +122,39 @@ struct stripe {
 #define STRIPES 16
 
 void stripe_init(struct stripe *stripe);
-/* Frees all its handles; takes no lock. Its cache was dropped. */
+/* Free everything but the cache, which must have been dropped. Takes no
+ * lock. */
 void stripe_deinit(struct stripe *stripe);
 
-/* The location of a place in this process. */
+/* The location of a tensor in this process. */
 struct location {
 	uint8_t *data;               /* NULL: no elements */
 	const struct device *device; /* NULL: host memory, or no elements */
-	bool is_legacy;              /* as desc_device's */
+	bool is_legacy;              /* see struct desc_device */
 };
 
-/* Make the descriptor of a place with one user; `name` is the caller's. This
- * and the next functions are called with the lock of the stripe. NULL: no
- * memory. */
+/* Make the descriptor of a place, with one user. The name is copied. Returns
+ * NULL if there is no memory. This and the next functions are called with the
+ * lock of the stripe. */
 struct desc *desc_new(struct stripe *stripe, const struct tensor_place *place,
 		      const char *name, struct location location);
-/* `fence` says when it is written; does nothing for host memory. No other
- * thread has the descriptor yet. */
+/* Set the fence after which the tensor is written; for host memory this does
+ * nothing. No other thread may have the descriptor yet. */
 void desc_set_fence(struct desc *desc, const struct fence *fence);
-/* Remove one user; the last one frees it. */
+/* Remove one user; the last one frees the descriptor. */
 void desc_drop(struct stripe *stripe, struct desc *desc);
 
 /*
- * A handle with one hold, which the caller already has. On success it takes
- * over the caller's use of `known`; NULL: no memory.
+ * Make a handle with one hold, which the caller already has. On success it
+ * takes over the caller's use of `desc`. Returns NULL if there is no memory.
  */
 struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t stripe,
 			       struct desc *desc);
 
-/* Free the handle, whose holds were dropped before. Takes the lock of the
- * stripe. */
+/* Free the handle; its holds must have been dropped before. Takes the lock of
+ * the stripe. */
 void tensor_free(struct fsdp_tensor *tensor);
 
-/* The handle's current descriptor. */
 static inline struct desc *tensor_desc(const struct fsdp_tensor *tensor)
 {
 	/* Acquire: publish fills in the descriptor before it stores the
@@ -159,22 +162,22 @@ static inline struct desc *tensor_desc(const struct fsdp_tensor *tensor)
 	return atomic_load_explicit(&tensor->desc, memory_order_acquire);
 }
 
-/* Drop `n` holds of the slot in the ref-counter file; ring if it is in limbo.
- */
+/* Drop `n` holds of the slot in the ref-counter file, and ring the doorbell if
+ * it is in limbo. */
 void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n);
-/* The same without ringing; true: the broker must look. */
+/* Do the same without ringing. Returns true if the caller must ring. */
 bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
 			     uint32_t n);
 
-/* fsdp_free() just before a request at which the broker looks by itself, so
- * that one wake-up serves both. NULL is allowed. */
+/* Do the same as fsdp_free() without ringing, just before a request after which
+ * the broker looks for released tensors anyway. `tensor` may be NULL. */
 void tensor_end(struct fsdp_tensor *tensor);
 
-/* Take one of the handle's holds away. Returns false if no hold is left. */
+/* Take one of the handle's holds away. Returns false if it has none. */
 bool tensor_take_hold(struct fsdp_tensor *tensor);
 
-/* The first live handle for which `fn` returns true; it is called under the
- * lock of the handle's stripe. */
+/* Find the first live handle for which `fn` returns true. `fn` is called under
+ * the lock of the handle's stripe. */
 typedef bool tensor_is_fn(struct fsdp_tensor *tensor, void *data);
 struct fsdp_tensor *tensor_find(struct fsdp_client *client, tensor_is_fn *fn,
 				void *data);

@@ -1,8 +1,8 @@
 /*
- * Unmapping without a pause: to unmap memory takes the kernel some 0.1 ms for
- * each MiB that was touched, and longer if nobody else has the memory, whose
- * pages are then freed. Threads do it, so that a process that goes on to a new
- * version of a model does not wait for the end of an old one.
+ * Unmaps memory on threads. It takes the kernel some 0.1 ms to unmap each MiB
+ * that was touched, and longer if no other process has the memory, whose pages
+ * are then freed. With threads, a process that gets a new version of a model
+ * does not wait until the old one is unmapped.
  */
 #pragma once
 #include <pthread.h>
@@ -16,8 +16,9 @@ struct unmapper {
 
 void unmapper_init(struct unmapper *unmapper);
 
-/* Unmap memory of the host that nothing uses any more, now or soon. */
+/* Unmap host memory, now or soon. It must not be used any more. */
 void unmapper_add(struct unmapper *unmapper, void *address, size_t size);
 
-/* Wait until everything is unmapped; not in a forked child. */
+/* Wait until everything is unmapped. Must not be called in a forked child,
+ * which has no such threads. */
 void unmapper_deinit(struct unmapper *unmapper);
