@@ -20,7 +20,7 @@ static int control(struct fsdp_client *client,
 	return 0;
 }
 
-/* An action without arguments that frees memory. */
+/* Do an action without arguments, which frees memory. */
 static int release(struct fsdp_client *client, enum control_action action,
 		   uint64_t *ret_n, uint64_t *ret_bytes)
 {
@@ -58,7 +58,7 @@ int fsdp_evict(struct fsdp_client *client, const struct fsdp_device *device,
 	struct control_reply reply;
 	uint64_t n = 0, bytes = 0;
 
-	/* Each request takes the broker a bounded time. */
+	/* The broker evicts only as much at a time as takes a bounded time. */
 	do {
 		int r = control(client, &request, &reply);
 

@@ -21,7 +21,7 @@ int connection_begin(struct connection *c, const struct request *request,
 	return 0;
 }
 
-/* The reply has come: repeat the request, or collect the reply. */
+/* End a call whose reply has arrived, or send the request again. */
 static int finish(struct connection *c, struct call *call, struct received *ret,
 		  struct error *err)
 {
@@ -102,7 +102,8 @@ void connection_abandon(struct connection *c, struct call *call)
 	}
 	exchange_update_poll(c);
 	pthread_mutex_unlock(&c->lock);
-	/* A broker before this one granted what was let go. */
+	/* If the request was granted before a restart of the broker, the new
+	 * broker is told of the release here. */
 	if (connection_is_outdated(c))
 		connection_ring_anew(c);
 }

@@ -4,8 +4,9 @@
  * The broker seals a bundle's memory against writing, which the kernel refuses
  * while any process has it mapped writable. So the commit first removes our
  * mappings but keeps their addresses, and afterwards maps the read-only memory
- * at the same place: pointers into the members stay valid. Device memory has no
- * seals, and our streams may be reading it, so its mapping does not change.
+ * at the same addresses: pointers into the members stay valid. Device memory
+ * has no seals, and our streams may be reading it, so its mapping does not
+ * change.
  */
 #include "client/bundle.h"
 #include "client/client.h"
@@ -22,9 +23,10 @@ struct fsdp_bundle {
 	struct fsdp_client *client;
 	uint64_t id;
 	bool is_on_device;
-	bool is_committed; /* but not mapped again yet */
+	/* by the broker, but its memory is not mapped again yet */
+	bool is_committed;
 	uint64_t version;
-	uint32_t *chunks; /* owned; the chunks of its members */
+	uint32_t *chunks; /* owned; the chunks that contain its members */
 	size_t n_chunks;
 	struct fsdp_bundle *next;
 };
@@ -47,7 +49,7 @@ void bundle_free_all(struct fsdp_client *client)
 	}
 }
 
-/* A NULL bundle gives a NULL client, which every call refuses. */
+/* For a NULL bundle this returns NULL, which client_check() refuses. */
 static struct fsdp_client *client_of(const struct fsdp_bundle *bundle)
 {
 	return bundle ? bundle->client : NULL;
@@ -149,7 +151,7 @@ static bool has_chunk(const struct fsdp_bundle *bundle, uint32_t chunk)
 	return false;
 }
 
-/* Several threads may fill one bundle. */
+/* Under the lock, since several threads may allocate members. */
 static int note_chunks(struct fsdp_bundle *bundle,
 		       const struct places_reply *places, struct error *err)
 {
@@ -279,7 +281,7 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 	return 0;
 }
 
-/* The commit failed: the members must be writable again. */
+/* After a failed commit the members must be writable again. */
 static void undo_commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct error why = ERROR_NULL;
@@ -337,8 +339,8 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 
 /* --- get ----------------------------------------------------------------- */
 
-/* The contents that the broker committed are written; this call finds out
- * whether the stream can be used. */
+/* Check that the stream can be used; the members of a committed bundle are
+ * written already. */
 static int await(struct fsdp_tensor **tensors, size_t n, uint64_t version,
 		 const struct fsdp_get_options *options, struct error *err)
 {
@@ -370,8 +372,8 @@ static int adopt_members(struct fsdp_client *client, struct received *received,
 	if (r < 0)
 		return r;
 	places_take_chunks(client, received, reply->chunks, reply->n_chunks, 1);
-	/* One more: a bundle may be empty, and NULL must mean that memory ran
-	 * out. */
+	/* The array has one item more, because an empty bundle must not give
+	 * NULL. */
 	tensors = calloc((size_t)reply->n_members + 1,
 			 sizeof(struct fsdp_tensor *));
 	if (tensors) {

@@ -1,8 +1,9 @@
 /*
  * Hash tables with open addressing, one per stripe, that double when they are
- * three quarters full. An entry has the hash and the slot, so that a name that
- * is not there costs no look at those that are, and the counters of one that
- * is there can be fetched while its name is compared.
+ * three quarters full. An entry has the hash and the slot besides the
+ * descriptor. So a look-up of a missing name does not read the descriptors of
+ * other names, and the counters of a slot can be prefetched while the name is
+ * compared.
  */
 #include "client/cache.h"
 #include "client/client.h"
@@ -14,7 +15,7 @@
 
 struct cache_entry {
 	struct desc *desc; /* NULL: free */
-	uint32_t hash;     /* low half; the high one chooses the stripe */
+	uint32_t hash;     /* lower half; the upper half chooses the stripe */
 	uint32_t slot;
 };
 
@@ -57,14 +58,14 @@ static size_t next(const struct stripe *stripe, size_t i)
 	return (i + 1) & (stripe->n_entries - 1);
 }
 
-/* How far `i` is behind the home of what lies at `at`. */
+/* The number of steps from the home of the entry at `at` to place `i`. */
 static size_t distance(const struct stripe *stripe, size_t at, size_t i)
 {
 	return (i - home(stripe, stripe->entries[at].hash)) &
 	       (stripe->n_entries - 1);
 }
 
-/* The entry, or the free one where it would be: there is always one. */
+/* Find the entry, or the free place for it. There is always a free place. */
 static size_t find(const struct stripe *stripe, const struct cache_key *key)
 {
 	size_t i = home(stripe, (uint32_t)key->hash);
@@ -80,7 +81,7 @@ static void drop(struct stripe *stripe, size_t i)
 	struct desc *desc = entries[i].desc;
 	size_t hole = i;
 
-	/* What was pushed past the hole from a home before it moves up. */
+	/* Move up each later entry whose way from its home passes the hole. */
 	for (i = next(stripe, i); entries[i].desc; i = next(stripe, i)) {
 		if (distance(stripe, i, hole) > distance(stripe, i, i))
 			continue;
@@ -101,7 +102,7 @@ void cache_drop_all(struct stripe *stripe)
 	stripe->n_entries = stripe->n_cached = 0;
 }
 
-/* If the home has that hash it is the one, nearly always. */
+/* An entry with this hash at its home is nearly always the right one. */
 static void fetch_counters(const struct fsdp_client *client,
 			   const struct stripe *stripe,
 			   const struct cache_key *key)
@@ -160,7 +161,8 @@ static void insert(struct stripe *stripe, const struct cache_entry *entry)
 	stripe->entries[i] = *entry;
 }
 
-/* What was let go in the meantime, whose names may never be asked for again. */
+/* Drop entries whose tensors are no longer published. Without this they would
+ * stay if their names were never requested again. */
 static void drop_stale(const struct fsdp_client *client, struct stripe *stripe)
 {
 	for (size_t i = 0; i < stripe->n_entries;) {
@@ -171,11 +173,11 @@ static void drop_stale(const struct fsdp_client *client, struct stripe *stripe)
 			    table_word(entry->desc->generation, SLOT_PUBLISHED))
 			i++;
 		else
-			drop(stripe, i); /* another may be here now */
+			drop(stripe, i); /* `i` may be another entry now */
 	}
 }
 
-/* Without memory it stays as it is. */
+/* If there is no memory, the table stays as it is. */
 static void grow(struct stripe *stripe)
 {
 	size_t n = stripe->n_entries;
@@ -198,8 +200,9 @@ static bool is_crowded(const struct stripe *stripe)
 	return stripe->n_cached >= stripe->n_entries / 4 * 3;
 }
 
-/* Room for one more. A half empty table is large enough: so one that is never
- * needed for more names at a time does not grow. */
+/* Make room for one more entry. If the table is less than half full after
+ * stale entries were dropped, it does not grow, so that its size depends on the
+ * number of names that are used at a time. */
 static void make_room(const struct fsdp_client *client, struct stripe *stripe)
 {
 	if (!is_crowded(stripe) && stripe->n_cached < CACHE_MAX_NAMES)
@@ -231,7 +234,8 @@ void cache_put(struct fsdp_client *client, const struct cache_key *key,
 	i = find(stripe, key);
 	if (stripe->entries[i].desc)
 		drop(stripe, i);
-	/* Full: what is where it would be goes, if there is something. */
+	/* In a full table the new entry replaces the one at its home, if there
+	 * is one. */
 	i = home(stripe, entry.hash);
 	if (is_crowded(stripe) || stripe->n_cached >= CACHE_MAX_NAMES) {
 		if (!stripe->entries[i].desc)

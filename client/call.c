@@ -44,7 +44,7 @@ struct interrupt call_interrupt(const struct call *call,
 	return call_may_be_cut(call) ? *interrupt : (struct interrupt){0};
 }
 
-/* The bytes to be sent. */
+/* Free the body and the descriptor of the request. */
 static void call_clear(struct call *call)
 {
 	if (call->fd >= 0)
@@ -56,8 +56,8 @@ static void call_clear(struct call *call)
 
 static void call_free(struct call *call)
 {
-	/* `changed` is not destroyed: glibc would wait for its waiters, which
-	 * in a forked child never return. It owns no resource. */
+	/* `changed` is not destroyed: glibc would wait for threads that wait on
+	 * it, and in a forked child these do not exist. It owns no resource. */
 	call_clear(call);
 	free(call->buffer);
 	free(call);

@@ -21,9 +21,11 @@ _Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
 
 /* --- opening ------------------------------------------------------------- */
 
-/* client_call() that changes something, and waits up to `*timeout_ms`, which is
- * a field of the request. An interruption does not cut it, since nobody would
- * know of what was done then; it is asked in slices instead. */
+/* Do client_call() for a request that changes something and waits up to
+ * `*timeout_ms`, which points into the request. An interruption must not cut
+ * such a call, because then this process would not know whether the change was
+ * made. So it waits in slices, and calls the interrupt function between
+ * them. */
 static int call_in_slices(struct fsdp_client *client, struct request *request,
 			  int32_t *timeout_ms, struct received *ret,
 			  struct error *err)
@@ -155,7 +157,7 @@ static int open_place(struct fsdp_client *client,
 		return r;
 	}
 	channel_note_order(channel);
-	/* Deaths of before are not ours to tell. */
+	/* The caller is not told of deaths before it opened the channel. */
 	channel->n_died = atomic_load_explicit(
 		&channel->slots.page->people.n_died, memory_order_seq_cst);
 	*ret = channel;

@@ -1,10 +1,11 @@
 /*
- * The buffers of a channel as this process has them.
+ * The buffers of a channel as this process knows them.
  *
- * The shared file only hints at which tensor a buffer is. What counts is what
- * the broker says: the tensor is asked for once, and the read-only state table
- * tells whether it still is a channel's. So nobody who can write the shared
- * file makes another process write to memory that has left the channel.
+ * The shared file is only a hint which tensor a buffer is, since other
+ * processes can write it. This process gets the tensor from the broker, once,
+ * and the read-only state table tells whether it still is a buffer of a
+ * channel. So another process cannot make this one write to memory that has
+ * left the channel.
  */
 #include "client/channel_impl.h"
 #include "client/places.h"
@@ -82,13 +83,13 @@ bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at)
 	       table_word(buffer->ref.generation, SLOT_WRITING);
 }
 
-/* Is it still the one that we know? */
+/* Tell whether the tensor that we know is still this buffer. */
 static bool is_current(const struct fsdp_channel *channel, uint32_t at)
 {
 	const struct slots_buffer *hint = &channel->slots.page->buffers[at];
 	const struct buffer *buffer = &channel->buffers[at];
 
-	/* relaxed: the slot's word was read before. */
+	/* Relaxed: the slot's word was read before. */
 	return atomic_load_explicit(&buffer->tensor, memory_order_acquire) &&
 	       atomic_load_explicit(&hint->slot, memory_order_relaxed) ==
 		       buffer->ref.slot &&
@@ -115,7 +116,8 @@ int channel_take_out(struct fsdp_channel *channel, uint32_t at,
 		.kind = MESSAGE_CHANNEL_KEEP,
 		.channel_keep = {channel->id, channel->place, at, buffer->ref},
 	};
-	/* Before it leaves, so that no other thread drops it then. */
+	/* Take the tensor before it leaves the channel: afterwards another
+	 * thread might drop it. */
 	struct fsdp_tensor *tensor = atomic_exchange(&buffer->tensor, NULL);
 	int r = client_command(channel->client, &request, err);
 

@@ -1,11 +1,11 @@
 /*
  * The descriptor of a channel for event loops.
  *
- * Those who send and receive ring bells in shared memory, on which nobody can
- * poll. So a thread sleeps by the bell for its process and writes an eventfd.
- * It does so while the descriptor is *armed*: from a call that has found
- * nothing until there is something. The descriptor is readable when it is not
- * armed. Arming is followed by a look, so nothing is missed that came before.
+ * Senders and receivers ring bells in shared memory, on which a program cannot
+ * poll. So a thread waits for the bell and writes an eventfd. It does so while
+ * the descriptor is *armed*: from a call that has found nothing until there is
+ * something. The descriptor is readable while it is not armed. After it was
+ * armed the thread looks before it sleeps, so no earlier event is missed.
  */
 #include "client/channel_impl.h"
 #include "client/client.h"
@@ -16,7 +16,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define SLICE_NS (1000 * MS_NS) /* of a wait, should its ringer have died */
+/* limit of a sleep, in case the process that should ring has died */
+#define SLICE_NS (1000 * MS_NS)
 
 struct watch {
 	struct fsdp_channel *channel;
@@ -24,7 +25,7 @@ struct watch {
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t is_changed;
-	bool is_armed; /* with the lock */
+	bool is_armed; /* protected by `lock` */
 	_Atomic bool is_stopped;
 };
 
@@ -33,7 +34,7 @@ static int mark_of(const struct watch *watch)
 	return watch->channel->client->connection.self.mark;
 }
 
-/* The program may have closed it. */
+/* Check that the program has not closed the descriptor. */
 static bool is_open(const struct watch *watch)
 {
 	return own_fd_is(watch->fd, mark_of(watch));
@@ -63,13 +64,13 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 	return outcome != BELL_AGAIN;
 }
 
-/* With the lock. */
+/* Make the descriptor readable. Called with the lock. */
 static void tell(struct watch *watch)
 {
 	const uint64_t one = 1;
 
 	watch->is_armed = false;
-	/* It cannot fail: the eventfd was read when it was armed. */
+	/* This cannot fail, because the eventfd was read when it was armed. */
 	if (is_open(watch))
 		(void)!write(watch->fd, &one, sizeof(one));
 }
@@ -105,7 +106,8 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The caller's signals are not for this thread. */
+/* Start the thread with all signals blocked, since they are for the caller's
+ * threads. */
 static int start(struct watch *watch, struct error *err)
 {
 	sigset_t all, before;
@@ -132,7 +134,8 @@ void channel_watch_arm(struct fsdp_channel *channel)
 		return;
 	pthread_mutex_lock(&watch->lock);
 	if (!watch->is_armed) {
-		/* It fails before the first time, since nothing was written. */
+		/* This read fails the first time, when nothing was written
+		 * yet. */
 		if (is_open(watch))
 			(void)!read(watch->fd, &n, sizeof(n));
 		watch->is_armed = true;
@@ -200,7 +203,8 @@ static void stop(struct watch *watch)
 	(void)pthread_join(watch->thread, NULL);
 }
 
-/* In a forked child the lock may be held for ever, so nothing is destroyed. */
+/* In a forked child the lock may be held for ever by a thread that does not
+ * exist there, so the mutex and the condition variable are not destroyed. */
 void channel_watch_free(struct fsdp_channel *channel, bool is_forked)
 {
 	struct watch *watch = channel->watch;

@@ -1,6 +1,7 @@
 /*
- * A broadcast with a limit of lag: the producer that waits for longer asks the
- * broker to cut the consumers that it waits for, and these are told.
+ * The limit of lag of a broadcast: a producer that has waited for longer than
+ * this limit asks the broker to cut the consumers that it waits for. The
+ * consumers learn this in their next call.
  */
 #include "client/channel_impl.h"
 #include <errno.h>
@@ -15,7 +16,8 @@ void channel_end_wait(struct fsdp_channel *channel)
 				      memory_order_relaxed);
 }
 
-/* Another thread of this channel may have begun to wait before. */
+/* If another thread waits on this channel already, the time counts from
+ * then. */
 int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns)
 {
 	int64_t since_ns = 0, end_ns;
@@ -30,8 +32,8 @@ int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns)
 	return end_ns < until_ns ? end_ns : until_ns;
 }
 
-/* Of several threads one asks. A failure changes nothing: the next one may have
- * a broker. */
+/* Only one of several threads asks. If it fails, nothing changes, and the next
+ * thread tries again. */
 void channel_report_lag(struct fsdp_channel *channel)
 {
 	const struct request request = {

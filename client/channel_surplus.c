@@ -1,7 +1,8 @@
 /*
- * The buffers that are to leave a channel which has fewer slots now: the broker
- * is told when such a slot is free. A buffer that has left lives as long as
- * processes hold it, so that each drops those that it knows.
+ * Buffers that have to leave a channel whose number of slots was reduced. The
+ * broker is notified when such a slot is free. The memory of a buffer that has
+ * left lives as long as a process holds it, so each process drops those that it
+ * has.
  */
 #include "client/channel_impl.h"
 #include "proto/failpoint.h"
@@ -14,8 +15,10 @@ void channel_report_free(struct fsdp_channel *channel, uint32_t at)
 	connection_ring_anew(&channel->client->connection);
 }
 
-/* One that has left. What a consumer that was cut has in its hands has left,
- * too: the broker cuts before it takes away, so that is looked at last. */
+/* Find a buffer from index `limit` on that has left the channel, and take its
+ * tensor from the list. If this consumer was cut, items that it still reads
+ * have left as well, and are not taken: the broker cuts a consumer before it
+ * takes away its buffers, so channel_is_cut() is called last. */
 static struct fsdp_tensor *take_surplus(struct fsdp_channel *channel,
 					uint32_t limit)
 {

@@ -1,5 +1,5 @@
 /*
- * Checks, and calls of the broker.
+ * Checks, and functions that send requests to the broker.
  */
 #include "client/client.h"
 #include "client/clock.h"
@@ -66,7 +66,7 @@ static bool is_holding(struct fsdp_tensor *tensor, void *data)
 	const uint32_t *chunk = data;
 
 	/* Relaxed: a thread that gets a new hold meanwhile reads the state
-	 * table, where the chunk's slots are gone. */
+	 * table, in which the slots of the chunk do not exist any more. */
 	return desc_rest(tensor_desc(tensor))->chunk == *chunk &&
 	       atomic_load_explicit(&tensor->holds, memory_order_relaxed) > 0;
 }
@@ -106,8 +106,9 @@ static int call_once(struct fsdp_client *client, const struct request *request,
 	return r;
 }
 
-/* While a stream of ours must be looked at, only this process can do so: other
- * processes may wait for the memory, and this call may wait for them. */
+/* While there are streams that only this process can look at, a call that waits
+ * looks at them this often: other processes may wait for the memory, and the
+ * call itself may wait for those processes. */
 #define SLICE_MS 20
 
 static bool must_look(const struct fsdp_client *client)
@@ -123,14 +124,14 @@ static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
 	return SLICE_MS;
 }
 
-/* Refused because the slice was over. */
+/* Tell whether a request was refused only because its slice was over. */
 static bool is_slice_over(int r, int64_t took_ms, int32_t slice_ms)
 {
 	return (r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT) &&
 	       slice_ms > 0 && took_ms >= slice_ms;
 }
 
-/* Wait in slices, and look at our streams between them. */
+/* Make a call that waits in slices, and looks at our streams between them. */
 static int call_patiently(struct fsdp_client *client, struct request *request,
 			  int32_t *timeout_ms, struct received *ret,
 			  struct error *err)

@@ -1,5 +1,5 @@
 /*
- * Connecting and closing: the life of a client with all that it has.
+ * Makes and closes a connection with everything that belongs to it.
  */
 #include "client/bundle.h"
 #include "client/cache.h"
@@ -35,7 +35,7 @@ _Static_assert(FSDP_MAX_DIMS == TENSOR_MAX_DIMS, "one limit of dimensions");
 _Static_assert(FSDP_MAX_BATCH == MESSAGE_MAX_ITEMS, "one limit of batches");
 _Static_assert(FSDP_TICKET_SIZE == TICKET_SIZE, "one size of tickets");
 
-/* A new copy of the path to be used. */
+/* Return a copy of the path to connect to. */
 static int choose_path(const char *path, char **ret, struct error *err)
 {
 	char default_path[SOCKET_PATH_SIZE];
@@ -51,7 +51,7 @@ static int choose_path(const char *path, char **ret, struct error *err)
 	return *ret ? 0 : error_nomem(err, "a path");
 }
 
-/* The caller of this reply gave up: return the grants. */
+/* Return the grants in a reply whose caller has given up. */
 static void undo(struct received *received, void *data)
 {
 	struct fsdp_client *client = data;
@@ -94,7 +94,7 @@ static int open_connection(struct fsdp_client *client,
 		(void)close(refs_fd);
 		return r;
 	}
-	/* The mapping is enough. */
+	/* Only the mapping is needed. */
 	(void)close(client->table.fd);
 	client->table.fd = -1;
 	r = refs_open(&client->refs, refs_fd, REFS_CLIENT, err);
@@ -136,8 +136,9 @@ static struct fsdp_client *client_new(void)
 	return client;
 }
 
-/* Leak checkers find here what is not freed. No lock: another thread may have
- * had it when this process was forked. */
+/* Keep a client that is not freed in a list, so that leak checkers find it.
+ * There is no lock, because another thread may have held it when this process
+ * was forked. */
 static void keep(struct fsdp_client *client)
 {
 	static _Atomic(struct fsdp_client *) kept;
@@ -212,8 +213,9 @@ int fsdp_connect(const struct fsdp_connect_options *options,
 	return 0;
 }
 
-/* Work that was published or released on a stream continues after its caller
- * and needs the mappings; a stream may still have to reach its wait. */
+/* Wait for the devices. Work that was published or released on a stream needs
+ * the mappings until it is complete, and a stream may not have reached its wait
+ * for another process yet. */
 static int await_devices(struct fsdp_client *client, struct error *err)
 {
 	int32_t timeout_ms = client->connection.reconnect_ms;
@@ -229,8 +231,8 @@ static int await_devices(struct fsdp_client *client, struct error *err)
 	return r;
 }
 
-/* Everything stays as it is, and so does the session, which was not closed: so
- * the memory is not given to other processes. */
+/* Close the socket, and keep everything else. Since the session is not ended,
+ * the broker does not give the memory to other processes. */
 static void leave_busy(struct fsdp_client *client)
 {
 	connection_close(&client->connection);

@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How often a request is repeated because other requests used the broker's
- * space for recorded replies. */
+/* How often a request is repeated because other threads' requests used the
+ * broker's space for recorded replies. */
 #define MAX_CROWDED          1000
 #define RECONNECT_DEFAULT_MS 10000
 
@@ -47,7 +47,7 @@ int connection_begin_call(struct connection *c, const struct request *request,
 static int call_once(struct connection *c, const struct request *request,
 		     int fd, struct received *ret, struct error *err)
 {
-	/* The call may outlive its caller. */
+	/* The call may outlive this function, so it gets its own descriptor. */
 	int own_fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	struct call *call;
 	int r;
@@ -76,9 +76,9 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
 
-	/* Receiving this reply means that all earlier ones were received, which
-	 * frees space for recorded replies; only other threads can have used
-	 * it. */
+	/* When this reply is received, all earlier ones have been received,
+	 * which frees space for recorded replies. So CALL_AGAIN means that
+	 * other threads used the space; try again after a pause. */
 	for (int i = 0; i < MAX_CROWDED; i++) {
 		int r = call_once(c, request, fd, ret, err);
 
@@ -109,15 +109,15 @@ void connection_ring(const struct connection *c)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN: the counter is at its maximum, so the broker is being woken.
-	 */
+	/* If the write fails with EAGAIN, the counter is at its maximum, and
+	 * the broker is being woken. */
 	if (own_fd_is(c->doorbell_fd, c->self.mark))
 		(void)!write(c->doorbell_fd, &one, sizeof(one));
 }
 
-/* Another thread that reads says hello by itself. It must not be waited for:
- * its interrupt function may wait for a lock that our caller has, as Python's.
- */
+/* Send a request, so that the broker gets our hello. If another thread reads,
+ * it says hello by itself, and this thread must not wait for it: its interrupt
+ * function may wait for a lock that our caller holds, such as Python's. */
 static void greet(struct connection *c)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
