@@ -1,6 +1,7 @@
 /*
  * A thread that copies takes a copier of the device, or makes one, and returns
- * it afterwards: so a reader function that is called in between may copy, too.
+ * it afterwards. So a reader function that is called during a copy may copy,
+ * too, with another copier.
  */
 #include "client/copy.h"
 #include "client/client.h"
@@ -71,7 +72,8 @@ static int take(struct copiers *copiers, const struct device *device,
 	return 0;
 }
 
-/* When all copies are done, also if `r` says that something failed. */
+/* Wait until all copies are done, also if `r` says that something failed, and
+ * return the copier. */
 static int give_back(struct copiers *copiers, struct copier *copier, int r,
 		     struct error *err)
 {
@@ -201,12 +203,13 @@ int fsdp_copy_out(void *to, struct fsdp_tensor *tensor, uint64_t offset,
 
 /* --- filling ------------------------------------------------------------- */
 
-/* What is read now. */
+/* The state of fsdp_fill(). */
 struct filling {
 	fsdp_read_fn *read;
 	void *data;
 	size_t i;
-	struct copier *copier; /* of the last tensor on a device; NULL: none */
+	/* for the device of the last tensor on a device; NULL: none yet */
+	struct copier *copier;
 };
 
 static int read_piece(void *data, void *into, size_t size, struct error *err)
@@ -221,7 +224,7 @@ static int read_piece(void *data, void *into, size_t size, struct error *err)
 			   filling->i);
 }
 
-/* The copier of the tensor's device; one of another device is returned. */
+/* Have the copier of this device, and return one of another device. */
 static int choose_copier(struct copiers *copiers, struct filling *filling,
 			 const struct device *device, struct error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Holds that wait for streams.
+ * Releases that wait for streams.
  */
 #include "client/deferred.h"
 #include "client/client.h"
@@ -52,7 +52,8 @@ static void append(struct deferred_list *list, struct deferred *deferred)
 	atomic_fetch_add_explicit(&list->n, 1, memory_order_relaxed);
 }
 
-/* A device that has failed does no work that one could wait for. */
+/* Tell whether the event is complete. If the device has failed, it does no more
+ * work, so the wait is over, too. */
 static bool is_over(const struct deferred *deferred)
 {
 	bool is_done;
@@ -62,8 +63,8 @@ static bool is_over(const struct deferred *deferred)
 	       is_done;
 }
 
-/* An event is not queried if an earlier one of the same stream is not complete.
- */
+/* Move the complete releases to another list. An event is not queried if an
+ * earlier one of the same stream is not complete. */
 static struct deferred *take_done(struct deferred_list *list)
 {
 	struct deferred *deferred = list->first, *next, *done = NULL;

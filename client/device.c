@@ -1,5 +1,5 @@
 /*
- * Devices: their names, and those that this process sees.
+ * Conversion of devices, and the list of those that this process sees.
  */
 #include "client/device.h"
 #include "client/error.h"
@@ -40,8 +40,8 @@ int device_check_usable(const struct device_uuid *uuid, struct error *err)
 	r = device_find(uuid, &device, err);
 	if (r < 0)
 		return r;
-	/* Mapping needs it too; if a device refuses a context, the error comes
-	 * from here. */
+	/* Mapping needs a context, too. If a device refuses one, it is better
+	 * to fail here. */
 	r = context_enter(device, err);
 	if (r == 0)
 		context_leave();

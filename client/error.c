@@ -1,6 +1,6 @@
 /*
- * The calling thread's last error: thread-local, so that no lock is needed and
- * a sentence cannot change while its thread reads it.
+ * The calling thread's last error. It is thread-local, so that no lock is
+ * needed, and a message cannot change while its thread reads it.
  */
 #include "client/error.h"
 #include "client/fsdp.h"

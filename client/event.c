@@ -8,7 +8,8 @@ _Static_assert(sizeof(struct handle) == MESSAGE_HANDLE_SIZE, "it travels");
 
 /* --- producer ------------------------------------------------------------ */
 
-/* If the limit is reached, some of those in flight may be complete. */
+/* Record an event. If the limit is reached, send a request, which reports and
+ * drops complete events, and try again. */
 static int record(struct fsdp_client *client, const struct device *device,
 		  CUstream stream, struct event_ipc **ret, struct error *err)
 {
@@ -82,8 +83,8 @@ static int ask(struct fsdp_client *client, const struct slot_ref *ref,
 	return r;
 }
 
-/* If the event was dropped after the broker's reply, the broker knows it by
- * now. */
+/* Open the event. If its handle is invalid, the producer dropped the event
+ * after the broker's reply; by now the broker knows this, so ask again. */
 static int open_event(struct fsdp_client *client, const struct slot_ref *ref,
 		      const struct fence *fence, const struct device *device,
 		      struct event_ipc_import **ret, struct error *err)
@@ -98,7 +99,7 @@ static int open_event(struct fsdp_client *client, const struct slot_ref *ref,
 		if (r != -EINVAL)
 			break;
 	}
-	/* Our own, and dropped. */
+	/* The event was our own, and was dropped. */
 	return r == -ESTALE ? EVENT_OVER : r;
 }
 
@@ -135,7 +136,8 @@ int event_wait(struct fsdp_client *client, const struct slot_ref *ref,
 		return r == EVENT_OVER ? 0 : r;
 	r = event_ipc_wait(import, device, stream, err);
 	event_ipc_close(import);
-	/* As above: it was dropped after it was opened. */
+	/* Here, too, the producer may have dropped the event, after it was
+	 * opened. */
 	if (r == -EINVAL &&
 	    ask(client, ref, fence, &handle, NULL) == EVENT_OVER)
 		r = 0;

@@ -8,10 +8,10 @@
 struct event_sent {
 	struct event_sent *next;
 	struct event_ipc *event;
-	bool may_end;  /* the broker has received it */
-	bool is_stuck; /* its device has failed: it never becomes complete */
+	bool may_end;  /* the broker has received or refused it */
+	bool is_stuck; /* its device has failed, so it never becomes complete */
 	size_t n_refs;
-	struct slot_ref refs[]; /* what it orders */
+	struct slot_ref refs[]; /* the tensors that it orders */
 };
 
 static uint64_t number_of(const struct event_sent *sent)
@@ -154,7 +154,8 @@ bool event_book_is_over(struct event_book *book, uint64_t number)
 
 	pthread_mutex_lock(&book->lock);
 	sent = find(book, number);
-	/* Complete events are no longer there. */
+	/* Complete events are dropped, so an event that is not found is
+	 * over. */
 	if (!sent || event_ipc_query(sent->event, &is_over, NULL) < 0)
 		is_over = !sent;
 	pthread_mutex_unlock(&book->lock);
@@ -163,7 +164,7 @@ bool event_book_is_over(struct event_book *book, uint64_t number)
 
 /* --- telling the broker -------------------------------------------------- */
 
-/* One request's worth. */
+/* A request that is being filled. */
 struct telling {
 	struct connection *connection;
 	struct ordered_item items[MESSAGE_MAX_ITEMS];
@@ -178,7 +179,8 @@ static void send_told(struct telling *telling)
 	};
 	const struct one_way nobody = {.refused = NULL};
 
-	/* If it fails, so does the next request. */
+	/* Errors are ignored: if the connection has failed, the next request
+	 * fails, too. */
 	if (telling->n)
 		(void)connection_send_one_way(telling->connection, &request,
 					      &nobody, NULL);

@@ -15,14 +15,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The number of connections that may break within a second each, one after
- * another, before the requests under way fail: one of them may be the cause. */
+/* The maximum number of connections in a row that break within a second each.
+ * One of the requests under way may be the cause, so all of them fail then. */
 #define MAX_BROKEN 5
 
 /*
  * Send all unsent calls, in order. FRAME_OK: all were sent; FRAME_AGAIN: the
- * socket is full. The broker may forget its replies to calls below the first
- * unanswered number.
+ * socket is full. Each frame contains the lowest unanswered number; the broker
+ * may drop its recorded replies to calls below it.
  */
 static int flush(struct connection *c, struct error *err)
 {
@@ -40,8 +40,8 @@ static int flush(struct connection *c, struct error *err)
 				      .fds = {call->fd}};
 		int r;
 
-		/* The call was abandoned: its owner removes it when it looks
-		 * next. */
+		/* The call was abandoned before it was sent; the thread that
+		 * made it removes it. */
 		if (call->is_done && !call_may_be_granted(call)) {
 			c->calls.first_unsent = call->next;
 			continue;
@@ -58,15 +58,15 @@ static int flush(struct connection *c, struct error *err)
 
 void exchange_update_poll(struct connection *c)
 {
-	/* Without a socket, a thread that polls must connect again. */
+	/* Without a socket, a thread that polls must reconnect. */
 	bool is_down = c->n_begun > 0 && c->sock_fd < 0 && !c->is_reading;
 
 	poller_set(&c->poller, c->n_begun ? c->sock_fd : -1,
 		   c->calls.first_unsent, c->n_landed > 0 || is_down);
 }
 
-/* A call gets its reply or its error; or first an error and then, since it was
- * sent again, the reply. */
+/* Mark a call as done. It has its reply or an error. A call that has an error
+ * but was sent may get its reply later; it counts only once. */
 static void land(struct connection *c, struct call *call)
 {
 	bool is_first = !call->is_done;
@@ -80,7 +80,7 @@ static void land(struct connection *c, struct call *call)
 	exchange_update_poll(c);
 }
 
-/* No thread waits for it, but a refusal may have to be reported. */
+/* Report a refusal to the function of a one-way request. */
 static void tell_refusal(const struct call *call, const struct reply *reply)
 {
 	struct error cause = ERROR_NULL;
@@ -112,15 +112,16 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 		call_give(&c->calls, call);
 		return;
 	}
-	/* The broker did nothing (see CALL_AGAIN), and only this code can
-	 * repeat the request. */
+	/* The broker has not executed the request (see CALL_AGAIN), and no
+	 * thread waits that could repeat it. */
 	call->is_done = false;
 	call_append(&c->calls, call);
 	(void)flush(c, NULL);
 }
 
-/* The call with that number; NULL: none. Earlier one-way requests were sent
- * before it and are done: a refusal would have come first. */
+/* Find the call with that number; NULL: there is none. Earlier one-way requests
+ * were executed, since the broker would have sent a refusal before this reply;
+ * end them. */
 static struct call *find_call(struct connection *c, uint64_t number)
 {
 	struct call *call = c->calls.first;
@@ -137,7 +138,7 @@ static struct call *find_call(struct connection *c, uint64_t number)
 	return call && call->number == number ? call : NULL;
 }
 
-/* A frame that the reader received into the buffer of its own call. */
+/* Deliver a frame that the reader received into the buffer of its own call. */
 static void deliver(struct connection *c, struct call *mine,
 		    struct frame *frame)
 {
@@ -170,8 +171,8 @@ static void disconnect(struct connection *c)
 	poller_forget_socket(&c->poller);
 	own_fd_close(c->sock_fd, c->self.mark);
 	c->sock_fd = -1;
-	/* The failure of a connection that lived for a while says nothing about
-	 * the requests. */
+	/* If a connection lived for a while, its failure does not suggest that
+	 * a request is the cause. */
 	if (clock_now_ms() - c->connected_ms > 1000)
 		c->n_broken = 0;
 	c->n_broken++;
@@ -184,8 +185,8 @@ void exchange_check_socket(struct connection *c)
 		disconnect(c);
 }
 
-/* Poll and receive once, without the lock; FRAME_AGAIN also if `mine` was
- * interrupted. */
+/* Poll and receive once, without the lock. Returns FRAME_AGAIN also if `mine`
+ * was interrupted. */
 static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 		      struct frame *ret, struct error *err)
 {
@@ -256,7 +257,7 @@ void exchange_fail_all(struct connection *c, const struct error *err)
 void exchange_send(struct connection *c, struct call *call)
 {
 	call_append(&c->calls, call);
-	/* The reader detects errors of the socket. */
+	/* Errors of the socket are left to the reader. */
 	if (c->sock_fd >= 0 && flush(c, NULL) != FRAME_OK && c->is_reading &&
 	    own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t one = 1;

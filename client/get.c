@@ -1,5 +1,5 @@
 /*
- * Get by name: from what is known, else from the broker.
+ * Getting tensors by name: from the cache, otherwise from the broker.
  */
 #include "client/get.h"
 #include "client/cache.h"
@@ -35,9 +35,9 @@ static void free_all(struct fsdp_tensor **tensors, size_t n)
 
 /*
  * Names of a bundle must be of one version. The broker takes all old members
- * off PUBLISHED before it puts the first new one there; so if all of ours are
- * PUBLISHED at one moment, they are of one version. That moment lies between
- * the last acquire and the second look.
+ * out of the state PUBLISHED before it publishes the first new one; so if all
+ * tensors that we got are PUBLISHED at one moment, they are of one version.
+ * That moment is between the last acquire and the second look.
  */
 bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,
 	      const struct fsdp_get_options *options, struct fsdp_tensor **got)
@@ -113,7 +113,7 @@ static int refuse_unknown(const char *name, struct error *err)
 		name);
 }
 
-/* Nothing more is asked: what is not known to be written is not. */
+/* Check without a request that the tensors are written. */
 static int check_written(struct fsdp_tensor *const *tensors, size_t n,
 			 const struct fsdp_get_options *options,
 			 struct error *err)

@@ -1,5 +1,5 @@
 /*
- * The page that a fork wipes.
+ * The page that the kernel wipes at a fork.
  */
 #include "client/guard.h"
 #include "proto/error.h"

@@ -1,6 +1,6 @@
 /*
- * Connect and hello. Everything here is bounded by the caller's deadline: a
- * broker that hangs must not block its clients in connect.
+ * Connects and says hello. The caller's deadline limits all of this: a broker
+ * that hangs must not block its clients in connect.
  */
 #include "client/handshake.h"
 #include "client/clock.h"
@@ -42,8 +42,8 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 			  "cannot connect to fsdpd at %s: %s; start it, or "
 			  "name its socket with FSDP_SOCKET",
 			  path, strerrordesc_np(-r));
-		/* EAGAIN: the backlog is full; other errors: there is no broker
-		 * (yet). */
+		/* EAGAIN: the backlog is full; the other two: no broker
+		 * listens, perhaps not yet. */
 		return r == -EAGAIN || r == -ENOENT || r == -ECONNREFUSED
 			       ? HANDSHAKE_AGAIN
 			       : r;
@@ -52,7 +52,8 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* 0, HANDSHAKE_AGAIN with -ETIMEDOUT in `err`, or -EINTR. */
+/* Wait for events of the socket. Returns 0, -EINTR, or HANDSHAKE_AGAIN with
+ * -ETIMEDOUT in `err`. */
 static int wait_for(const struct identity *self, int fd, short events,
 		    int64_t deadline_ms, struct error *err)
 {
@@ -76,9 +77,9 @@ static int wait_for(const struct identity *self, int fd, short events,
 
 /*
  * Wait until a frame may be sent again, after frame_send() returned `r`.
- * -EPERM: the broker takes no descriptors now, from this user or on connections
- * that it has not accepted yet (broker/session/listener.h), and no event tells
- * when it does.
+ * -EPERM: the broker accepts no descriptors now, from this user or on
+ * connections that it has not accepted yet (broker/session/listener.h), and no
+ * event reports when it accepts them again.
  */
 static int wait_to_send(const struct identity *self, int fd, int r,
 			int64_t deadline_ms, struct error *err)
@@ -125,7 +126,8 @@ static int send_request(const struct identity *self, int fd,
 	return r;
 }
 
-/* A new session comes with its files; a client that reconnects has them. */
+/* Take the descriptors of a new session. A client that reconnects has them
+ * already. */
 static int take_fds(const struct identity *self, struct frame *frame,
 		    struct greeting *ret, struct error *err)
 {
@@ -259,7 +261,7 @@ int handshake_try(const struct identity *self, int64_t deadline_ms,
 		return r;
 	r = say_hello(self, greeting.sock_fd, deadline_ms, &greeting, err);
 	if (r != 0) {
-		/* The broker may have made it. */
+		/* The broker may have made the session. */
 		if (!self->is_reconnect)
 			handshake_undo(greeting.sock_fd);
 		(void)close(greeting.sock_fd);

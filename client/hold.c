@@ -1,11 +1,11 @@
 /*
- * Acquire, hold and release by handle, without a system call; and looking at
- * a handle.
+ * Acquire, hold and release by handle, without a system call; and functions
+ * that look at a handle.
  *
- * The order of the two counts (see client/tensor.h): delta goes up before the
- * handle's own, and down after it. Were it otherwise, a second thread's
- * release could bring delta to the point where the broker frees the slot while
- * this handle still says that it is held.
+ * delta (see client/tensor.h) is raised before the handle's own count, and
+ * lowered after it. In the other order, a second thread's release could lower
+ * delta so far that the broker frees the slot while this handle still counts a
+ * hold.
  */
 #include "client/client.h"
 #include "client/device.h"
@@ -27,13 +27,14 @@ static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
 			 (unsigned long long)tensor->generation);
 }
 
-/* A handle that a call without system call cannot use. */
+/* Return the error for a handle that is not held. */
 static int refuse(const struct fsdp_tensor *tensor)
 {
 	return client_check_held(tensor, error_of_thread());
 }
 
-/* Not one that was freed: its generation is none (tensor_free()). */
+/* A freed handle passes this check, but its generation is that of no slot
+ * (tensor_free()), so it cannot be acquired. */
 static inline bool is_usable(const struct fsdp_tensor *tensor)
 {
 	return __builtin_expect(
@@ -65,7 +66,7 @@ int fsdp_acquire(struct fsdp_tensor *tensor)
 	return r;
 }
 
-/* One more, unless there is none. */
+/* Add a hold, unless the handle has none. */
 static bool add_hold(struct fsdp_tensor *tensor)
 {
 	uint32_t n = atomic_load_explicit(&tensor->holds, memory_order_relaxed);
@@ -88,7 +89,7 @@ int fsdp_hold(struct fsdp_tensor *tensor)
 	refs_hold(&client->refs, tensor->slot);
 	if (__builtin_expect(add_hold(tensor), 1))
 		return 0;
-	/* Not held: what was counted for a moment is a release like any. */
+	/* The handle is not held: take back the hold that was counted above. */
 	tensor_give_back(client, tensor->slot, 1);
 	return refuse(tensor);
 }
@@ -135,7 +136,7 @@ static void put_holds(struct fsdp_tensor *const *tensors, size_t n)
 					  memory_order_relaxed);
 }
 
-/* One hold of each is taken from the handles: they are the broker's to drop. */
+/* Take one hold of each handle; the broker drops these holds. */
 static int take_holds(struct fsdp_client *client,
 		      struct fsdp_tensor *const *tensors, size_t n,
 		      struct release_item *items, struct error *err)
@@ -188,8 +189,8 @@ void fsdp_free(struct fsdp_tensor *tensor)
 {
 	uint32_t n;
 
-	/* In a forked child another thread's lock may be taken for ever;
-	 * fsdp_close() frees the memory there. */
+	/* In a forked child a lock may be held for ever by a thread that does
+	 * not exist there; fsdp_close() frees the memory. */
 	if (!tensor || guard_is_forked(&tensor->client->guard))
 		return;
 	n = atomic_exchange_explicit(&tensor->holds, 0, memory_order_relaxed);
@@ -213,7 +214,7 @@ void tensor_end(struct fsdp_tensor *tensor)
 /* --- looking ------------------------------------------------------------- */
 
 /* Relaxed: a caller that races with the last release gets an address that soon
- * is invalid, whatever this function returns. */
+ * becomes invalid, whatever this function returns. */
 static bool is_held(const struct fsdp_tensor *tensor)
 {
 	return tensor &&
@@ -243,7 +244,7 @@ int fsdp_tensor_info(const struct fsdp_tensor *tensor, struct fsdp_info *ret)
 	struct tensor_type type;
 	struct fsdp_info info;
 
-	/* A forked child may look. */
+	/* A forked child may call this, so client_check() is left out. */
 	if (!tensor || !tensor->is_live)
 		return client_check_tensor(tensor, err);
 	desc = tensor_desc(tensor);

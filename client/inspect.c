@@ -1,5 +1,5 @@
 /*
- * Inspecting the broker.
+ * Requests that inspect the broker.
  */
 #include "client/client.h"
 #include "client/pages.h"
