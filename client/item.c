@@ -1,8 +1,9 @@
 /*
  * Items: sending and receiving.
  *
- * What is said about an item is built in private memory and copied when the
- * item is sent; when it is received it is copied first, and then checked.
+ * The description of an item is built in private memory and copied to the
+ * shared page when the item is sent. A receiver first copies it, and then
+ * checks the copy.
  */
 #include "client/channel_impl.h"
 #include "client/sized.h"
@@ -17,7 +18,8 @@ _Static_assert(FSDP_ITEM_ALIGN == SLOTS_ALIGN, "one alignment");
 _Static_assert(FSDP_ITEM_TEXT == SLOTS_TEXT, "one size of texts");
 _Static_assert(FSDP_MAX_DIMS == SLOTS_DIMS, "one limit of dims");
 
-#define SLICE_MS 1000 /* of a wait, should a wake be lost with its sender */
+/* limit of a sleep, in case a sender dies before it wakes us */
+#define SLICE_MS 1000
 
 /* --- memory -------------------------------------------------------------- */
 
@@ -80,7 +82,7 @@ struct patience {
 	bool is_begun;
 };
 
-/* Only a caller that has to wait reads the clock. */
+/* Read the clock at the first wait; a call that does not wait never does. */
 static void be_patient(struct patience *patience, int32_t timeout_ms)
 {
 	if (patience->is_begun)
@@ -100,7 +102,7 @@ static int64_t end_of_slice(const struct patience *patience)
 	return patience->until_ns < slice_ns ? patience->until_ns : slice_ns;
 }
 
-/* 0: wait on. */
+/* Returns 0 if the caller must wait again. */
 static int check_patience(struct patience *patience, enum bell_outcome outcome,
 			  const char *what, struct error *err)
 {
@@ -131,7 +133,8 @@ static void give_back(struct fsdp_channel *channel,
 	channel_report_free(channel, hold->at);
 }
 
-/* Of a broadcast whose consumers have all gone, it frees the slot. */
+/* Send an item. If all consumers of a broadcast have left, this frees the
+ * slot. */
 static void publish(struct fsdp_channel *channel, const struct slots_hold *hold,
 		    const struct slots_head *head)
 {
@@ -174,7 +177,7 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 	return r;
 }
 
-/* The item is claimed; it goes back if anything fails. */
+/* Make an item in the claimed slot. On failure the slot is given back. */
 static int begin(struct fsdp_channel *channel, const struct slots_hold *hold,
 		 struct fsdp_item **ret, struct error *err)
 {
@@ -268,7 +271,7 @@ int fsdp_item_part(struct fsdp_item *item, const struct fsdp_spec *spec,
 	return 0;
 }
 
-/* Of several threads that end one item, the first one does. */
+/* If several threads end one item, this returns true to one of them. */
 static bool end_use(struct fsdp_item *item, enum item_use use)
 {
 	int expected = (int)use;
@@ -328,7 +331,7 @@ int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
 
 /* --- receiving ----------------------------------------------------------- */
 
-/* Told once, whichever thread asks. */
+/* Report the deaths of producers to one of the threads that see them. */
 static int tell_death(struct fsdp_channel *channel, struct error *err)
 {
 	const struct slots_people *people = &channel->slots.page->people;
@@ -357,8 +360,8 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 	int r = 0;
 
 	while (r == 0) {
-		/* Looked at before the slots: what was sent before comes
-		 * first. */
+		/* Read these before the slots, so that items that were sent
+		 * before an end or a death are received first. */
 		bool is_over = channel_has_ended(channel);
 		bool has_death = channel_n_died(channel) != channel->n_died;
 
@@ -413,7 +416,7 @@ static int check_head(const struct slots_head *head, uint64_t capacity)
 	return r;
 }
 
-/* What is no item: it is dropped, and told. */
+/* Drop an item that cannot be received, and return its error. */
 static int refuse(struct fsdp_channel *channel, const struct fsdp_item *item,
 		  struct error *err)
 {
@@ -435,7 +438,8 @@ static int accept_item(struct fsdp_channel *channel, struct fsdp_item *item,
 	if (check_head(&item->head, channel->slots.capacity) < 0)
 		return refuse(channel, item, err);
 	r = channel_find_buffer(channel, item->hold.at, &item->data, err);
-	/* Looked at last: of one that was cut the buffer may be another. */
+	/* Check this last: when a consumer is cut, its slot may get another
+	 * buffer. */
 	if (channel_is_cut(channel)) {
 		give_back(channel, &item->hold);
 		return channel_refuse_cut(channel, err);
@@ -478,7 +482,7 @@ uint32_t fsdp_item_n_parts(const struct fsdp_item *item)
 							 : item->head.n_parts;
 }
 
-/* The part, as a type. */
+/* Find the type of array `i`. */
 static int find_part(const struct fsdp_item *item, uint32_t i,
 		     struct tensor_type *ret, struct error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Making tensors: alloc, view, publish, remove.
+ * Makes, publishes and removes tensors.
  */
 #include "client/client.h"
 #include "client/device.h"
@@ -45,7 +45,7 @@ int fsdp_alloc_on(struct fsdp_client *client, const struct fsdp_device *device,
 	return r < 0 ? r : places_receive(client, &received, &use, ret, err);
 }
 
-/* The view is writable if its base is. */
+/* Make the view writable if its base is. */
 static void inherit(const struct fsdp_tensor *base, struct fsdp_tensor *view)
 {
 	view->bundle = base->bundle;
@@ -102,7 +102,8 @@ static struct stripe *stripe_of(const struct fsdp_tensor *tensor)
 	return &tensor->client->stripes[tensor->stripe];
 }
 
-/* The handle's next descriptor; NULL: no memory. */
+/* Make the descriptor that the handle gets when it is published. Returns NULL
+ * if there is no memory. */
 static struct desc *describe(const struct fsdp_publication *publication)
 {
 	const struct desc *now = tensor_desc(publication->tensor);
@@ -119,8 +120,8 @@ static struct desc *describe(const struct fsdp_publication *publication)
 	struct desc *desc;
 
 	desc_type(now, &place.type);
-	/* Without a stream the tensor counts as written, or as written as it
-	 * was. */
+	/* The state of earlier work is copied; with a stream, mark_run()
+	 * replaces the fence. */
 	if (on) {
 		place.fence = on->fence;
 		place.is_tainted =
@@ -144,7 +145,8 @@ static void forget(const struct fsdp_publication *publications, size_t n,
 	}
 }
 
-/* Made before the request: afterwards nothing may fail. */
+/* Make all descriptors before the request, because after it nothing may
+ * fail. */
 static int describe_all(const struct fsdp_publication *publications, size_t n,
 			struct desc **ret, struct error *err)
 {
@@ -167,8 +169,9 @@ static void show(struct fsdp_publication *publication, struct desc *desc,
 	desc_rest(desc)->version = version;
 	publication->version = version;
 	pthread_mutex_lock(&stripe->lock);
-	/* A name that fsdp_tensor_info() returned stays valid while the handle
-	 * exists. Release: a thread that sees `known` sees its contents. */
+	/* The old descriptor is kept, because a name that fsdp_tensor_info()
+	 * returned must stay valid while the handle exists. Release: a thread
+	 * that loads the new pointer sees the contents of the descriptor. */
 	desc_rest(desc)->older = tensor_desc(tensor);
 	atomic_store_explicit(&tensor->desc, desc, memory_order_release);
 	atomic_store_explicit(&tensor->is_writable, false,
@@ -183,14 +186,14 @@ static const struct device *device_of(const struct desc *desc)
 	return on ? on->device : NULL;
 }
 
-/* Every device has these streams, under the same handles. */
+/* These two handles denote a stream of each device. */
 static bool is_default_stream(const void *stream)
 {
 	return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-/* The number of items, from the first on, that have its stream: one value
- * serves for all of them. */
+/* Return the number of items at the beginning of the array that have the same
+ * stream: one value of a timeline serves for all of them. */
 static size_t count_run(const struct fsdp_publication *publications, size_t n,
 			struct desc *const *desc)
 {
@@ -223,8 +226,8 @@ static int mark_run(const struct fsdp_publication *publications, size_t n,
 }
 
 /* Make the streams write a value after their work. The device must get the
- * write before the broker hears of it, so that nobody waits for a write that
- * may never come. */
+ * write before the broker gets the request, because otherwise other processes
+ * could wait for a write that never comes. */
 static int mark_all(const struct fsdp_publication *publications, size_t n,
 		    struct desc *const *desc, const uint8_t **ret_events,
 		    struct error *err)
@@ -243,7 +246,8 @@ static int mark_all(const struct fsdp_publication *publications, size_t n,
 	return r;
 }
 
-/* Published or refused: their events need not be reported any more. */
+/* After the request, events may be reported as complete, whether it was
+ * executed or refused. */
 static void end_marks(struct fsdp_client *client, size_t n,
 		      struct desc *const *desc, const uint8_t *const *events)
 {
@@ -312,9 +316,9 @@ static int take_publications(const struct fsdp_client *client,
 	return r;
 }
 
-/* Write as many fields as the caller's struct has; even the first release's
- * struct has this one. Its size is the caller's, and need not be a multiple of
- * our alignment. */
+/* Write `version` into the caller's structs. It is part of the first release's
+ * struct, so all of them have it. Their size is the caller's, and need not be a
+ * multiple of our alignment. */
 static void give_versions(struct fsdp_publication *publications, size_t n,
 			  const struct fsdp_publication *from)
 {

@@ -1,6 +1,6 @@
 /*
- * The list of mapped chunks. There are few of them, because chunks are large,
- * so it is an array that is searched linearly.
+ * The list of mapped chunks. There are few chunks, because they are large, so
+ * the list is an array that is searched linearly.
  */
 #include "client/mapping.h"
 #include "cuda/context.h"
@@ -11,8 +11,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The number of chunks that are removed from the list before any is unmapped.
- */
+/* The maximum number of chunks that are removed from the list before they are
+ * unmapped. */
 #define RETIRE_AT_ONCE 16
 
 void mappings_init(struct mappings *mappings)
@@ -79,7 +79,8 @@ static int unprotect(struct mapping *mapping, struct error *err)
 {
 	int r;
 
-	/* A forked child must not write memory that its parent still writes. */
+	/* The memory must not be inherited: a forked child could write what its
+	 * parent still writes. */
 	if (madvise(mapping->address, mapping->size, MADV_DONTFORK) < 0)
 		return error_errno(err, -errno,
 				   "cannot hide chunk %u from forked processes",
@@ -127,7 +128,7 @@ static int reserve_room(struct mappings *mappings, struct error *err)
 }
 
 /*
- * Map it at once with all rights that it will ever have: to change them the
+ * Map a chunk with all rights that it will ever have: to change them, the
  * driver removes the pages for a moment, and kernels that read them would
  * fault.
  */
@@ -204,8 +205,7 @@ static int replace_on_host(const struct mapping *mapping, int fd,
 	return 0;
 }
 
-/* The descriptor of a reserved chunk has come again, perhaps with other rights.
- */
+/* Map a reserved chunk again, with the rights of its new descriptor. */
 static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 		     int fd, struct error *err)
 {
@@ -222,7 +222,7 @@ static int map_again(struct mapping *mapping, const struct chunk_ref *chunk,
 	mapping->may_write = chunk->is_writable;
 	mapping->is_writable = false;
 	mapping->is_reserved = false;
-	/* It was writable and becomes so again: its bundle is still staged. */
+	/* If the bundle is still staged, the chunk becomes writable again. */
 	return chunk->is_writable ? make_writable(mapping, err) : 0;
 }
 
@@ -235,7 +235,7 @@ static int check_index(const struct chunk_ref *chunk, struct error *err)
 			 chunk->chunk);
 }
 
-/* Is it mapped already and, if it was reserved, mapped again? */
+/* Store whether the chunk is in the list. If it was reserved, map it again. */
 static int look(struct mappings *mappings, const struct chunk_ref *chunk,
 		int fd, bool *ret, struct error *err)
 {
@@ -251,7 +251,8 @@ static int look(struct mappings *mappings, const struct chunk_ref *chunk,
 	return r;
 }
 
-/* Consumes `new`, also if another thread was faster, or on failure. */
+/* Add `new` to the list. It is unmapped on failure, and if another thread has
+ * added the chunk in the meantime. */
 static int insert(struct mappings *mappings, struct mapping *new,
 		  struct error *err)
 {
@@ -270,8 +271,9 @@ static int insert(struct mappings *mappings, struct mapping *new,
 	return r;
 }
 
-/* The lock is not held during driver calls: the first one loads the driver, and
- * each may wait for any work that this process has given its devices. */
+/* The lock is not held during calls of the driver: the first one loads the
+ * driver, and each may wait for any work that this process has given its
+ * devices. */
 static int add(struct mappings *mappings, const struct chunk_ref *chunk, int fd,
 	       struct error *err)
 {
@@ -446,7 +448,8 @@ int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
 void mappings_let_go(struct mappings *mappings, uint32_t chunk)
 {
 	pthread_mutex_lock(&mappings->lock);
-	/* It may have been skipped, so the next look must be a new one. */
+	/* mappings_retire() may have skipped this chunk, so the next one must
+	 * look. */
 	if (--find(mappings, chunk)->n_keepers == 0)
 		mappings->n_retired = UINT64_MAX;
 	pthread_mutex_unlock(&mappings->lock);
@@ -471,7 +474,7 @@ bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,
 	return is_gone;
 }
 
-/* Remove at most `max` retired chunks from the list; with the lock held. */
+/* Remove at most `max` retired chunks from the list. The lock is held. */
 static size_t take_gone(struct mappings *mappings, const struct table *table,
 			mapping_is_held_fn *is_held, void *data, size_t max,
 			struct mapping *ret)

@@ -2,9 +2,9 @@
 #include "client/connection.h"
 #include "client/exchange.h"
 
-/* The maximum number of one-way requests whose replies were not read. It is a
- * small part of the broker's window of recorded replies: a request that finds
- * the window full is sent again, after later requests. */
+/* The maximum number of one-way requests without a reply. It is a small part of
+ * the number of replies that the broker can record for a session, because a
+ * request that exceeds that number is sent again after later requests. */
 #define MAX_ONE_WAY 16
 
 static bool may_send_one_way(struct connection *c)

@@ -3,12 +3,12 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
-/* Real-time signals, all of which F_SETSIG takes. */
+/* Real-time signals. F_SETSIG accepts all of them. */
 #define FIRST_MARK 40
 #define N_MARKS    24
 
-/* If a program connects again after it has closed our descriptors, the new ones
- * may have the old numbers, so connections have different marks. */
+/* Connections have different marks, because if a program connects again after
+ * it has closed our descriptors, the new ones may have the old numbers. */
 int own_fd_mark_first(int fd)
 {
 	static _Atomic unsigned int n_connections;

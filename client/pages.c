@@ -3,9 +3,9 @@
 #include "client/client.h"
 #include <string.h>
 
-/* The broker makes the page after this one while it is decoded, and while the
- * caller looks at it. If this fails, it is tried again when that page is
- * needed. */
+/* Request the next page before this one is decoded, so that the broker makes it
+ * while the caller looks at this one. If this fails, the page is requested when
+ * it is needed. */
 static void ask_for_next(struct pages *pages, uint64_t cursor)
 {
 	*pages->cursor = cursor;
@@ -35,7 +35,8 @@ static int get_next(struct pages *pages, struct error *err)
 	uint64_t cursor = *pages->cursor;
 	int r = client_check(pages->client, err);
 
-	/* A forked child has nothing of the connection, not even the call. */
+	/* In a forked child the connection must not be used, and the call
+	 * belongs to the parent. */
 	pages->call = NULL;
 	if (r == 0)
 		r = connection_await(connection, call, err);
@@ -56,7 +57,7 @@ static void abandon(struct pages *pages)
 	pages->call = NULL;
 }
 
-/* False: this was the last page. */
+/* Free the current page. Returns false if it was the last one. */
 static bool leave(struct pages *pages)
 {
 	received_deinit(&pages->received);

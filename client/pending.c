@@ -1,6 +1,6 @@
 /*
- * Gets that are begun, and completed when a descriptor becomes readable: for
- * programs that wait for many events in one loop.
+ * Gets that are begun, and completed when a descriptor becomes readable, for
+ * event loops.
  */
 #include "client/begun.h"
 #include "client/bundle.h"
@@ -14,12 +14,13 @@
 
 struct fsdp_pending {
 	struct fsdp_client *client;
-	struct call *call; /* NULL: no request was needed, `got` is complete */
+	/* NULL: all tensors were in the cache and are in `got` */
+	struct call *call;
 	struct fsdp_get_options options;
 	int64_t start_ms;
-	bool is_bundle; /* which has no names here, and always a request */
+	bool is_bundle; /* a get of a bundle has no names and always a call */
 	size_t n;
-	struct fsdp_tensor **got; /* owned, like the names */
+	struct fsdp_tensor **got; /* owned, like the strings in `names` */
 	char *names[];
 };
 
@@ -98,7 +99,7 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	return r;
 }
 
-/* 0: `got` is complete; CONNECTION_PENDING. */
+/* Returns 0 if `got` is complete, or CONNECTION_PENDING. */
 static int collect(struct fsdp_pending *pending, struct error *err)
 {
 	struct fsdp_client *client = pending->client;

@@ -1,5 +1,5 @@
 /*
- * From places to handles: first all chunks are mapped, then the handles are
+ * Makes handles of places. First all chunks are mapped, then the handles are
  * made.
  */
 #include "client/places.h"
@@ -31,8 +31,8 @@ void places_give_back(struct fsdp_client *client,
 			must_ring = true;
 	}
 	/* Not connection_ring_anew(): the broker has just replied, so it knows
-	 * us; and the reply of an orphan is handled under the connection's
-	 * lock. */
+	 * this session. Also, the reply of an orphan is handled under the
+	 * connection's lock. */
 	if (must_ring)
 		connection_ring(&client->connection);
 }
@@ -56,7 +56,8 @@ void places_take_chunks(struct fsdp_client *client, struct received *received,
 	}
 }
 
-/* Are these the requested chunks, each with its descriptor or its handle? */
+/* Check that the reply contains the requested chunks, each with its descriptor
+ * or its handle. */
 static int check_chunks(const struct received *received, const uint32_t *chunks,
 			uint32_t n_chunks, struct error *err)
 {
@@ -123,9 +124,9 @@ static bool has_memory(const struct tensor_place *place)
 }
 
 /*
- * Address of a place; MAPPING_MISSING if its chunk must be requested. `span` is
- * the chunk of the previous place: neighbouring places are mostly in one chunk,
- * which stays mapped because they are granted to us.
+ * Find the address of a place. Returns MAPPING_MISSING if its chunk must be
+ * requested. `span` is the chunk of the previous place, which is often that of
+ * this one, too; it stays mapped because the place is granted to us.
  */
 static int locate(struct fsdp_client *client, const struct tensor_place *place,
 		  const struct places_use *use, struct span *span,
@@ -155,7 +156,7 @@ static int locate(struct fsdp_client *client, const struct tensor_place *place,
 	return MAPPING_OK;
 }
 
-/* Store the missing chunks in `ret`, up to FRAME_MAX_FDS. */
+/* Store the missing chunks in `ret`, at most FRAME_MAX_FDS. */
 static int find_missing(struct fsdp_client *client,
 			const struct places_reply *places,
 			const struct places_use *use, uint32_t *ret,
@@ -203,9 +204,9 @@ static int map_all(struct fsdp_client *client,
 }
 
 /*
- * Handles that are about to be made. They are made stripe by stripe: each lock
- * is taken once for all handles of its stripe, and memory that is not in the
- * CPU's cache is prefetched in parallel.
+ * Handles that will be made. They are made stripe by stripe: each lock is taken
+ * once for all handles of its stripe, and memory that is not in the CPU's cache
+ * is prefetched in parallel.
  */
 struct plan {
 	struct {
@@ -213,7 +214,8 @@ struct plan {
 		struct location location;
 		uint8_t stripe;
 	} items[MESSAGE_MAX_ITEMS];
-	uint16_t order[MESSAGE_MAX_ITEMS]; /* by stripe */
+	/* indices of `items`, sorted by stripe */
+	uint16_t order[MESSAGE_MAX_ITEMS];
 	uint32_t n;
 };
 
@@ -252,7 +254,7 @@ static void sort_by_stripe(struct plan *plan)
 		plan->order[n[plan->items[i].stripe]++] = (uint16_t)i;
 }
 
-/* With the lock of the stripe held. */
+/* Make one handle. The lock of the stripe is held. */
 static struct fsdp_tensor *make_handle(struct fsdp_client *client,
 				       const struct tensor_place *place,
 				       const struct places_use *use,
@@ -281,7 +283,7 @@ static struct fsdp_tensor *make_handle(struct fsdp_client *client,
 	return tensor;
 }
 
-/* Make those of one stripe; returns their number in the order. */
+/* Make the handles of the stripe of order[first]. Returns their number. */
 static uint32_t make_on_stripe(struct fsdp_client *client,
 			       const struct places_reply *places,
 			       const struct places_use *use,
@@ -308,7 +310,7 @@ static uint32_t make_on_stripe(struct fsdp_client *client,
 	return n - first;
 }
 
-/* All or none. */
+/* Make all handles, or none on failure. */
 static int make_planned(struct fsdp_client *client,
 			const struct places_reply *places,
 			const struct places_use *use, const struct plan *plan,
@@ -322,14 +324,14 @@ static int make_planned(struct fsdp_client *client,
 		is_complete = is_complete && ret[i];
 	if (is_complete)
 		return 0;
-	/* Their grants are returned together with all others. */
+	/* The caller returns the grants of all places. */
 	for (uint32_t i = 0; i < plan->n; i++)
 		if (ret[i])
 			tensor_free(ret[i]);
 	return error_nomem(err, "a handle");
 }
 
-/* MAPPING_MISSING: a chunk must be requested. */
+/* Returns MAPPING_MISSING if a chunk must be requested. */
 static int plan_all(struct fsdp_client *client,
 		    const struct places_reply *places,
 		    const struct places_use *use, struct plan *ret,
@@ -338,7 +340,7 @@ static int plan_all(struct fsdp_client *client,
 	struct span span = {0};
 	int r;
 
-	/* Only a part of it: it is large, and there are mostly few chunks. */
+	/* Only this field is initialised, because the struct is large. */
 	ret->n = 0;
 	assert(places->n_places <= MESSAGE_MAX_ITEMS);
 	for (uint32_t i = 0; i < places->n_places; i++) {
@@ -374,8 +376,8 @@ static int make_handles(struct fsdp_client *client,
 	return make_planned(client, places, use, &plan, ret, err);
 }
 
-/* Make handles, with one hold each: all or none. On failure the contents of
- * `ret` are undefined. */
+/* Make handles with one hold each. On failure no handle is left, the grants are
+ * returned, and the contents of `ret` are undefined. */
 static int adopt(struct fsdp_client *client, const struct places_reply *places,
 		 const struct places_use *use, struct fsdp_tensor **ret,
 		 struct error *err)
@@ -422,10 +424,10 @@ int places_receive(struct fsdp_client *client, struct received *received,
 
 /* --- manifests ----------------------------------------------------------- */
 
-/* The number of places that are handled together: few enough for the stack. */
+/* The number of places that are handled at a time, on the stack. */
 #define PIECE 64
 
-/* The contents cannot change while they are read. */
+/* Check that the manifest has this size, and cannot change while it is read. */
 static int check_manifest(int fd, uint64_t size, struct error *err)
 {
 	int r = memfd_check(fd, size, NULL, err);
@@ -446,8 +448,7 @@ int places_open_manifest(struct fsdp_client *client,
 	r = check_manifest(fd, reply->manifest_size, err);
 	if (r < 0)
 		return error_wrap(err, r, "cannot read a bundle's manifest");
-	/* Mapped and not read: the pages exist, and a copy would need new ones.
-	 */
+	/* The file is mapped, because a copy would need new pages. */
 	bytes = mmap(NULL, reply->manifest_size, PROT_READ, MAP_SHARED, fd, 0);
 	if (bytes == MAP_FAILED)
 		return error_errno(err, -errno,

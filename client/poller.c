@@ -1,6 +1,6 @@
 /*
- * An epoll of two descriptors. It is level-triggered, so it is only told of
- * changes.
+ * An epoll of two descriptors. It is level-triggered, so epoll_ctl() is called
+ * only if something has changed.
  */
 #include "client/poller.h"
 #include "client/own_fd.h"

@@ -1,9 +1,10 @@
 /*
- * Memory of committed bundles, mapped a second time for a process that wants to
+ * Maps memory of committed bundles a second time, for a process that wants to
  * write to it: the kernel copies each page at the first write.
  *
- * Of other memory the pages that were not written would show what later tensors
- * in the same place contain; only a bundle's memory is sealed for ever.
+ * This is only possible for a bundle's memory, which is sealed for ever. Other
+ * memory may be reused, and pages that were not written would show the contents
+ * of later tensors.
  */
 #include "client/client.h"
 #include "client/places.h"
@@ -13,7 +14,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-/* Bytes in the tensor's first page that come before it: the same in every
+/* Return the offset of the tensor in its first page, which is the same in every
  * mapping. */
 static size_t lead_of(const void *data)
 {
@@ -49,7 +50,7 @@ static int map(const struct fsdp_tensor *tensor, const struct span *span,
 	size_t size = desc_rest(tensor_desc(tensor))->size + lead;
 	uint8_t *address;
 
-	/* The seal prevents shared mappings only. */
+	/* The seal prevents only shared mappings from being writable. */
 	address = mmap(NULL, size, PROT_READ | PROT_WRITE,
 		       MAP_PRIVATE | MAP_NORESERVE, fd, at);
 	if (address == MAP_FAILED)
