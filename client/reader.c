@@ -30,8 +30,9 @@ void reader_lead(struct connection *c, struct call *mine)
 	exchange_update_poll(c);
 }
 
-/* Another thread reads. When it stops reading it wakes one of the waiting
- * threads, which may return at once; so each waiting thread looks again after a
+/* Wait while another thread reads. When that thread stops reading, it wakes one
+ * of the waiting threads, which may return at once because it was interrupted;
+ * so with an interrupt function each waiting thread looks again after a
  * while. */
 static void follow(struct connection *c, struct call *mine)
 {

@@ -23,8 +23,8 @@ static uint64_t table_epoch(const struct table *table)
 
 void reconnect_note_epoch(struct connection *c)
 {
-	/* If the epoch has changed since the hello, the socket will report EOF.
-	 */
+	/* If the epoch has changed since the hello, the socket will report
+	 * EOF. */
 	atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
 			      memory_order_relaxed);
 }
@@ -53,8 +53,8 @@ int reconnect_first(struct connection *c, struct greeting *ret,
 	}
 }
 
-/* Try with growing pauses, without the lock: no other thread changes anything
- * here meanwhile. */
+/* Try with growing pauses, without the lock; only the reader changes these
+ * members. */
 static int handshake_retry(const struct connection *c, const struct call *mine,
 			   struct greeting *ret, struct error *err)
 {
@@ -62,8 +62,8 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 	int64_t wait_ms = 1, asked_ms = 0, reply_ms = c->away_until_ms;
 
 	self.interrupt = call_interrupt(mine, &c->self.interrupt);
-	/* A late call tries once, but a broker that has come back by now gets
-	 * time for its reply. */
+	/* A call that is late tries once, but if the broker accepts the
+	 * connection, it gets the whole time for its reply. */
 	if (reply_ms <= clock_now_ms())
 		reply_ms = clock_now_ms() + c->reconnect_ms;
 	for (;;) {
@@ -72,8 +72,9 @@ static int handshake_retry(const struct connection *c, const struct call *mine,
 		if (r <= 0)
 			return r;
 		if (clock_now_ms() + wait_ms > c->away_until_ms)
-			/* Whatever connect() said: by -ENOENT or -ETIMEDOUT
-			 * calls say that a name is not there (in time). */
+			/* The errno of connect() must not be returned: -ENOENT
+			 * and -ETIMEDOUT would tell callers that a name does
+			 * not exist (in time). */
 			return error_wrap(err, -ECONNREFUSED,
 					  "fsdpd did not come back within "
 					  "%d ms",
@@ -107,7 +108,8 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 		mine->is_interrupted = true;
 		r = 0;
 	} else {
-		/* Less than a pause may be left, for which no call waits. */
+		/* No call waits for less than a pause, so a shorter rest of the
+		 * time is dropped. */
 		if (c->away_until_ms < clock_now_ms() + PAUSE_MAX_MS)
 			c->away_until_ms = clock_now_ms();
 		if (err->code == -ESTALE || err->code == -EBADF)

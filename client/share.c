@@ -1,10 +1,10 @@
 /*
- * Sharing device memory that the caller has already.
+ * Shares device memory that the caller allocated itself.
  *
- * The driver's attributes of a pointer tell the allocation and its kind; the
- * broker gets its handle (legacy IPC) or a descriptor of it (VMM). In this
- * process the memory stays in place: the chunk that the broker makes of it is
- * recorded as our own, so that tensors in it have the caller's addresses.
+ * The driver's attributes of a pointer give the allocation and its kind; the
+ * broker gets a handle of it (legacy IPC) or a descriptor (VMM). In this
+ * process the memory stays where it is: the chunk that the broker makes of it
+ * is recorded as our own, so that its tensors have the caller's addresses.
  */
 #include "client/client.h"
 #include "client/places.h"
@@ -14,11 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An allocation that is being shared. */
+/* An allocation that is being shared, by one of the two exports. */
 struct allocation {
 	struct pointer pointer;
-	struct ipc_export *export;   /* legacy */
-	struct vmm_export *donation; /* VMM */
+	struct ipc_export *export;   /* legacy IPC; NULL: VMM */
+	struct vmm_export *donation; /* VMM; NULL: legacy IPC */
 };
 
 static void allocation_close(struct allocation *allocation)
@@ -39,7 +39,7 @@ static uint64_t size_of(const struct share_item *item)
 	return tensor_type_numel(&item->type) * dtype_size(item->type.dtype);
 }
 
-/* The first item with memory; `n`: none has any. */
+/* Find the first item with elements; `n`: no item has any. */
 static size_t find_full(const struct share_item *items, size_t n)
 {
 	size_t i = 0;
@@ -62,7 +62,7 @@ static int take_types(const struct fsdp_spec *specs, size_t n,
 	return r;
 }
 
-/* The offset of a pointer in the allocation of the first item. */
+/* Find the offset of a pointer in the allocation. */
 static int take_offset(const struct pointer *pointer, size_t i, const void *at,
 		       struct share_item *item, struct error *err)
 {
@@ -109,7 +109,8 @@ static int take_offsets(const struct pointer *pointer, void *const *pointers,
 
 /* --- the allocation ------------------------------------------------------ */
 
-/* Memory of the broker, or of another process, is a tensor already. */
+/* Refuse memory that the broker or another process allocated, since it already
+ * belongs to tensors. */
 static int check_received(struct fsdp_client *client, const void *at,
 			  struct error *err)
 {
@@ -141,7 +142,8 @@ static int open_allocation(struct allocation *allocation, struct error *err)
 			  &allocation->export, &offset, err);
 }
 
-/* The device of the first item with memory. */
+/* Find and export the allocation of all items. Its device is that of the first
+ * item with elements. */
 static int find_allocation(struct fsdp_client *client, void *const *pointers,
 			   struct share_item *items, size_t n,
 			   struct allocation *ret, struct error *err)
@@ -183,9 +185,9 @@ static int ask(struct fsdp_client *client, const struct allocation *allocation,
 		allocation->donation ? allocation->donation->fd : -1, ret, err);
 }
 
-/* The chunk is ours and takes over the export: the same descriptor is sent for
- * everything else that is shared of this allocation, so that the broker
- * recognises it. */
+/* Record the chunk as our own. It takes over the export: the broker recognises
+ * the allocation by its descriptor, so the same one must be sent when other
+ * tensors of this allocation are shared. */
 static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 		      struct allocation *allocation, struct error *err)
 {
@@ -208,8 +210,8 @@ static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 	return mappings_add_own(&client->mappings, chunk, &own, err);
 }
 
-/* A reply that was recorded before a restart of the broker comes without the
- * chunk. */
+/* Request the chunk. A reply that was recorded before a restart of the broker
+ * comes without it. */
 static int ask_chunk(struct fsdp_client *client, uint32_t chunk,
 		     struct allocation *allocation, struct error *err)
 {
@@ -229,7 +231,7 @@ static int take_chunk(struct fsdp_client *client,
 {
 	struct span span;
 
-	/* The allocation is shared already. */
+	/* The allocation was shared before. */
 	if (mappings_find(&client->mappings, chunk, false, &span, NULL) ==
 	    MAPPING_OK)
 		return 0;
@@ -312,7 +314,8 @@ static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 	const struct desc *desc = tensor_desc(tensor);
 	struct span span;
 
-	/* If the chunk is gone, the broker reports that it is done. */
+	/* If the chunk is not mapped any more, the broker replies that the
+	 * sharing has ended. */
 	if (mappings_find(&tensor->client->mappings, desc_rest(desc)->chunk,
 			  false, &span, NULL) != MAPPING_OK ||
 	    span.is_own)
@@ -324,7 +327,8 @@ static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 			 tensor->slot);
 }
 
-/* The broker shall drop one of the handle's holds. False: there is none. */
+/* Take a hold of the handle, which the broker will drop; if it has none,
+ * acquire one. Returns false if that is not possible. */
 static bool take_hold(struct fsdp_tensor *tensor)
 {
 	return tensor_take_hold(tensor) ||
@@ -364,7 +368,7 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		return check_gone(tensor, err);
 	r = client_command(client, &request, err);
 	if (r == -EPERM && !tensor->data) {
-		/* It has no memory, so it was never shared. */
+		/* The tensor has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);
 		r = 0;
 	}

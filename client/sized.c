@@ -1,6 +1,6 @@
 /*
- * Converting between the sizes of a struct, as Linux's copy_struct_from_user()
- * does for its extensible system calls.
+ * Converts between the sizes of a struct, like Linux's copy_struct_from_user()
+ * for extensible system calls.
  */
 #include "client/sized.h"
 #include "proto/error.h"
@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* No struct of ours will be larger: such a size was not initialised. */
+/* No public struct will be larger, so a larger struct_size was not
+ * initialised. */
 #define MAX_SIZE 4096
 
 static size_t size_of(const void *given, struct sized type)

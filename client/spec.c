@@ -1,6 +1,6 @@
 /*
- * Specs become checked types before anything is sent, so that the caller learns
- * which item is wrong.
+ * Specs are converted to checked types before anything is sent, so that the
+ * caller learns which item is invalid.
  */
 #include "client/spec.h"
 #include "client/client.h"

@@ -1,5 +1,5 @@
 /*
- * Marks, waits and releases.
+ * Fences of streams: marking, waiting and releasing.
  */
 #include "client/stream.h"
 #include "client/client.h"
@@ -13,8 +13,8 @@
 #include <inttypes.h>
 #include <stdatomic.h>
 
-/* For an event of another process the broker is asked each time, so there are
- * few looks. */
+/* Each look for an event of another process sends a request to the broker, so
+ * the pauses grow quickly. */
 #define PAUSE_FOR_EVENT                                                        \
 	((struct pause){.ns = PAUSE_MIN_NS, .max_ns = 4000000, .growth = 1})
 
@@ -33,9 +33,11 @@ static bool is_same(const struct fence *a, const struct fence *b)
 }
 
 /*
- * Make `fence` the slot's fence, if the work of the old fence is complete when
- * it is reached: because a counter never decreases, or the stream has waited
- * for it, or it is complete already. Otherwise: false, and the old fence.
+ * Make `fence` the slot's fence if it covers the old one, that is, if the work
+ * of the old fence is complete when `fence` is reached: both have the same
+ * counter, which never decreases; or the stream has waited for the old one
+ * (`waited`); or the old one has been reached. Otherwise return false.
+ * `*ret_old` is the old fence.
  */
 static bool replace_fence(struct fsdp_client *client, uint32_t slot,
 			  const struct fence *fence, const struct fence *waited,
@@ -53,8 +55,8 @@ static bool replace_fence(struct fsdp_client *client, uint32_t slot,
 	is_covered =
 		is_one || is_same(&old, waited) || timeline_peek(client, &old);
 	/* Another thread may have stored a later value. Relaxed: the broker
-	 * reads it once the slot is not held, and the count is lowered
-	 * afterwards, seq_cst. */
+	 * reads the fence when the slot is not held any more, and the count is
+	 * lowered after this store, seq_cst. */
 	if (is_covered && !(is_one && old.value > fence->value)) {
 		atomic_store_explicit(&entry->timeline,
 				      (uint16_t)fence->timeline,
@@ -74,8 +76,8 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	struct fence mine = *fence, old, waited = {0};
 
 	while (!replace_fence(client, slot, &mine, &waited, &old)) {
-		/* It belongs to our own streams, so it is never for the host.
-		 */
+		/* The old fence is one of our own timelines, so this never
+		 * returns TIMELINE_FOR_HOST. */
 		int r = timeline_wait(client, NULL, &old, device, stream, err);
 
 		if (r == 0)
@@ -87,7 +89,8 @@ static int set_fence(struct fsdp_client *client, uint32_t slot,
 	return 0;
 }
 
-/* NULL: it has no elements, so it needs no fence. */
+/* Find the device of a tensor. It is NULL if the tensor has no elements; then
+ * it needs no fence. */
 static int device_of(const struct fsdp_tensor *tensor,
 		     const struct device **ret, struct error *err)
 {
@@ -103,7 +106,7 @@ static int device_of(const struct fsdp_tensor *tensor,
 			 name_of(tensor));
 }
 
-/* The device of all tensors with elements; NULL: none has any. */
+/* Find the device of all tensors; NULL: no tensor has elements. */
 static int device_of_all(struct fsdp_tensor *const *tensors, size_t n,
 			 const struct device **ret, struct error *err)
 {
@@ -145,7 +148,8 @@ static int mark_by_timeline(struct fsdp_tensor *const *tensors, size_t n,
 	return r;
 }
 
-/* The event replaces an earlier one, so it must be recorded after that. */
+/* The new event replaces an earlier one of the tensor, so the stream must wait
+ * for that one first. */
 static int follow_earlier(const struct fsdp_tensor *tensor,
 			  const struct device *device, CUstream stream,
 			  struct error *err)
@@ -200,8 +204,9 @@ static bool is_tainted(const struct fsdp_tensor *tensor)
 	       table_word_generation(word) == tensor->generation;
 }
 
-/* The value of the counter, and the broker's word about a writer that died: the
- * broker stores the taint before it wakes the waiting streams. */
+/* Store whether the tensor is written. If its writer has died, the value of the
+ * counter does not count: the broker marks the tensor as tainted before it
+ * wakes the waiting streams. */
 static enum written learn(const struct fsdp_tensor *tensor, bool is_reached)
 {
 	struct desc_device *it = desc_device(tensor_desc(tensor));
@@ -225,7 +230,8 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 		return WRITTEN_YES;
 	now = (enum written)atomic_load_explicit(&it->written,
 						 memory_order_relaxed);
-	/* The contents ended with the process that owned the memory. */
+	/* The contents were lost when the process that owned the memory
+	 * ended. */
 	if (now == WRITTEN_YES && it->is_legacy && is_tainted(tensor))
 		return WRITTEN_NEVER;
 	if (now != WRITTEN_PENDING)
@@ -236,7 +242,7 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 			     : timeline_peek(tensor->client, &it->fence));
 }
 
-/* The same, with a request to the broker if necessary. */
+/* Do the same as stream_peek(), with a request to the broker if necessary. */
 static int look(const struct fsdp_tensor *tensor, enum written *ret,
 		struct error *err)
 {
@@ -281,7 +287,7 @@ static bool is_by_event(const struct fsdp_tensor *tensor)
 	return fence_is_event(&desc_device(tensor_desc(tensor))->fence);
 }
 
-/* Between two looks. */
+/* Pause, and look again. */
 static int wait_on(const struct fsdp_tensor *tensor, struct pause *pause,
 		   int64_t *asked_ms, enum written *ret, struct error *err)
 {
@@ -318,7 +324,8 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 	return r;
 }
 
-/* Later work of the stream comes after everything that the host has seen. */
+/* Wait on the host in place of the stream: later work of the stream comes after
+ * everything that the host has seen. */
 static int wait_in_its_place(const struct fsdp_tensor *tensor,
 			     int64_t *start_ms, int32_t timeout_ms,
 			     enum written *ret, struct error *err)

@@ -1,7 +1,7 @@
 /*
- * Shelves of handles, and of what is known. Both are cut from slabs and never
- * go back to the heap before the connection is closed: so closing can end what
- * the caller forgot, and a process that has just connected touches few pages.
+ * Handles and descriptors of a stripe. Both are cut from slabs, which are not
+ * freed before the connection is closed. So closing can free what the caller
+ * did not free, and a process that has just connected touches few pages.
  */
 #include "client/tensor.h"
 #include "client/client.h"
@@ -15,7 +15,7 @@
 
 struct slab {
 	_Alignas(LINE) struct slab *next;
-	size_t n_used; /* handles that were ever live */
+	size_t n_used; /* number of handles that were ever used */
 	struct fsdp_tensor handles[SLAB_HANDLES];
 };
 
@@ -25,7 +25,7 @@ struct free_desc {
 
 struct desc_slab {
 	_Alignas(LINE) struct desc_slab *next;
-	size_t n_used; /* lines */
+	size_t n_used; /* number of lines that were cut */
 	_Alignas(LINE) uint8_t lines[SLAB_LINES][LINE];
 };
 
@@ -63,13 +63,13 @@ void stripe_deinit(struct stripe *stripe)
 
 /* --- what is known ------------------------------------------------------- */
 
-/* Bytes of dims behind the rest. */
+/* The size of the dims at the end of struct desc_rest, in bytes. */
 static size_t dims_size(size_t n_dims, bool is_contiguous)
 {
 	return n_dims * (is_contiguous ? 1 : 2) * sizeof(int64_t);
 }
 
-/* Of one whose sizes are filled in. */
+/* The size of a descriptor in cache lines. Its fields must be set. */
 static size_t desc_lines(const struct desc *desc)
 {
 	size_t size = offsetof(struct desc, name) + desc->name_size + 1;
@@ -82,7 +82,8 @@ static size_t desc_lines(const struct desc *desc)
 	return (size + LINE - 1) / LINE;
 }
 
-/* Cut from the newest slab; what is left of a full one is lost. */
+/* Cut lines from the newest slab. If they do not fit, the rest of this slab
+ * stays unused. */
 static void *cut(struct stripe *stripe, size_t n_lines)
 {
 	struct desc_slab *slab = stripe->desc_slabs;
@@ -101,7 +102,7 @@ static void *cut(struct stripe *stripe, size_t n_lines)
 	return lines;
 }
 
-/* Long names and shapes are rare, and the heap's. */
+/* Long names and shapes are rare; their descriptors come from the heap. */
 static struct desc *desc_alloc(struct stripe *stripe, size_t n_lines)
 {
 	struct free_desc *first;
@@ -150,7 +151,7 @@ void desc_set_fence(struct desc *desc, const struct fence *fence)
 	if (!it)
 		return;
 	it->fence = *fence;
-	/* Relaxed: nobody else has it yet. */
+	/* Relaxed: no other thread has the descriptor yet. */
 	atomic_store_explicit(&it->written,
 			      fence->session ? WRITTEN_PENDING : WRITTEN_YES,
 			      memory_order_relaxed);
@@ -231,7 +232,8 @@ static struct fsdp_tensor *handle_alloc(struct stripe *stripe)
 
 	if (tensor) {
 		stripe->first_free = tensor->next_free;
-		/* The next one's link is read first of all of it. */
+		/* The next handle_alloc() first reads the link in that
+		 * handle. */
 		__builtin_prefetch(stripe->first_free, 1);
 		return tensor;
 	}
@@ -261,7 +263,7 @@ struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t stripe_index,
 	tensor->bundle = 0;
 	tensor->stripe = stripe_index;
 	tensor->is_live = true;
-	/* Relaxed: nobody else has the handle yet. */
+	/* Relaxed: no other thread has the handle yet. */
 	atomic_store_explicit(&tensor->is_writable, false,
 			      memory_order_relaxed);
 	atomic_store_explicit(&tensor->holds, 1, memory_order_relaxed);
@@ -274,11 +276,13 @@ void tensor_free(struct fsdp_tensor *tensor)
 	struct stripe *stripe = &tensor->client->stripes[tensor->stripe];
 
 	pthread_mutex_lock(&stripe->lock);
-	/* Freed already: twice in the list it would be two tensors. */
+	/* A handle that is freed a second time must not be in the list twice,
+	 * since two tensors would get it. */
 	if (tensor->is_live) {
 		desc_drop(stripe, tensor_desc(tensor));
 		tensor->is_live = false;
-		tensor->generation = 0; /* no slot's: not to be acquired */
+		/* no slot has it, so fsdp_acquire() fails */
+		tensor->generation = 0;
 		tensor->next_free = stripe->first_free;
 		stripe->first_free = tensor;
 	}
@@ -288,8 +292,8 @@ void tensor_free(struct fsdp_tensor *tensor)
 bool tensor_give_back_unrung(struct fsdp_client *client, uint32_t slot,
 			     uint32_t n)
 {
-	/* All but the last need no look at the state: the last looks after all
-	 * of them. seq_cst like every write of delta (shm/refs.h). */
+	/* Only the last hold needs a look at the state, since it is dropped
+	 * after the others. seq_cst like every write of delta (shm/refs.h). */
 	if (n > 1)
 		atomic_fetch_sub_explicit(&client->refs.entries[slot].delta,
 					  (int32_t)(n - 1),
@@ -305,8 +309,9 @@ void tensor_give_back(struct fsdp_client *client, uint32_t slot, uint32_t n)
 
 bool tensor_take_hold(struct fsdp_tensor *tensor)
 {
-	/* Relaxed: the count orders nothing; delta does, and it is lowered
-	 * later, seq_cst. Compare and swap, so that it never passes 0. */
+	/* Relaxed: the count orders no other access; delta does, and it is
+	 * lowered later, seq_cst. It is a compare and swap, so that the count
+	 * never falls below 0. */
 	uint32_t n = atomic_load_explicit(&tensor->holds, memory_order_relaxed);
 
 	while (n)

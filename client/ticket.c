@@ -1,5 +1,5 @@
 /*
- * Tickets: passing an unnamed tensor to another process.
+ * Tickets, which pass a tensor without a name to another process.
  */
 #include "client/client.h"
 #include "client/pages.h"

@@ -1,8 +1,8 @@
 /*
  * Counters and files. A file is mapped once for each device whose streams use
- * it, and once more, for no device, if this process has only looked at it. The
- * file of another user is read-only here, and is mapped for no device that
- * cannot register such pages: there the host waits instead.
+ * it, and once for no device if this process has only looked at it. The file of
+ * another user is mapped read-only; if a device cannot register read-only
+ * pages, the file is not mapped for it, and the host waits in its place.
  */
 #include "client/timeline.h"
 #include "client/client.h"
@@ -15,8 +15,9 @@ struct timeline_file {
 	struct timeline_file *next;
 	uint64_t session;
 	struct timelines timelines;
-	struct fence_map map; /* device NULL: not registered */
-	/* The broker refused to give it writable (lock held). */
+	struct fence_map map; /* its device is NULL: it is not registered */
+	/* The broker refused to give the file writable. Protected by the lock
+	 * of the book. */
 	bool is_for_host;
 };
 
@@ -68,7 +69,8 @@ void timeline_book_deinit(struct timeline_book *book, bool is_forked)
 
 /* --- files (lock held, but for what asks the broker) --------------------- */
 
-/* `device` NULL: on any, or none. */
+/* Find the file of a session that is mapped for `device`; NULL: for any device
+ * or none. */
 static struct timeline_file *find(const struct timeline_book *book,
 				  uint64_t session, const struct device *device)
 {
@@ -85,7 +87,7 @@ static bool is_own(const struct fsdp_client *client, uint64_t session)
 	return session == client->connection.self.session;
 }
 
-/* The broker says that the tensor's ready fence has ended: the work is
+/* The broker replied that the tensor's ready fence has ended: the work is
  * complete, or the session is over. */
 #define TIMELINE_ENDED 1
 
@@ -118,8 +120,8 @@ static int ask(struct fsdp_client *client, uint64_t session,
 	return r;
 }
 
-/* A new file, which is not in the list yet and has no descriptor: the mapping
- * is sufficient, and the broker keeps the file. */
+/* Get a file that is not in the list yet. Its descriptor is closed, since the
+ * mapping is sufficient, and the broker keeps the file. */
 static int fetch(struct fsdp_client *client, uint64_t session,
 		 const struct slot_ref *ref, bool is_writable,
 		 struct timeline_file **ret, struct error *err)
@@ -141,7 +143,8 @@ static int fetch(struct fsdp_client *client, uint64_t session,
 	return 0;
 }
 
-/* Register it and use it from now on, unless another thread was faster. */
+/* Register the file and add it to the list. If another thread has done so in
+ * the meantime, free it and return the other one. */
 static int add(struct timeline_book *book, struct timeline_file *file,
 	       const struct device *device, struct timeline_file **ret,
 	       struct error *err)
@@ -188,8 +191,9 @@ static struct timeline_file *find_desc(struct timeline_book *book,
 	return file;
 }
 
-/* The file as `device` sees it; if it is NULL, or cannot register the file, as
- * this process sees it. TIMELINE_ENDED: only for another session. */
+/* Find or get the file as it is mapped for `device`. If `device` is NULL, or
+ * cannot register the file, this is any mapping, which only the host may use.
+ * TIMELINE_ENDED: the session has ended; never returned for our own. */
 static int get_file(struct fsdp_client *client, uint64_t session,
 		    const struct slot_ref *ref, const struct device *device,
 		    struct timeline_file **ret, struct error *err)
@@ -227,7 +231,8 @@ static bool is_habit(const struct counter *counter, const struct device *device,
 		pthread_equal(counter->thread, pthread_self()));
 }
 
-/* The stream's own counter, or the one that was unused for the longest time. */
+/* Choose the counter that the stream used last, or else the one that was unused
+ * for the longest time. */
 static uint32_t choose(struct timeline_book *book, const struct device *device,
 		       CUstream stream)
 {
@@ -257,7 +262,7 @@ static uint64_t offset_of(uint32_t timeline)
 	return (uint64_t)timeline * TIMELINE_STRIDE;
 }
 
-/* With the counter's lock held. */
+/* Enqueue the next value. The counter's lock is held. */
 static int write_next(struct counter *counter, const struct timeline_file *file,
 		      uint32_t timeline, CUstream stream, struct error *err)
 {

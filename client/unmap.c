@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-/* What is unmapped at once; smaller mappings are not worth a thread. */
+/* The size of memory that is unmapped at once. Smaller mappings are not worth a
+ * thread. */
 #define PIECE ((size_t)1 << 20)
 
 struct range {
@@ -30,8 +31,8 @@ static void count(struct unmapper *unmapper, int change)
 }
 
 /*
- * Take the pages away piece by piece first: munmap() of the whole would keep
- * other threads from mapping anything until it is done.
+ * First drop the pages piece by piece: if munmap() dropped them all, other
+ * threads could not map memory until it is done.
  */
 static void *run(void *data)
 {
@@ -49,7 +50,8 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The caller's signals are not for this thread. */
+/* Start the thread with all signals blocked, since they are for the caller's
+ * threads. */
 static int start(struct range *range)
 {
 	pthread_attr_t attr;

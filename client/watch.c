@@ -1,6 +1,6 @@
 /*
- * Watching names: events come in pages, each of which says where the next
- * begins.
+ * Waiting for events of names. They come in pages; each page contains the
+ * position of the next one.
  */
 #include "client/client.h"
 
