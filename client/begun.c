@@ -102,8 +102,8 @@ void connection_abandon(struct connection *c, struct call *call)
 	}
 	exchange_update_poll(c);
 	pthread_mutex_unlock(&c->lock);
-	/* If the request was granted before a restart of the broker, the new
-	 * broker is told of the release here. */
+	/* If the broker was restarted since we connected, it does not see that
+	 * the grant was released before it has our hello. */
 	if (connection_is_outdated(c))
 		connection_ring_anew(c);
 }

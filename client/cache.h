@@ -34,7 +34,7 @@ struct cache_key {
 struct cache_key cache_key(const char *name,
 			   const struct fsdp_get_options *options);
 
-/* The stripe of a name's handles and cache entry. */
+/* Return the stripe of a name's handles and cache entry. */
 uint8_t cache_stripe(const struct cache_key *key);
 
 /* Acquire the tensor of the entry and make a handle, without a system call.
@@ -51,5 +51,5 @@ void cache_expect(const struct stripe *stripe, const struct cache_key *key);
 void cache_put(struct fsdp_client *client, const struct cache_key *key,
 	       struct desc *desc);
 
-/* Forget all entries of a stripe. */
+/* Drop all entries of a stripe. */
 void cache_drop_all(struct stripe *stripe);

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_MONOTONIC in milliseconds. */
+/* Return CLOCK_MONOTONIC in milliseconds. */
 static inline int64_t clock_now_ms(void)
 {
 	struct timespec now;

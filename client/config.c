@@ -1,5 +1,5 @@
 /*
- * The broker's configuration: reading it, and making the broker reload it.
+ * Requests that read the broker's configuration, or make the broker reload it.
  */
 #include "client/client.h"
 #include "client/pages.h"

@@ -224,7 +224,8 @@ static int read_piece(void *data, void *into, size_t size, struct error *err)
 			   filling->i);
 }
 
-/* Have the copier of this device, and return one of another device. */
+/* Take a copier of this device if `filling` has none, and return one of another
+ * device. */
 static int choose_copier(struct copiers *copiers, struct filling *filling,
 			 const struct device *device, struct error *err)
 {

@@ -1,5 +1,5 @@
 /*
- * Digests of tensors that are being written.
+ * Records digests of tensors that are being written.
  */
 #include "client/client.h"
 #include "client/tensor.h"

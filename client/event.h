@@ -53,8 +53,8 @@ void event_sent(struct fsdp_client *client, const struct fence *fence);
 
 /* --- consumer --------------------------------------------------------------
  *
- * `ref`: a tensor that is held, of the device, with this fence; by it the
- * broker gives the handle.
+ * `ref` is a tensor of the device that is held and has this fence; because of
+ * this hold, the broker gives the handle of the event.
  */
 
 /* Tell whether the event is complete, as far as this process knows without a

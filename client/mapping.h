@@ -102,8 +102,8 @@ enum mapping_outcome {
 	MAPPING_MISSING = 1, /* it is not mapped, or reserved: request it */
 };
 
-/* The location of a chunk. It is valid while something in the chunk is granted
- * to this process. */
+/* The location of a chunk, which is valid while something in the chunk is
+ * granted to this process. */
 struct span {
 	uint32_t chunk; /* 0: no chunk */
 	uint8_t *address;

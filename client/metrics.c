@@ -1,5 +1,5 @@
 /*
- * Requests of monitoring: histograms, chunks, accounts.
+ * Requests for monitoring: histograms, chunks, accounts.
  */
 #include "client/client.h"
 #include "client/pages.h"

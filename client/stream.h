@@ -18,7 +18,7 @@
 struct error;
 struct fsdp_get_options;
 
-/* Is the tensor on a device? */
+/* Tell whether the tensor is on a device. */
 static inline bool stream_is_for(const struct fsdp_tensor *tensor)
 {
 	return tensor_desc(tensor)->is_on_device;
