@@ -1,25 +1,26 @@
 /*
- * What loaders send to the trainer: a batch of words, and what the trainer
- * should find in it.
+ * The item that loaders send to the trainer: a batch of words, and a sum by
+ * which the trainer can check it.
  */
 #pragma once
 #include <fsdp.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* The arrays of an item. */
+/* The indices of an item's arrays. */
 enum { BATCH_WORDS, BATCH_SUM, BATCH_PARTS };
 
-/* Batches that a trainer may be behind; loaders wait when it is. */
+/* The number of batches that may be sent and not released; then loaders
+ * wait. */
 #define BATCH_SLOTS 4
 
-/* Of a buffer for `n` words. */
+/* Return the size of a buffer for `n` words, in bytes. */
 static inline uint64_t batch_capacity(size_t n)
 {
 	return n * sizeof(uint32_t) + 2 * FSDP_ITEM_ALIGN;
 }
 
-/* A sum that also depends on the order of the words. */
+/* Return a sum that also depends on the order of the words. */
 static inline uint64_t batch_sum(const uint32_t *words, size_t n)
 {
 	uint64_t sum = 0;

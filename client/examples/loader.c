@@ -1,12 +1,12 @@
 /*
- * A data loader: writes batches into the buffers of a channel, from which a
- * trainer reads them. The batches themselves never move.
+ * A data loader: writes batches into the buffers of a channel, where a trainer
+ * reads them in place.
  *
  *   trainer demo/batches &
  *   loader demo/batches 1000
  *
- * The buffers are what holds the loader back: when the trainer is four batches
- * behind, fsdp_item_begin() waits until it has released one.
+ * The number of buffers limits how far the loader can be ahead: after four
+ * batches, fsdp_item_begin() waits until the trainer has released one.
  */
 #include "batch.h"
 
@@ -24,7 +24,7 @@ static double now(void)
 	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
 }
 
-/* What would be decoding and augmenting. */
+/* A real loader would decode and augment samples here. */
 static void fill(uint32_t *words, size_t n, uint32_t seed)
 {
 	for (size_t i = 0; i < n; i++)
@@ -66,8 +66,8 @@ static int send_batch(struct fsdp_channel *channel, size_t n_words,
 	return fsdp_item_send(item);
 }
 
-/* Send an item without arrays. The trainer counts these: the loaders that have
- * finished. */
+/* Send an item without arrays. The trainer counts these items, to know how many
+ * loaders have finished. */
 static int say_goodbye(struct fsdp_channel *channel)
 {
 	struct fsdp_item *item;
@@ -79,7 +79,8 @@ static int say_goodbye(struct fsdp_channel *channel)
 static int load(struct fsdp_client *client, const char *name, size_t n_batches,
 		size_t n_words)
 {
-	/* Without a capacity: wait until the trainer has made it. */
+	/* Without a capacity the call waits until the trainer has made the
+	 * channel. */
 	struct fsdp_channel_options options = {.timeout_ms = WAIT_FOREVER};
 	struct fsdp_channel *channel;
 	int r = fsdp_channel_open(client, name, &options, FSDP_PRODUCER,

@@ -3,15 +3,15 @@
  *
  *     for r in 0 1 2 3; do mlp --world 4 --rank $r --out w.bin & done; wait
  *
- * Each layer is a group. Forward and backward make a layer whole one ahead of
- * its use and let go of it behind; gradients are reduced while the layer below
- * is computed. Every rank updates its own shards and commits the step. A rank
- * that is killed is simply started again: the others notice, join anew, and
- * all go on from the last step that everybody committed.
+ * Each layer is a group. Forward and backward unshard a layer while the one
+ * before is computed, and reshard it after its use; gradients are reduced while
+ * the layer below is computed. Every rank updates its own shards and commits
+ * the step. If a rank is killed, start it again: the others notice its death
+ * and join again, and all continue from the last step that all ranks committed.
  *
- * `mlp --alone --world 4` trains the same model in one process without fsdpd,
- * adding the gradients of four batches in the order that fsdpd documents: the
- * weights come out the same, bit by bit.
+ * `mlp --alone --world 4` trains the same model in one process without fsdpd.
+ * It adds the gradients of four batches in the order that docs/fsdp.md
+ * describes, so the weights are the same, bit by bit.
  */
 #include "mlp_model.h"
 
@@ -31,35 +31,36 @@
 
 struct options {
 	const char *name, *out;
-	const char *device;  /* a GPU's name or number; NULL: host memory */
-	const char *id_file; /* that has the NCCL id; NULL: one node */
+	const char *device;  /* a GPU's UUID or ordinal; NULL: host memory */
+	const char *id_file; /* file for the NCCL id; NULL: one node */
 	uint64_t local;      /* ranks on this node; 0: all */
-	enum fsdp_executor executor; /* who does what is on devices */
+	enum fsdp_executor executor; /* which process does the work */
 	bool offload; /* on devices: keep the shards on the host */
 	uint64_t world, rank, n_steps;
-	uint64_t dies_at; /* kill ourselves in this step; 0: do not */
+	uint64_t dies_at; /* kill this process in this step; 0: never */
 	bool is_alone;
 };
 
-/* One rank at work. */
+/* The state of one rank. */
 struct trainer {
 	const struct options *options;
 	struct fsdp_comm *comm;
 	struct fsdp_group *groups[MLP_LAYERS];
 	struct fsdp_work whole[MLP_LAYERS], reduced[MLP_LAYERS];
 	struct mlp_activations activations;
-	/* Whole parameters and gradients, where they are on a device. */
+	/* Copies of parameters and gradients that are on a device. */
 	float weight[MLP_WIDEST * MLP_WIDEST], bias[MLP_WIDEST];
 	float weight_grad[MLP_WIDEST * MLP_WIDEST], bias_grad[MLP_WIDEST];
-	uint8_t nccl_id[FSDP_NCCL_ID_SIZE]; /* of the last run */
+	/* of the last run that this rank joined */
+	uint8_t nccl_id[FSDP_NCCL_ID_SIZE];
 	float delta[MLP_BATCH][MLP_WIDEST];
 	float loss;
 };
 
 /* --- memory -------------------------------------------------------------- */
 
-/* This example computes on the CPU: what is on a device is copied. NULL: that
- * failed. */
+/* Return floats that the CPU can read. This example computes on the CPU, so
+ * those on a device are copied. NULL: the copy failed. */
 static const float *read_floats(const struct trainer *trainer,
 				struct fsdp_group *group, const void *from,
 				uint64_t n, float *copy)
@@ -83,7 +84,8 @@ static int write_floats(struct fsdp_group *group, void *to, const float *from,
 
 static int register_layer(struct trainer *trainer, int layer)
 {
-	/* Both layouts, to show both: the flat one is gathered by copies. */
+	/* The layers alternate between both layouts. A flat layer is gathered
+	 * by copies. */
 	struct fsdp_policy policy = {
 		.layout = layer % 2 ? FSDP_LAYOUT_FLAT : FSDP_LAYOUT_IN_PLACE,
 		.offload = trainer->options->offload,
@@ -100,7 +102,7 @@ static int register_layer(struct trainer *trainer, int layer)
 				   &trainer->groups[layer]);
 }
 
-/* This rank's part of the initial weights. */
+/* Write this rank's part of the initial weights. */
 static int initialise(struct trainer *trainer, int layer)
 {
 	float values[MLP_WIDEST * MLP_WIDEST];
@@ -175,7 +177,7 @@ static int forward(struct trainer *trainer)
 		if (r < 0)
 			return r;
 		mlp_forward(l, &layer, &trainer->activations);
-		/* The last one is needed again at once. */
+		/* The last layer is needed again at once. */
 		if (l + 1 < MLP_LAYERS)
 			r = fsdp_reshard(trainer->groups[l], 0);
 	}
@@ -221,7 +223,7 @@ static int backward_layer(struct trainer *trainer, int l)
 	return r < 0 ? r : fsdp_reshard(group, 0);
 }
 
-/* Plain gradient descent on this rank's shards. */
+/* Do gradient descent on this rank's shards. */
 static int update(struct trainer *trainer, int layer)
 {
 	struct fsdp_group *group = trainer->groups[layer];
@@ -267,7 +269,7 @@ static int train_step(struct trainer *trainer, uint64_t step)
 	}
 	for (int l = 0; r == 0 && l < MLP_LAYERS; l++)
 		r = update(trainer, l);
-	/* Step 1 was the initial weights. */
+	/* Step 1 committed the initial weights, so numbers are one higher. */
 	return r < 0 ? r : commit(trainer, step + 1);
 }
 
@@ -280,8 +282,8 @@ static int save_floats(FILE *file, const float *values, size_t n)
 	return 0;
 }
 
-/* All ranks make each layer whole; `file` is NULL in those that do not write.
- */
+/* Unshard each layer, which all ranks must do. `file` is NULL in ranks that do
+ * not write. */
 static int write_weights(struct trainer *trainer, FILE *file)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
@@ -371,7 +373,7 @@ static int choose(const struct fsdp_device_entry *entry, void *data)
 	return choice->is_found;
 }
 
-/* By its name, or its number among those that this process sees. */
+/* Find a GPU by its UUID, or by its ordinal in this process. */
 static int find_device(const char *wanted, struct fsdp_device *ret)
 {
 	struct choice choice = {wanted, ret, false};
@@ -383,8 +385,9 @@ static int find_device(const char *wanted, struct fsdp_device *ret)
 	return r < 0 ? r : choice.is_found ? 0 : -ENODEV;
 }
 
-/* A file system that all nodes have is one way to bring the id to them. A new
- * run needs a new id: so who waits for one knows the old. */
+/* Distribute a new NCCL id by a file on a file system that all nodes share.
+ * Each run needs a new id, so a rank that waits for one ignores the id of its
+ * last run. */
 static int spread_id(struct trainer *trainer)
 {
 	const struct options *options = trainer->options;
@@ -449,7 +452,8 @@ static int join(struct trainer *trainer, struct fsdp_client *client)
 		return r;
 	r = fsdp_comm_join(client, options->name, (uint32_t)options->world,
 			   (uint32_t)options->rank, &join, &trainer->comm);
-	/* All have it: who comes later is of the next run. */
+	/* All ranks have the id now. A rank that looks for the file later
+	 * belongs to the next run. */
 	if (r == 0 && options->id_file && options->rank == 0)
 		(void)unlink(options->id_file);
 	return r;
@@ -466,13 +470,13 @@ static int train(const struct options *options)
 	do {
 		r = join(&trainer, client);
 		if (r < 0)
-			continue; /* died one who had joined? once more */
+			continue; /* a rank may have died; join again */
 		r = run(&trainer);
 		if (r < 0)
 			fprintf(stderr, "rank %" PRIu64 ": %s\n", options->rank,
 				fsdp_error());
 		fsdp_comm_leave(trainer.comm);
-	} while (r == -ECONNABORTED); /* somebody died: once more, together */
+	} while (r == -ECONNABORTED); /* a rank died; all join again */
 	fsdp_close(client);
 out:
 	if (r < 0)
@@ -594,7 +598,7 @@ static int usage(void)
 	return 2;
 }
 
-/* optarg; anything else than a number is a mistake. */
+/* Parse optarg as a number, and accept nothing else. */
 static bool take_number(uint64_t *ret)
 {
 	char *end;
@@ -684,7 +688,8 @@ int main(int argc, char **argv)
 	if (!parse(argc, argv, &options))
 		return usage();
 	/* Streams that share a hardware queue wait for each other, and by
-	 * default there are 8. Before the first call of CUDA. */
+	 * default there are 8 queues. Set this before the first call of
+	 * CUDA. */
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 	r = options.is_alone ? train_alone(&options) : train(&options);
 	return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;

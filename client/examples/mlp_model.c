@@ -4,10 +4,10 @@
 #include <math.h>
 #include <string.h>
 
-/* Widths that four ranks cannot share evenly. */
+/* Some of these widths cannot be divided evenly among four ranks. */
 const int mlp_widths[MLP_LAYERS + 1] = {12, 46, 34, 5};
 
-/* A hash of a place to [-1, 1): every rank and every run sees the same. */
+/* Hash three numbers to [-1, 1), with the same result in every rank and run. */
 static float noise(uint64_t a, uint64_t b, uint64_t c)
 {
 	uint64_t x = a * UINT64_C(0x9e3779b97f4a7c15) +
@@ -91,7 +91,8 @@ float mlp_loss(const struct mlp_activations *activations,
 	return sum / (float)(n_out * MLP_BATCH);
 }
 
-/* One sample: its part of the gradients, and delta by the layer's inputs. */
+/* Add the gradients of one sample, and replace `delta` by the derivative with
+ * respect to the layer's inputs. */
 static void backward_sample(int layer, const struct mlp_layer *parameters,
 			    const float *x, const float *y, float *delta,
 			    const struct mlp_gradient *ret)

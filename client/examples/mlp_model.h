@@ -1,9 +1,10 @@
 /*
  * The model that mlp.c trains: a small perceptron, its data, and its
- * derivatives, in plain C. Nothing here knows of fsdpd.
+ * derivatives, in plain C. This file does not use fsdpd.
  *
- * Layer l maps mlp_widths[l] inputs to mlp_widths[l + 1] outputs:
- * y = tanh(w x + b), without tanh in the last one. Weights are [out][in].
+ * Layer l maps mlp_widths[l] inputs to mlp_widths[l + 1] outputs by
+ * y = tanh(w x + b), without tanh in the last layer. The shape of weights is
+ * [out][in].
  */
 #pragma once
 #include <stddef.h>
@@ -23,29 +24,33 @@ struct mlp_gradient {
 	float *weight, *bias;
 };
 
-/* Activations of one batch: [0] the inputs, [l + 1] what layer l gave. */
+/* Activations of one batch: values[0] are the inputs, values[l + 1] the outputs
+ * of layer l. */
 struct mlp_activations {
 	float values[MLP_LAYERS + 1][MLP_BATCH][MLP_WIDEST];
 };
 
-/* What element `i` of a layer's weight (`is_bias`: bias) begins with. */
+/* Return the initial value of element `i` of a layer's bias (`is_bias`) or
+ * weight. */
 float mlp_initial(int layer, int is_bias, int64_t i);
 
-/* The inputs and the wanted outputs of one rank's batch at one step. */
+/* Make the inputs and the wanted outputs of one rank's batch at one step. */
 void mlp_batch(uint64_t step, uint32_t rank, struct mlp_activations *ret,
 	       float ret_wanted[MLP_BATCH][MLP_WIDEST]);
 
 void mlp_forward(int layer, const struct mlp_layer *parameters,
 		 struct mlp_activations *activations);
 
-/* Mean squared error; `ret_delta` is its derivative by the outputs. */
+/* Return the mean squared error; `ret_delta` is its derivative with respect to
+ * the outputs. */
 float mlp_loss(const struct mlp_activations *activations,
 	       float wanted[MLP_BATCH][MLP_WIDEST],
 	       float ret_delta[MLP_BATCH][MLP_WIDEST]);
 
 /*
- * `delta`: the derivative by the layer's outputs, in; by its inputs, out. The
- * gradients are those of this batch alone.
+ * Before the call, `delta` is the derivative with respect to the layer's
+ * outputs, and after it, with respect to its inputs. The gradients are those of
+ * this batch alone.
  */
 void mlp_backward(int layer, const struct mlp_layer *parameters,
 		  const struct mlp_activations *activations,

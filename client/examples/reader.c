@@ -1,16 +1,16 @@
 /*
- * Reads a bundle and checks every byte of it: what an inference worker does
- * with a model, with scripts/make-model in the place of the training.
+ * Reads a bundle and checks every byte of it, in the place of an inference
+ * worker that reads a model. scripts/make-model makes the model's file.
  *
  *   reader [--socket PATH] BUNDLE/
  *
- * Attaches, checks, and then obeys lines on standard input:
+ * Gets the bundle, checks it, and then reads commands from standard input:
  *
- *   check    check again what is held: it must not have changed
- *   reload   let go and attach again: the newest version
- *   quit     end, as at the end of input
+ *   check    check the same tensors again, which must not have changed
+ *   reload   release them, and get and check the newest version
+ *   quit     exit, as at the end of input
  *
- * Exit status 1 if anything was not as written.
+ * The exit status is 1 if a byte is wrong or a call fails.
  */
 #include <fsdp.h>
 #include <inttypes.h>
@@ -29,7 +29,7 @@ struct reader {
 	const char *bundle;
 	struct fsdp_tensor **tensors;
 	size_t n;
-	uint64_t size; /* bytes of all tensors */
+	uint64_t size; /* sum of the tensors' sizes, in bytes */
 };
 
 static double now_ms(void)
@@ -78,7 +78,8 @@ static void let_go(struct reader *reader)
 	reader->n = 0;
 }
 
-/* The name as it was in the file: without the bundle's. */
+/* Return the tensor's name in the model's file, without the name of the
+ * bundle. */
 static const char *member_name(const struct reader *reader,
 			       const struct fsdp_info *info)
 {
@@ -108,7 +109,7 @@ static bool is_intact(const struct fsdp_tensor *tensor, uint64_t size,
 				    size % sizeof(word)) == 0;
 }
 
-/* The version that the content says it is; 0: there is no such tensor. */
+/* Return the version that the contents claim; 0: there is no such tensor. */
 static uint64_t content_version(const struct reader *reader)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -192,7 +193,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "Usage: reader [--socket PATH] BUNDLE/\n");
 		return 2;
 	}
-	setvbuf(stdout, NULL, _IOLBF, 0); /* others wait for each line */
+	setvbuf(stdout, NULL, _IOLBF, 0); /* tests wait for each line */
 	reader.bundle = argv[1];
 	r = fsdp_connect(&options, &reader.client);
 	if (r < 0) {

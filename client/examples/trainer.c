@@ -2,8 +2,9 @@
  * A trainer: receives batches from loaders by a channel, reads them in place,
  * and releases them. See loader.c.
  *
- * It ends when so many loaders have finished or died. A loader may die at any
- * moment: what it has sent stays, because the broker owns the memory.
+ * It ends when the given number of loaders have finished or died. A loader may
+ * die at any moment: the batches that it has sent stay, because the broker owns
+ * the memory.
  */
 #include "batch.h"
 
@@ -18,7 +19,7 @@ struct figures {
 	size_t n_batches;
 	uint64_t size;
 	size_t n_wrong;
-	size_t n_finished; /* loaders */
+	size_t n_finished; /* loaders that have finished or died */
 };
 
 static double now(void)
@@ -39,7 +40,8 @@ static int train(const struct fsdp_item *item, struct figures *figures)
 		r = fsdp_item_view(item, BATCH_SUM, &sum);
 	if (r < 0)
 		return r;
-	/* Here would be the step; the memory is what the loader wrote. */
+	/* A real trainer would do a step here. It reads the same memory that
+	 * the loader wrote. */
 	if (batch_sum(words.data, words.size / sizeof(uint32_t)) !=
 	    *(const uint64_t *)sum.data)
 		figures->n_wrong++;
@@ -64,7 +66,7 @@ static int receive(struct fsdp_channel *channel, struct figures *figures)
 		r = train(item, figures);
 	else
 		figures->n_finished++;
-	/* The loaders may write another one there now. */
+	/* Afterwards a loader may write another batch there. */
 	(void)fsdp_item_release(item);
 	return r;
 }
@@ -81,8 +83,8 @@ static int train_all(struct fsdp_client *client, const char *name,
 	int r = fsdp_channel_open(client, name, &options, FSDP_CONSUMER,
 				  &channel);
 
-	/* A producer that sends nothing: the channel does not end between the
-	 * first loader and the last. */
+	/* A producer that sends nothing keeps the channel from ending in the
+	 * time between two loaders. */
 	if (r == 0)
 		r = fsdp_channel_open(client, name, &options, FSDP_PRODUCER,
 				      &mine);
