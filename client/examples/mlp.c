@@ -491,7 +491,7 @@ out:
 	return r;
 }
 
-/* --- alone --------------------------------------------------------------- */
+/* --- without fsdpd ------------------------------------------------------- */
 
 struct weights {
 	float weight[MLP_LAYERS][MLP_WIDEST * MLP_WIDEST];
