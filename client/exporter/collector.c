@@ -10,23 +10,23 @@
 #include <time.h>
 
 #define RECONNECT_MS 1000
-/* For the thread to finish with the broker when the process ends. */
+/* How long the end of the process waits for a request to the broker. */
 #define END_S 2
 
 struct document {
 	char *text; /* owned; NULL: there is none yet */
 	size_t size;
-	uint64_t made_ms; /* when the broker was asked */
+	uint64_t made_ms; /* when the request to the broker began */
 };
 
 struct collector {
 	const char *socket;
 	pthread_t thread;
-	/* Of the thread alone: */
+	/* Only the thread uses these: */
 	struct fsdp_client *client; /* NULL: not connected */
 	struct history history;
 	uint64_t sample_ms; /* when the next sample is due */
-	/* Of all threads, under the lock: */
+	/* Protected by the lock: */
 	pthread_mutex_t lock;
 	pthread_cond_t work;
 	struct document documents[COLLECTOR_N];
@@ -86,7 +86,7 @@ static void add_sample(struct collector *collector)
 	snapshot_deinit(&snapshot);
 }
 
-/* The documents; `status` only if it is wanted. */
+/* Make the documents; `*status` only if `wants_status`. */
 static int ask(struct collector *collector, bool wants_status, char **metrics,
 	       size_t *metrics_size, char **status)
 {
@@ -104,7 +104,8 @@ static int ask(struct collector *collector, bool wants_status, char **metrics,
 	return r;
 }
 
-/* Call with the lock. */
+/* Keep a document as the last one. The lock is held. Consumes `text`; NULL is
+ * ignored. */
 static void store(struct collector *collector, enum collector_document which,
 		  char *text, size_t size, uint64_t made_ms)
 {
@@ -116,8 +117,8 @@ static void store(struct collector *collector, enum collector_document which,
 	*document = (struct document){text, size, made_ms};
 }
 
-/* Call with the lock. All who waited for `which` and no longer than since
- * `until_ms` are woken. */
+/* Wake all waiters for `which` that began to wait at `until_ms` or before. The
+ * lock is held. */
 static void wake(struct collector *collector, enum collector_document which,
 		 uint64_t until_ms)
 {
@@ -150,7 +151,8 @@ static void collect(struct collector *collector, bool wants_status)
 	store(collector, COLLECTOR_METRICS, metrics, size, at_ms);
 	store(collector, COLLECTOR_STATUS, status, status ? strlen(status) : 0,
 	      at_ms);
-	/* Also requests that came while the broker was asked: it is fresh. */
+	/* This includes waiters that came during the request, because the
+	 * documents are fresh. */
 	wake(collector, COLLECTOR_METRICS, UINT64_MAX);
 	if (wants_status || r < 0)
 		wake(collector, COLLECTOR_STATUS, UINT64_MAX);
@@ -159,7 +161,8 @@ static void collect(struct collector *collector, bool wants_status)
 
 /* --- the thread ---------------------------------------------------------- */
 
-/* Call with the lock. Which documents are waited for? */
+/* Tell whether there are waiters, and whether any of them wants the status. The
+ * lock is held. */
 static bool is_wanted(const struct collector *collector, bool *ret_status)
 {
 	const struct collector_waiter *waiter = collector->waiters;
@@ -170,7 +173,7 @@ static bool is_wanted(const struct collector *collector, bool *ret_status)
 	return collector->waiters != NULL;
 }
 
-/* Call with the lock. Sleep until somebody waits or a sample is due. */
+/* Sleep until there is a waiter or a sample is due. The lock is held. */
 static void wait_for_work(struct collector *collector)
 {
 	struct timespec until = {
@@ -206,7 +209,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* --- the others ---------------------------------------------------------- */
+/* --- calls from other threads -------------------------------------------- */
 
 int collector_start(const char *socket, struct collector **ret,
 		    struct error *err)

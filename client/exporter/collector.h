@@ -1,10 +1,10 @@
 /*
- * The only part of the exporter that speaks to the broker: one thread with one
- * connection, so that there is never more than one request under way, however
- * many scrapers ask.
+ * Collects documents from the broker. Only this part of the exporter sends
+ * requests to the broker, from one thread with one connection, so that at most
+ * one request is under way, however many scrapers there are.
  *
- * A document is made when somebody asks for it and the last one is older than
- * COLLECTOR_FRESH_MS. Whoever asks meanwhile gets the same one.
+ * A document is made on request, if the last one is older than
+ * COLLECTOR_FRESH_MS. All requests that arrive meanwhile get the same document.
  */
 #pragma once
 #include <stdbool.h>
@@ -15,41 +15,44 @@ struct collector;
 struct error;
 
 #define COLLECTOR_FRESH_MS 250
-/* A broker that takes longer is away. */
+/* If the broker takes longer to reply, it is treated as absent. */
 #define COLLECTOR_PATIENCE_MS 3000
 
 enum collector_document { COLLECTOR_METRICS, COLLECTOR_STATUS, COLLECTOR_N };
 
-/* Whoever waits for a document. */
+/* A request that waits for a document. */
 struct collector_waiter {
 	enum collector_document wanted;
-	/* Called once, on another thread: the document is there, or will not
-	 * be. */
+	/* Called once, on another thread: the document has been made, or will
+	 * not be made. */
 	void (*wake)(struct collector_waiter *waiter);
 	uint64_t since_ms;
 	struct collector_waiter *next;
 };
 
-/* `socket`: of the broker, borrowed; NULL: the usual places. */
+/* Start the thread. `socket` is the broker's and is borrowed; NULL: the usual
+ * places. */
 int collector_start(const char *socket, struct collector **ret,
 		    struct error *err);
-/* Wake all waiters, and let no more wait. The thread goes on. */
+/* Wake all waiters; later ones are woken at once. The thread continues. */
 void collector_close(struct collector *collector);
-/* After collector_close(), at the end of the process. If the thread waits for a
- * broker that does not answer, it is left alone. */
+/* End the thread and free everything. Call this after collector_close(), at the
+ * end of the process. If the thread still waits for a broker that does not
+ * reply, nothing is freed. */
 void collector_free(struct collector *collector);
 
-/* A copy of the last document, unless it is older than `max_age_ms`; the
- * caller frees it. NULL: there is none. */
+/* Return a copy of the last document, which the caller must free. Returns NULL
+ * if there is none, if it is at least `max_age_ms` old, or if there is no
+ * memory. */
 char *collector_get(struct collector *collector, enum collector_document which,
 		    uint64_t max_age_ms, size_t *ret_size);
-/* Have a fresh document made, and `waiter` (borrowed until then) woken when it
- * is there: at once, if the collector is closed. */
+/* Request a fresh document, and wake `waiter` when it is there, or at once if
+ * the collector is closed. `waiter` is borrowed until it is woken. */
 void collector_wait(struct collector *collector,
 		    struct collector_waiter *waiter);
 
-/* Wake those who have waited too long. */
+/* Wake the waiters that have waited for longer than COLLECTOR_PATIENCE_MS. */
 void collector_check(struct collector *collector);
 
-/* Did the broker answer lately? */
+/* Tell whether the broker has replied recently. */
 bool collector_is_up(struct collector *collector);

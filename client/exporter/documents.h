@@ -1,5 +1,5 @@
 /*
- * What the exporter serves of the broker, as text.
+ * The documents that the exporter serves, as text.
  *
  * Lists are bounded: tensors, sessions and tensors in limbo beyond the limit
  * are only counted. docs/metrics.md describes /status.json.
@@ -11,15 +11,17 @@ struct fsdp_client;
 struct history;
 struct snapshot;
 
-/* Texts are freed by the caller. NULL: no memory. */
+/* The caller must free the returned texts. NULL: there is no memory. */
 
-/* Of the snapshot; NULL: the broker is away. */
+/* Write the metrics of a snapshot; NULL: there is no broker. */
 char *documents_metrics(const struct snapshot *snapshot, size_t *ret_size);
 
-/* Asks the broker for tensors and sessions, too. On failure of the broker,
- * `*ret_code` is negative and fsdp_error() has the sentence. */
+/* Write /status.json. This also requests the lists of sessions, channels and
+ * tensors. If the broker fails, `*ret_code` is negative and fsdp_error()
+ * returns the cause. */
 char *documents_status(struct fsdp_client *client,
 		       const struct snapshot *snapshot,
 		       const struct history *history, int *ret_code);
-/* The broker is away; `cause` says why. `history` may be NULL. */
+/* Write /status.json when there is no broker; `cause` says why. `history` may
+ * be NULL. */
 char *documents_away(const char *cause, const struct history *history);

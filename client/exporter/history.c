@@ -2,7 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Durations in the last bucket are shown as its lower limit. */
+/* The upper limit of a bucket in seconds. The last bucket has none, so its
+ * lower limit is returned. */
 static double limit_s(const struct snapshot *snapshot, uint32_t bucket)
 {
 	if (bucket + 1 == snapshot->n_buckets && bucket > 0)
@@ -10,7 +11,8 @@ static double limit_s(const struct snapshot *snapshot, uint32_t bucket)
 	return (double)snapshot->limits_ns[bucket] * 1e-9;
 }
 
-/* The count of a bucket over the histograms of requests with that name. */
+/* Add up the counts of a bucket in all histograms of requests with that name
+ * (NULL: all names). */
 static uint64_t sum_bucket(const struct snapshot *snapshot, uint32_t bucket,
 			   const char *name)
 {
@@ -109,7 +111,7 @@ void history_add(struct history *history, struct snapshot *snapshot,
 	sample->limbo = snapshot_value(snapshot, "slots_limbo");
 	sample->sessions = snapshot_value(snapshot, "sessions");
 	sample->parked = snapshot_value(snapshot, "waiters");
-	/* Counters of another broker began at 0. */
+	/* The counters of another broker began at 0, so there are no rates. */
 	if (history->last_ms && history->last_ms < at_ms &&
 	    history->last_epoch == epoch)
 		fill_rates(sample, &history->last, snapshot,

@@ -1,6 +1,6 @@
 /*
- * The last minutes, in a ring of samples at the same distance: rates and
- * durations between two snapshots.
+ * A ring of samples of the last minutes, taken at equal intervals. Rates and
+ * durations are those between two snapshots.
  */
 #pragma once
 #include "client/monitor/snapshot.h"
@@ -12,11 +12,12 @@
 #define HISTORY_SAMPLES 180 /* 15 minutes */
 
 struct history_sample {
-	uint64_t at_ms; /* of the wall clock */
+	uint64_t at_ms; /* wall-clock time */
 	bool is_up;
 	double requests_per_s, published_per_s, collective_bytes_per_s;
-	double median_s, p99_s; /* of requests; 0: there were none */
-	double busy;            /* part of the time in which the loop worked */
+	double median_s, p99_s; /* durations of requests; 0: there were none */
+	/* the share of time in which the event loop worked */
+	double busy;
 	uint64_t used_bytes, device_used_bytes;
 	uint64_t limbo, sessions, parked;
 };
@@ -24,25 +25,26 @@ struct history_sample {
 struct history {
 	struct history_sample samples[HISTORY_SAMPLES];
 	uint32_t n, next;
-	struct snapshot last; /* owned; of the last sample */
-	uint64_t last_ms;     /* 0: there is none */
+	struct snapshot last; /* owned; belongs to the last sample */
+	uint64_t last_ms;     /* when it was taken; 0: there is no snapshot */
 	uint64_t last_epoch;
 };
 
-/* Add a sample; the snapshot is taken. */
+/* Add a sample. Consumes the snapshot. */
 void history_add(struct history *history, struct snapshot *snapshot,
 		 uint64_t at_ms);
-/* The broker did not answer. */
+/* Add a sample for a broker that does not reply. */
 void history_add_gap(struct history *history, uint64_t at_ms);
 void history_deinit(struct history *history);
 
-/* An array of objects, oldest first; empty if `history` is NULL. NULL: no
- * memory. */
+/* Return an array of samples, oldest first; it is empty if `history` is NULL.
+ * NULL: there is no memory. */
 json_t *history_json(const struct history *history);
 
-/* The duration that a part `q` of the durations, between two snapshots or
- * since the start (`before` NULL), does not exceed, in seconds; 0: there are
- * none. `name`: a kind of request; NULL: all that were answered at once. */
+/* Return the `q`-quantile of durations in seconds: of requests between two
+ * snapshots, or since the broker's start (`before` NULL). Returns 0 if there
+ * are none. `name` is the kind of request; NULL: all requests that did not
+ * wait. */
 double history_quantile(const struct snapshot *before,
 			const struct snapshot *after, const char *name,
 			double q);

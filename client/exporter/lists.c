@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Ends a walk early; callbacks return it. */
+/* Callbacks return this to end a list early. */
 #define ENOUGH 1
 
-/* With more tensors than that, those in limbo are only counted: to find them,
- * the broker looks at all. */
+/* If there are more tensors, those in limbo are only counted, because the
+ * broker must look at all tensors to list them. */
 #define LIMBO_MAX_TENSORS 100000
 
 static json_t *bounded(uint64_t n, json_t *items)
@@ -133,7 +133,7 @@ int lists_channels(struct fsdp_client *client, json_t **ret)
 
 static const char *const states[] = {"free", "writing", "published", "limbo"};
 
-/* A tensor whose holders are asked for, once the list is complete. */
+/* A tensor whose holders are requested after the list is complete. */
 struct held {
 	uint32_t slot;
 	uint64_t generation;
@@ -199,13 +199,15 @@ static int add_holder(const struct fsdp_holder *holder, void *data)
 				 "uid", text_number(holder->uid), "command",
 				 text_json(holder->command));
 
-	/* A tensor may have thousands; the page shows the first. */
+	/* There may be thousands of holders; the page shows the first of
+	 * them. */
 	if (json_array_append_new(data, item) < 0)
 		return -ENOMEM;
 	return json_array_size(data) >= 8 ? ENOUGH : 0;
 }
 
-/* A tensor may be gone by now, or its holders be nobody's business. */
+/* Add the holders. A tensor may have been freed by now, or the exporter may not
+ * be allowed to see its holders. */
 static int add_holders(struct fsdp_client *client, struct tensors *tensors)
 {
 	int r = 0;

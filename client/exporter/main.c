@@ -1,7 +1,7 @@
 /*
- * fsdp-exporter: metrics and a status page of a broker, by HTTP.
+ * fsdp-exporter serves metrics and a status page of a broker by HTTP.
  *
- * Exit status: 0 it was told to stop, 1 it failed, 2 wrong usage.
+ * Exit status: 0 if it was told to stop, 1 if it failed, 2 after wrong usage.
  */
 #include "client/exporter/collector.h"
 #include "client/exporter/options.h"
@@ -16,7 +16,7 @@
 #include <systemd/sd-daemon.h>
 
 #define EXIT_USAGE 2
-/* How often it looks for requests that have waited too long. */
+/* The interval of looking for requests that have waited too long. */
 #define CHECK_NS 250000000
 
 static int fail(const struct error *err, int status)
@@ -25,7 +25,7 @@ static int fail(const struct error *err, int status)
 	return status;
 }
 
-/* `*ret`: NULL if nobody asked for it. */
+/* `*ret` is NULL if `path` is. */
 static int open_port_file(const char *path, FILE **ret, struct error *err)
 {
 	*ret = path ? fopen(path, "we") : NULL;
@@ -34,7 +34,7 @@ static int open_port_file(const char *path, FILE **ret, struct error *err)
 	return 0;
 }
 
-/* Consumes `file`. */
+/* Write the port. Consumes `file`, which may be NULL. */
 static int write_port(FILE *file, uint16_t port, struct error *err)
 {
 	if (!file)
@@ -60,7 +60,8 @@ static void report(int r, const struct error *err)
 		fprintf(stderr, "fsdp-exporter: %s\n", err->msg);
 }
 
-/* Before there are threads. From here on it writes no file. */
+/* Give up the right to write files. This must be called before there are
+ * threads. */
 static void give_up_files(const struct options *options)
 {
 	const struct landlock_rule all = {"/", LANDLOCK_READ};
@@ -70,7 +71,8 @@ static void give_up_files(const struct options *options)
 		report(landlock_enter(&all, 1, &err), &err);
 }
 
-/* All files are open and all threads run. */
+/* Give up system calls. This must be called when all files are open and all
+ * threads run. */
 static void give_up_calls(const struct options *options)
 {
 	struct error err = ERROR_NULL;
@@ -136,7 +138,7 @@ int main(int argc, char **argv)
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGINT);
-	/* All threads inherit this. */
+	/* All threads inherit this mask. */
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 	signal(SIGPIPE, SIG_IGN);
 	return run(&options, &signals, &err) < 0 ? fail(&err, EXIT_FAILURE)

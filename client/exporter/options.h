@@ -9,14 +9,15 @@
 struct error;
 
 struct options {
-	struct sockaddr_storage address; /* to listen at */
+	struct sockaddr_storage address; /* address and port to listen on */
 	const char *socket;    /* of the broker; NULL: the usual places */
-	const char *port_file; /* the port is written there; NULL: nowhere */
+	const char *port_file; /* file for the port; NULL: none */
 	bool has_no_sandbox;
 };
 
 enum options_outcome { OPTIONS_RUN, OPTIONS_DONE };
 
-/* OPTIONS_DONE: help or the version was printed. Negative: wrong usage. */
+/* Parse the command line. OPTIONS_DONE: help or the version was printed.
+ * Negative: wrong usage. */
 int options_parse(int argc, char **argv, struct options *ret,
 		  struct error *err);

@@ -1,7 +1,7 @@
 #include "client/exporter/page.h"
 #include <string.h>
 
-/* Made by CMake from the files in page/. */
+/* CMake makes this from the files in page/. */
 #include "client/exporter/page_files.h"
 
 #define BYTES(name) (const char *)name, sizeof(name)

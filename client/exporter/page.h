@@ -1,5 +1,5 @@
 /*
- * The files of the status page, which are in the program.
+ * The files of the status page, which are compiled into the program.
  */
 #pragma once
 #include <stddef.h>
@@ -11,5 +11,5 @@ struct page_file {
 	size_t size;
 };
 
-/* NULL: there is no such file. */
+/* Find a file by its path; NULL: there is no such file. */
 const struct page_file *page_find(const char *path);

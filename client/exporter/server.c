@@ -1,10 +1,10 @@
 /*
- * A request for a document that has to be made suspends its connection, which
- * the collector's thread resumes; meanwhile the server serves others.
+ * If a document must be made first, the connection of the request is suspended,
+ * and the collector's thread resumes it; meanwhile the server serves others.
  *
- * A web page of another site must not read this one by a name that its owner
- * lets point here ("DNS rebinding"), so the Host must be an address or a name
- * of this machine.
+ * A web page of another site must not read this one through a name that
+ * resolves to this machine ("DNS rebinding"), so the Host must be an address or
+ * a name of this machine.
  */
 #include "client/exporter/server.h"
 #include "client/exporter/collector.h"
@@ -23,7 +23,7 @@
 #define MAX_CONNECTIONS  64
 #define MAX_PER_ADDRESS  32
 #define TIMEOUT_S        15
-#define CONNECTION_BYTES 32768u /* for the head of a request */
+#define CONNECTION_BYTES 32768u /* limit of a request's head */
 
 #define TEXT    "text/plain; charset=utf-8"
 #define METRICS "text/plain; version=0.0.4; charset=utf-8"
@@ -34,7 +34,7 @@ struct server {
 	struct collector *collector;
 };
 
-/* One request. */
+/* A request and its reply. */
 struct exchange {
 	struct collector_waiter waiter;
 	struct MHD_Connection *connection;
@@ -53,7 +53,8 @@ static const char *const common_headers[][2] = {
 	{"Cross-Origin-Resource-Policy", "same-origin"},
 };
 
-/* `text` is copied, or freed with the reply (MHD_RESPMEM_MUST_FREE). */
+/* Reply with `text`, which is copied, kept, or freed with the reply, as `mode`
+ * says. */
 static enum MHD_Result reply(struct MHD_Connection *connection, unsigned status,
 			     const char *type, const char *cache,
 			     const void *text, size_t size,
@@ -86,17 +87,17 @@ static enum MHD_Result reply_line(struct MHD_Connection *connection,
 		     MHD_RESPMEM_MUST_COPY);
 }
 
-/* --- who may ask --------------------------------------------------------- */
+/* --- the Host header ----------------------------------------------------- */
 
 static bool is_address(const char *host)
 {
 	struct in_addr in4;
 
-	/* An IPv6 address is in brackets, which no name contains. */
+	/* An IPv6 address is in brackets, which a name cannot contain. */
 	return *host == '[' || inet_pton(AF_INET, host, &in4) == 1;
 }
 
-/* The name itself, or with a domain. */
+/* Tell whether `host` is the name of this machine, with or without a domain. */
 static bool is_own_name(const char *host)
 {
 	char own[256] = "";
@@ -118,7 +119,7 @@ static bool is_host_ours(struct MHD_Connection *connection)
 		connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
 	char host[256];
 
-	/* HTTP/1.0 has none, and browsers do not speak it. */
+	/* HTTP/1.0 requests have no Host, and browsers do not send them. */
 	if (!given)
 		return true;
 	snprintf(host, sizeof(host), "%s", given);
@@ -137,7 +138,7 @@ static void wake(struct collector_waiter *waiter)
 	MHD_resume_connection(exchange->connection);
 }
 
-/* The broker took too long: it may be stopped, or be very busy. */
+/* Make the document that says that the broker does not reply. */
 static char *make_away(enum collector_document which, size_t *ret_size)
 {
 	char *text;
@@ -218,7 +219,7 @@ static enum MHD_Result serve(struct server *server, struct exchange *exchange,
 
 /* --- libmicrohttpd ------------------------------------------------------- */
 
-/* Called when the head of a request is there, for each part of its body, and
+/* Called when the head of a request has arrived, for each part of its body, and
  * when it is complete or resumed. */
 static enum MHD_Result on_request(void *data, struct MHD_Connection *connection,
 				  const char *path, const char *method,
@@ -237,7 +238,7 @@ static enum MHD_Result on_request(void *data, struct MHD_Connection *connection,
 		*state = exchange;
 		return MHD_YES;
 	}
-	/* No request here has a body: drop it. */
+	/* Requests have no body here; drop it. */
 	if (*body_size > 0) {
 		*body_size = 0;
 		return MHD_YES;

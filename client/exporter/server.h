@@ -9,11 +9,11 @@ struct collector;
 struct error;
 struct server;
 
-/* `collector` is borrowed. */
+/* Start the server. `collector` is borrowed. */
 int server_start(const struct sockaddr_storage *address,
 		 struct collector *collector, struct server **ret,
 		 struct error *err);
-/* After collector_close(), which ends all waits. */
+/* Stop the server. Call collector_close() before, which ends all waits. */
 void server_stop(struct server *server);
 
 uint16_t server_port(const struct server *server);

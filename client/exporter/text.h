@@ -6,9 +6,10 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* Bytes that are no UTF-8, such as in the command of a process, become '?'. */
+/* A string. Bytes that are not UTF-8, for example in a process's command,
+ * become '?'. */
 json_t *text_json(const char *text);
-/* UINT64_MAX, no limit, is null. */
+/* A number; UINT64_MAX, which means no limit, becomes null. */
 json_t *text_number(uint64_t value);
-/* "host", or the UUID. */
+/* "host", or the UUID of the device. */
 json_t *text_device(const struct fsdp_device *device);

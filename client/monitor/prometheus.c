@@ -1,7 +1,7 @@
 /*
- * Most metrics are a value of the status, and a row of a table here. Base units
- * are seconds and bytes; labels have few values: uids, devices, kinds of
- * requests, names of communicators.
+ * Most metrics are values of the status, and each has a row in a table here.
+ * Base units are seconds and bytes. Labels have few different values: uids,
+ * devices, kinds of requests, names of communicators.
  */
 #include "client/monitor/prometheus.h"
 #include "client/monitor/snapshot.h"
@@ -18,7 +18,7 @@ static void write_head(FILE *file, const char *name, const char *type,
 	fprintf(file, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-/* Backslash, quote and newline are escaped in a label's value. */
+/* Write the value of a label. Backslash, quote and newline are escaped. */
 static void write_label(FILE *file, const char *text)
 {
 	for (; *text; text++) {
@@ -33,13 +33,13 @@ static void write_label(FILE *file, const char *text)
 
 /* --- the status ---------------------------------------------------------- */
 
-/* Rows of one metric follow one another. */
+/* The rows of one metric must be neighbours. */
 static const struct row {
-	const char *value; /* of the status */
+	const char *value; /* name of the value in the status */
 	const char *name, *labels;
-	const char *type; /* NULL: as the row before, of the same metric */
+	const char *type; /* NULL: the same metric as in the row before */
 	const char *help;
-	double unit; /* 0: 1 */
+	double unit; /* the value is multiplied by this; 0: by 1 */
 } rows[] = {
 	{"uptime_ms", "fsdpd_uptime_seconds", "", "gauge",
 	 "Time since the broker's start.", 1e-3},
@@ -179,7 +179,7 @@ static void write_status(FILE *file, const struct snapshot *snapshot)
 
 		if (row->type)
 			write_head(file, row->name, row->type, row->help);
-		/* An older or newer broker may not have it. */
+		/* A broker of another version may not have this value. */
 		value = find(snapshot, row->value);
 		if (!value)
 			continue;
@@ -196,7 +196,7 @@ static void write_status(FILE *file, const struct snapshot *snapshot)
 
 /* --- histograms ---------------------------------------------------------- */
 
-/* Every fourth bucket ends at a power of 2. */
+/* Only every fourth bucket is written; its limit is a power of 2. */
 #define STEP 4
 
 static void write_histogram(FILE *file, const char *name,
@@ -267,7 +267,7 @@ static int compare_chunks(const void *a, const void *b)
 	return r;
 }
 
-/* Chunks of the same device and access class, summed up. */
+/* Sum up the chunks of each device and access class. */
 static struct fsdp_chunk *sum_pools(const struct snapshot *snapshot,
 				    size_t *ret_n)
 {
@@ -342,7 +342,7 @@ static void write_accounts(FILE *file, const struct snapshot *snapshot)
 #define AT(member) offsetof(struct fsdp_account, member)
 	static const struct {
 		const char *name, *help;
-		const char *label; /* behind that of the uid */
+		const char *label; /* follows that of the uid */
 		size_t offset;
 	} columns[] = {
 		{"fsdpd_user_memory_bytes", "Memory charged to a user.",

@@ -7,5 +7,6 @@
 
 struct snapshot;
 
-/* NULL: there is no broker, and only fsdpd_up is written. */
+/* Write the metrics. If `snapshot` is NULL, there is no broker, and only
+ * fsdpd_up is written. */
 void prometheus_write(FILE *file, const struct snapshot *snapshot);
