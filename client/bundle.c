@@ -31,7 +31,7 @@ struct fsdp_bundle {
 	struct fsdp_bundle *next;
 };
 
-/* --- life ---------------------------------------------------------------- */
+/* --- making and freeing -------------------------------------------------- */
 
 static void free_one(struct fsdp_bundle *bundle)
 {

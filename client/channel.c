@@ -342,8 +342,7 @@ int fsdp_channel_resize(struct fsdp_channel *channel, uint32_t n_slots,
 	return r;
 }
 
-/* --- the list --------------------------------------------------------------
- */
+/* --- the list ------------------------------------------------------------ */
 
 static int show(const struct channel_item *item, fsdp_channel_fn *fn,
 		void *data)

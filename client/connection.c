@@ -137,7 +137,7 @@ void connection_ring_anew(struct connection *c)
 		greet(c);
 }
 
-/* --- life ---------------------------------------------------------------- */
+/* --- opening and closing ------------------------------------------------- */
 
 int connection_open(struct connection *c, char *path,
 		    const struct fsdp_connect_options *options,

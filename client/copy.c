@@ -123,7 +123,7 @@ static int check_range(const struct fsdp_tensor *tensor, uint64_t offset,
 			 size, offset, n);
 }
 
-/* --- bytes --------------------------------------------------------------- */
+/* --- copies -------------------------------------------------------------- */
 
 static CUdeviceptr address_of(const struct fsdp_tensor *tensor, uint64_t offset)
 {

@@ -162,7 +162,7 @@ bool event_book_is_over(struct event_book *book, uint64_t number)
 	return is_over;
 }
 
-/* --- telling the broker -------------------------------------------------- */
+/* --- reports to the broker ----------------------------------------------- */
 
 /* A request that is being filled. */
 struct telling {

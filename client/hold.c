@@ -211,7 +211,7 @@ void tensor_end(struct fsdp_tensor *tensor)
 	tensor_free(tensor);
 }
 
-/* --- looking ------------------------------------------------------------- */
+/* --- looking at a handle ------------------------------------------------- */
 
 /* Relaxed: a caller that races with the last release gets an address that soon
  * becomes invalid, whatever this function returns. */

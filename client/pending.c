@@ -207,7 +207,7 @@ int fsdp_bundle_get_end(struct fsdp_pending *pending, struct fsdp_tensor ***ret,
 	return r;
 }
 
-/* --- both ---------------------------------------------------------------- */
+/* --- names and bundles --------------------------------------------------- */
 
 void fsdp_get_cancel(struct fsdp_pending *pending)
 {

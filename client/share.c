@@ -158,7 +158,7 @@ static int find_allocation(struct fsdp_client *client, void *const *pointers,
 	return r == 0 ? open_allocation(ret, err) : r;
 }
 
-/* --- asking -------------------------------------------------------------- */
+/* --- the request --------------------------------------------------------- */
 
 static int ask(struct fsdp_client *client, const struct allocation *allocation,
 	       struct share_item *items, size_t n,

@@ -61,7 +61,7 @@ void stripe_deinit(struct stripe *stripe)
 	memset(stripe->free_descs, 0, sizeof(stripe->free_descs));
 }
 
-/* --- what is known ------------------------------------------------------- */
+/* --- descriptors --------------------------------------------------------- */
 
 /* The size of the dims at the end of struct desc_rest, in bytes. */
 static size_t dims_size(size_t n_dims, bool is_contiguous)

@@ -67,10 +67,10 @@ void timeline_book_deinit(struct timeline_book *book, bool is_forked)
 	}
 }
 
-/* --- files (lock held, but for what asks the broker) --------------------- */
+/* --- files --------------------------------------------------------------- */
 
 /* Find the file of a session that is mapped for `device`; NULL: for any device
- * or none. */
+ * or none. The lock of the book is held. */
 static struct timeline_file *find(const struct timeline_book *book,
 				  uint64_t session, const struct device *device)
 {
