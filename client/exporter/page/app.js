@@ -1,6 +1,6 @@
 "use strict";
-// The status page: asks for status.json every two seconds, and changes only
-// what is different, so that nothing flickers and the focus stays.
+// The status page: requests status.json every two seconds, and changes only
+// nodes that differ, so that nothing flickers and the focus stays.
 
 const POLL_MS = 2000;
 const MAX_CHUNKS = 48;
@@ -84,7 +84,8 @@ function shape(name, parent) {
 	return node;
 }
 
-// As many children as needed, made by `make`.
+// Returns `n` children of `parent`: makes missing ones by `make`, and removes
+// surplus ones.
 function children(parent, n, make) {
 	while (parent.children.length > n)
 		parent.lastElementChild.remove();
@@ -95,7 +96,8 @@ function children(parent, n, make) {
 
 // --- tables ----------------------------------------------------------------
 
-// column: [title, value(row), format, kind]; the value sorts, the format shows.
+// column: [title, value(row), format, kind]. Rows are sorted by the value, and
+// the format makes the text of a cell.
 const tables = {
 	tensors: {
 		columns: [
@@ -194,8 +196,8 @@ const tables = {
 	},
 };
 
-// A group keeps its shards without a name, which is limbo only by the word in
-// the state table.
+// The shards of a group have no name, so the state table says limbo, although
+// the group keeps them.
 function stateOf(tensor) {
 	return tensor.collective && tensor.state === "limbo" ? "collective" : tensor.state;
 }
@@ -259,7 +261,7 @@ function drawTable(name, rows) {
 		if (kind === "text")
 			attribute(cell, "title", cell.textContent);
 	}));
-	// An empty box would be a stop of the Tab key.
+	// An empty box would still get the focus by the Tab key.
 	table.parentElement.hidden = rows.length === 0;
 }
 
@@ -341,7 +343,7 @@ function makeChart(parent) {
 		element("span", foot, name);
 }
 
-// A path through the samples, which is interrupted where there are none.
+// Returns a path through the samples. It has gaps where the broker was down.
 function line(samples, key, x, max, closed) {
 	let path = "", start = -1;
 	const y = s => (HEIGHT + 2 - (s[key] || 0) / max * HEIGHT).toFixed(1);
@@ -463,7 +465,7 @@ function select(row, i) {
 function rectsOf(chunk, tensors, isComplete) {
 	const rects = tensors.map(t => ({x: t.offset, w: Math.max(t.size, 1), c: classOf(t), said: describe(t)}));
 	const listed = tensors.reduce((sum, t) => sum + t.size, 0);
-	// What is not listed is shown by its amount, at the end of what is used.
+	// The size of tensors that are not listed is shown after the last one.
 	if (!isComplete && chunk.used > listed) {
 		const behind = tensors.reduce((end, t) => Math.max(end, t.offset + t.size), 0);
 		const w = Math.min(chunk.used - listed, chunk.size - behind);
@@ -503,11 +505,11 @@ function drawMap(doc) {
 			const isOn = document.activeElement === row && row.selected === k;
 			attribute(nodes[k], "x", (rect.x / chunk.size * 1000).toFixed(3));
 			attribute(nodes[k], "width", width.toFixed(3));
-			// The gap between two blocks would be all that is seen of thin ones.
+			// Thin blocks have no gap to the next one, which would hide them.
 			attribute(nodes[k], "class", rect.c + (width < 4 ? " thin" : "") + (isOn ? " on" : ""));
 		});
 	});
-	// All users' chunks are counted, but only those that may be seen are listed.
+	// The counter includes chunks of other users, which may not be listed.
 	text($("map-empty"), doc.counters.chunks > 0 ?
 		counted(doc.counters.chunks, "chunk") + " of other users: listed if fsdp-exporter has the group admin_group (docs/metrics.md)" :
 		"There is no memory yet: the first tensor makes a chunk.");
