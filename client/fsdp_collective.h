@@ -38,8 +38,8 @@
  *   -EINTR         fsdp_connect_options.interrupted returned nonzero
  *   -EOPNOTSUPP    the ranks are on several nodes, or too many communicators
  *                  are running
- *   -ENOMEM, -EDQUOT  there is too little memory for the first call of a run
- *                  (see fsdp_comm.h)
+ *   -ENOMEM        there is too little memory
+ *   -EDQUOT        the first call of a run exceeds a quota (see fsdp_comm.h)
  */
 #pragma once
 #ifndef FSDP_API

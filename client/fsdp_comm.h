@@ -286,9 +286,10 @@ struct fsdp_work {
  * gather proceeds as soon as the limiter and the memory allow. If this rank has
  * the group unsharded or is unsharding it, the call returns that same work.
  *
- * On host memory a group that needs no copy (FSDP_LAYOUT_IN_PLACE without a
- * cast; see docs/fsdp.md) is unsharded without a system call: ranks may unshard
- * it in any order, and the limiter's window does not count it.
+ * On host memory a group that needs no copy (FSDP_LAYOUT_IN_PLACE, sharded
+ * along the first dimension, without a cast; see docs/fsdp.md) is unsharded
+ * without a system call: ranks may unshard it in any order, and the limiter's
+ * window does not count it.
  *
  * If the ranks gather (enum fsdp_executor), this call returns the errors.
  * Otherwise the request is one-way, and fsdp_wait() returns them. -EINVAL: the
