@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define ROOMS (UINT64_C(1) << 20) /* offset at which the ranks' memory begins  \
-				   */
+/* Offset at which the memory of the ranks begins. */
+#define ROOMS (UINT64_C(1) << 20)
 
 _Static_assert(sizeof(struct board_file) <= ROOMS, "the board's file");
 
