@@ -37,7 +37,7 @@ static void print_usage(FILE *file)
 		if (verb->summary)
 			fprintf(file, "  %-9s %s\n", verb->name, verb->summary);
 	}
-	fputs("\n'fsdpctl help VERB' shows what a verb takes. Before the "
+	fputs("\n'fsdpctl help VERB' shows the options of a verb. Before the "
 	      "verb:\n",
 	      file);
 	args_print_help(ARGS_GLOBAL, file);

@@ -283,7 +283,7 @@ static int run_top(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_top[] = {
 	{.name = "top",
 	 .operands = "",
-	 .summary = "show the broker on the whole screen, again and again",
+	 .summary = "show the state of the broker live, on the whole screen",
 	 .accepts = ARG_BIT(ARG_VIEW) | ARG_BIT(ARG_COLUMN) |
 		    ARG_BIT(ARG_DELAY) | ARG_BIT(ARG_BATCH) |
 		    ARG_BIT(ARG_PAGES) | ARG_BIT(ARG_ROWS),

@@ -44,9 +44,9 @@ static const struct row {
 	{"uptime_ms", "fsdpd_uptime_seconds", "", "gauge",
 	 "Time since the broker's start.", 1e-3},
 	{"epoch", "fsdpd_epoch", "", "gauge",
-	 "How often a broker has taken over this memory.", 0},
+	 "Restarts of the broker that took over this memory.", 0},
 	{"supervised", "fsdpd_supervised", "", "gauge",
-	 "1 if another process keeps the memory over a crash of the broker.",
+	 "1 if another process keeps the memory while the broker is restarted.",
 	 0},
 	{"rss", "fsdpd_resident_memory_bytes", "", "gauge",
 	 "Memory of the broker itself, with its catalog.", 0},
@@ -66,7 +66,7 @@ static const struct row {
 	{"bundles", "fsdpd_bundles", "", "gauge", "Versions of bundles.", 0},
 	{"tickets", "fsdpd_tickets", "", "gauge", "Valid tickets.", 0},
 	{"grants", "fsdpd_grants", "", "gauge",
-	 "Pairs of a session and a tensor that it may hold.", 0},
+	 "Grants: pairs of a session and a tensor that it may hold.", 0},
 	{"timelines", "fsdpd_timeline_files", "", "gauge",
 	 "Sessions that order device tensors by a timeline.", 0},
 	{"bytes_live", "fsdpd_memory_used_bytes", "where=\"host\"", "gauge",
@@ -74,17 +74,18 @@ static const struct row {
 	{"device_bytes_live", "fsdpd_memory_used_bytes", "where=\"device\"",
 	 NULL, NULL, 0},
 	{"memory_max", "fsdpd_memory_limit_bytes", "", "gauge",
-	 "The most host memory that chunks may take.", 0},
+	 "Limit of the host memory in chunks.", 0},
 	{"chunk_bytes", "fsdpd_host_chunk_bytes", "", "gauge",
 	 "Host memory in chunks.", 0},
 	{"bytes_free", "fsdpd_host_free_bytes", "", "gauge",
 	 "Free memory in chunks of the host.", 0},
 	{"free_warm", "fsdpd_host_warm_bytes", "", "gauge",
-	 "The part of it that has pages.", 0},
+	 "Free memory in chunks of the host that has pages.", 0},
 	{"chunks", "fsdpd_chunks", "", "gauge", "Chunks of memory.", 0},
 	{"shared_chunks", "fsdpd_shared_chunks", "", "gauge",
 	 "Chunks that processes allocated themselves.", 0},
-	{"shared_bytes", "fsdpd_shared_bytes", "", "gauge", "Their memory.", 0},
+	{"shared_bytes", "fsdpd_shared_bytes", "", "gauge",
+	 "Memory of chunks that processes allocated themselves.", 0},
 	{"devices", "fsdpd_devices", "", "gauge", "Devices of the driver.", 0},
 	{"comms_running", "fsdpd_running_communicators", "", "gauge",
 	 "Communicators with ranks.", 0},
@@ -96,11 +97,11 @@ static const struct row {
 	{"gather_bytes_in_flight", "fsdpd_gather_in_flight_bytes", "", "gauge",
 	 "Memory of the gathers in flight.", 0},
 	{"jobs_running", "fsdpd_worker_jobs", "", "gauge",
-	 "Jobs that fsdp-worker has.", 0},
+	 "Jobs that fsdp-worker carries out.", 0},
 	{"loop_longest_ns", "fsdpd_loop_longest_iteration_seconds", "", "gauge",
 	 "Longest iteration since the start or a reset.", NS},
 	{"loop_requests_ns", "fsdpd_loop_seconds_total", "task=\"requests\"",
-	 "counter", "Time of the event loop, by what it was spent on.", NS},
+	 "counter", "Time of the event loop, by task.", NS},
 	{"loop_reruns_ns", "fsdpd_loop_seconds_total", "task=\"reruns\"", NULL,
 	 NULL, NS},
 	{"loop_chores_ns", "fsdpd_loop_seconds_total", "task=\"chores\"", NULL,
@@ -120,7 +121,9 @@ static const struct row {
 	{"refused", "fsdpd_refused_requests_total", "", "counter",
 	 "Requests that were refused.", 0},
 	{"replayed", "fsdpd_replayed_requests_total", "", "counter",
-	 "Requests that were answered again after a reconnect.", 0},
+	 "Requests that were repeated after a reconnect and got the recorded "
+	 "reply.",
+	 0},
 	{"dropped_peers", "fsdpd_dropped_connections_total", "", "counter",
 	 "Connections closed because the client broke the protocol.", 0},
 	{"published", "fsdpd_published_tensors_total", "", "counter",
@@ -130,9 +133,9 @@ static const struct row {
 	{"evicted", "fsdpd_evicted_tensors_total", "", "counter",
 	 "Published tensors that were dropped for memory.", 0},
 	{"limbo_collected", "fsdpd_limbo_collected_tensors_total", "",
-	 "counter", "Tensors that were freed out of limbo.", 0},
+	 "counter", "Tensors that were freed from limbo.", 0},
 	{"tainted", "fsdpd_tainted_tensors_total", "", "counter",
-	 "Device tensors whose writer died too early.", 0},
+	 "Device tensors whose writer died before it finished them.", 0},
 	{"dead_sessions", "fsdpd_dead_sessions_total", "", "counter",
 	 "Sessions that ended by the death of their process.", 0},
 	{"chunks_created", "fsdpd_created_chunks_total", "", "counter",
@@ -233,7 +236,8 @@ static void write_histograms(FILE *file, const struct snapshot *snapshot)
 		const char *name, *help;
 	} families[] = {
 		{FSDP_HISTOGRAM_ITERATION, "fsdpd_loop_iteration_seconds",
-		 "How long the event loop did not look for new requests."},
+		 "Time of one iteration of the event loop, without the wait "
+		 "for events."},
 		{FSDP_HISTOGRAM_REQUEST, "fsdpd_request_duration_seconds",
 		 "Requests answered at once, from reading to the reply."},
 		{FSDP_HISTOGRAM_PARKED, "fsdpd_parked_request_duration_seconds",
@@ -319,7 +323,7 @@ static void write_pools(FILE *file, const struct snapshot *snapshot)
 		fprintf(file, "%" PRIu64 "\n", pools[i].size);
 	}
 	write_head(file, "fsdpd_pool_used_bytes", "gauge",
-		   "The part of it that blocks take.");
+		   "Memory in blocks, by device and access class.");
 	for (size_t i = 0; i < n; i++) {
 		write_pool_labels(file, "fsdpd_pool_used_bytes", &pools[i]);
 		fprintf(file, "%" PRIu64 "\n", pools[i].used);
