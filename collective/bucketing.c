@@ -314,7 +314,7 @@ static int fill_bucket(struct pass *pass, const uint32_t *candidates,
 				 !pass->is_faithful, err);
 }
 
-/* Sort the candidates by bucket, and fill the buckets one after another. */
+/* Sorts the candidates by bucket, and fills the buckets one after another. */
 static int fill_buckets(struct pass *pass, uint32_t *waits, struct error *err)
 {
 	uint32_t *ends = calloc((size_t)pass->n_buckets + 1, sizeof(*ends));
@@ -350,8 +350,8 @@ out:
 /* --- merging ------------------------------------------------------------- */
 
 /*
- * Make a name like "bucket_ag0", with the next number whose names are all free.
- * Numbers only grow, so the names of all buckets are searched for once.
+ * Makes a name like "bucket_ag0", with the next number whose names are all
+ * free. Numbers only grow, so the names of all buckets are searched for once.
  */
 static void name_bucket(const struct graph_index *index, enum graph_kind kind,
 			uint32_t *number, char ret[MERGE_NAME_SIZE])

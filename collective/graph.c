@@ -117,7 +117,7 @@ static int reserve(struct graph *graph, struct error *err)
 	return 0;
 }
 
-/* Copy `n` items. The copy of 0 items is NULL, which is success. */
+/* Copies `n` items. The copy of 0 items is NULL, which is success. */
 static bool duplicate(const void *from, size_t n, size_t size, void *ret)
 {
 	void *copy = NULL;

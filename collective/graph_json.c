@@ -100,7 +100,7 @@ struct reading {
 	size_t n_inputs; /* of all nodes */
 };
 
-/* Read the value of `key` as a string of 1 to GRAPH_MAX_NAME bytes. */
+/* Reads the value of `key` as a string of 1 to GRAPH_MAX_NAME bytes. */
 static int read_text(const json_t *value, const char *key, const char **ret,
 		     struct error *err)
 {
@@ -396,7 +396,7 @@ static int read_fields(struct reading *reading, struct graph_node *node,
 	return r;
 }
 
-/* Take every key that the kind has, and refuse all others. */
+/* Takes every key that the kind has, and refuses all others. */
 static int sort_keys(struct reading *reading, json_t *object,
 		     enum graph_kind kind, struct error *err)
 {
@@ -430,7 +430,7 @@ static int sort_keys(struct reading *reading, json_t *object,
 	return 0;
 }
 
-/* Read node `i`, whose name and kind are known already. */
+/* Reads node `i`, whose name and kind are known already. */
 static int read_node(struct reading *reading, uint32_t i, json_t *object,
 		     struct error *err)
 {

@@ -177,7 +177,7 @@ static bool is_absorbed(const struct merging *merging,
 	       graph_users_count(&merging->users, input) == 1;
 }
 
-/* Collect the inputs of the members, without the absorbed converts. */
+/* Collects the inputs of the members, without the absorbed converts. */
 static uint32_t fill_operands(struct merging *merging,
 			      const struct merge_bucket *bucket, uint32_t n)
 {
@@ -193,7 +193,7 @@ static uint32_t fill_operands(struct merging *merging,
 	return n;
 }
 
-/* Append the buffer, and the node that fills it. */
+/* Appends the buffer, and the node that fills it. */
 static int append_in(struct merging *merging, uint32_t b, struct error *err)
 {
 	const struct merge_bucket *bucket = &merging->buckets[b];
@@ -228,7 +228,7 @@ static int append_in(struct merging *merging, uint32_t b, struct error *err)
 	return append_named(merging, b, ID_IN, &in, err);
 }
 
-/* Append the collective on the buffer, and the wait for it. */
+/* Appends the collective on the buffer, and the wait for it. */
 static int append_collective(struct merging *merging, uint32_t b,
 			     uint64_t *ret_rows, struct error *err)
 {
@@ -263,7 +263,7 @@ static int append_collective(struct merging *merging, uint32_t b,
 	return append_named(merging, b, ID_WAIT, &node, err);
 }
 
-/* Append a view of the result for every old wait. */
+/* Appends a view of the result for every old wait. */
 static int append_views(struct merging *merging, uint32_t b, uint64_t rows,
 			struct error *err)
 {
@@ -291,7 +291,7 @@ static int append_views(struct merging *merging, uint32_t b, uint64_t rows,
 	return r;
 }
 
-/* Append the reduce-scatters as a list: nothing is copied, and there are no
+/* Appends the reduce-scatters as a list: nothing is copied, and there are no
  * views. */
 static int append_list(struct merging *merging, uint32_t b, struct error *err)
 {

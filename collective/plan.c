@@ -229,8 +229,8 @@ static uint64_t align(uint64_t offset)
 	return (offset + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-/* Move `at` past `n` times `size`, to the next aligned offset. `i` is the entry
- * that an error names. */
+/* Moves `at` past `n` times `size`, to the next aligned offset. `i` is the
+ * entry that an error names. */
 static int advance(const struct maker *maker, uint32_t i, uint64_t n,
 		   uint64_t size, uint64_t *at)
 {
@@ -275,7 +275,7 @@ static int place_wholes(struct maker *maker)
 	return 0;
 }
 
-/* Lay out entry after entry, with the chunks of each one after another. */
+/* Lays out entry after entry, with the chunks of each one after another. */
 static int place_in_place(struct maker *maker, uint64_t *ret_size)
 {
 	const struct plan *plan = maker->plan;
@@ -296,7 +296,7 @@ static int place_in_place(struct maker *maker, uint64_t *ret_size)
 	return 0;
 }
 
-/* Lay out one bucket of PLAN_FLAT from entry `first` on: rank after rank, each
+/* Lays out one bucket of PLAN_FLAT from entry `first` on: rank after rank, each
  * with its chunks entry after entry. `at` is the start of the bucket, and
  * becomes its end. */
 static int place_bucket(struct maker *maker, uint32_t first, uint64_t *at)
@@ -346,8 +346,8 @@ static int place_flat(struct maker *maker, uint64_t *ret_size)
 	return 0;
 }
 
-/* Lay out rank after rank, each with its chunks entry after entry. Then buckets
- * also follow one another. */
+/* Lays out rank after rank, each with its chunks entry after entry. Then
+ * buckets also follow one another. */
 static int place_per_rank(struct maker *maker, uint64_t *ret_size)
 {
 	const struct plan *plan = maker->plan;
@@ -372,7 +372,7 @@ static int place_per_rank(struct maker *maker, uint64_t *ret_size)
 		       ret_size);
 }
 
-/* Compute `offsets` and `strides` from `sizes` and `buckets`. Both are 0 for
+/* Computes `offsets` and `strides` from `sizes` and `buckets`. Both are 0 for
  * entries that are in no bucket. */
 static int place_chunks(struct maker *maker, uint64_t *ret_size)
 {
@@ -389,7 +389,7 @@ static int place_chunks(struct maker *maker, uint64_t *ret_size)
 
 /* ------------------------------------------------------------ buckets */
 
-/* Add up the entries of each bucket. Returns NULL if there is no memory. */
+/* Adds up the entries of each bucket. Returns NULL if there is no memory. */
 static struct plan_bucket *sum_buckets(const struct maker *maker, uint32_t n)
 {
 	struct plan_bucket *sums = calloc((size_t)n + 1, sizeof(*sums));
@@ -403,7 +403,7 @@ static struct plan_bucket *sum_buckets(const struct maker *maker, uint32_t n)
 	return sums;
 }
 
-/* Compute `buckets` and their sums from `items`. */
+/* Computes `buckets` and their sums from `items`. */
 static int fill_buckets(struct maker *maker, const double *caps_mb,
 			uint32_t n_caps, uint32_t *ret_n,
 			struct plan_bucket **ret)
@@ -427,7 +427,7 @@ static int fill_buckets(struct maker *maker, const double *caps_mb,
 	return 0;
 }
 
-/* Plan the gathers. Entries that are gathered in the same dtype may share a
+/* Plans the gathers. Entries that are gathered in the same dtype may share a
  * bucket; their size is that of all ranks' chunks in this dtype. Shards lie in
  * the order of the gathers. */
 static int plan_gathers(struct maker *maker)

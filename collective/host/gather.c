@@ -62,7 +62,7 @@ uint64_t gather_count_bytes(const struct gather *gather)
 	return n * plan->n_replicas;
 }
 
-/* Copy the elements from `position` to `end`. */
+/* Copies the elements from `position` to `end`. */
 static void move(const struct task *task, uint64_t position, uint64_t end)
 {
 	const struct plan_entry *entry = task->entry;
@@ -88,7 +88,7 @@ static void move(const struct task *task, uint64_t position, uint64_t end)
 	}
 }
 
-/* Fill bytes [begin, end) of the parameter: its elements and the padding after
+/* Fills bytes [begin, end) of the parameter: its elements and the padding after
  * them. */
 static void run_part(const struct task *task, uint64_t begin, uint64_t end)
 {

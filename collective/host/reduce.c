@@ -230,7 +230,7 @@ static bool is_summable(const struct plan_entry *entry)
 		dtype_accumulator(entry->input_dtype) == DTYPE_F32);
 }
 
-/* Find the summable inputs of a replica. Returns their dtype. */
+/* Finds the summable inputs of a replica. Returns their dtype. */
 static uint32_t find_inputs(struct task *task, uint32_t replica,
 			    const void **ret_in)
 {
@@ -274,7 +274,7 @@ static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
 	}
 }
 
-/* Add `n` elements of that dtype to `to`. */
+/* Adds `n` elements of that dtype to `to`. */
 static void accumulate(struct task *task, uint32_t dtype, void *to,
 		       const void *from, size_t n)
 {
@@ -286,7 +286,7 @@ static void accumulate(struct task *task, uint32_t dtype, void *to,
 	memcpy(to, &task->scratch, n * dtype_size(dtype));
 }
 
-/* Write the block of values, in the dtype of the place, to its destination. */
+/* Writes the block of values, in the dtype of the place, to its destination. */
 static void put(struct task *task, const struct place *place, bool is_added)
 {
 	size_t size = dtype_size(place->dtype), i = 0;
@@ -306,7 +306,7 @@ static void put(struct task *task, const struct place *place, bool is_added)
 	}
 }
 
-/* Compute the sum of one replica, up to and with the partial sum. */
+/* Computes the sum of one replica, up to and with the partial sum. */
 static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 {
 	const struct reduce *reduce = task->reduce;
@@ -336,7 +336,7 @@ static bool is_merged(const struct task *task)
 	       (task->sum_dtype == entry->dtype && task->steps->post == 1);
 }
 
-/* Compute the last sum, then divide it and cast it to the stored dtype. */
+/* Computes the last sum, then divides it and casts it to the stored dtype. */
 static void finish(struct task *task, uint32_t from, const void *const *in,
 		   uint32_t n_in, double factor, double divisor)
 {
@@ -386,7 +386,7 @@ static bool finish_replicas(struct task *task)
 	return true;
 }
 
-/* Run any job for one block. Returns the number of elements. */
+/* Runs any job for one block. Returns the number of elements. */
 static uint64_t reduce_block(struct task *task)
 {
 	const struct plan *plan = &task->reduce->layout->plan;
@@ -408,7 +408,7 @@ static uint64_t reduce_block(struct task *task)
 	return task->n;
 }
 
-/* Sum from the inputs directly to the destinations. Returns the number of
+/* Sums from the inputs directly to the destinations. Returns the number of
  * elements. */
 static uint64_t reduce_range(struct task *task, uint64_t max)
 {
@@ -463,7 +463,7 @@ static void clear_positions(const struct task *task, uint64_t position,
 	}
 }
 
-/* Clear the padding after the chunks of all shards. */
+/* Clears the padding after the chunks of all shards. */
 static void clear_gaps(const struct task *task)
 {
 	const struct shard *shard = &task->entry->shard;
@@ -500,7 +500,7 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 		is_summable(entry) && is_merged(task);
 }
 
-/* Process bytes [begin, end) of a span. */
+/* Processes bytes [begin, end) of a span. */
 static void run_part(struct task *task, const struct layout_span *span,
 		     uint64_t begin, uint64_t end)
 {

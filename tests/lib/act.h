@@ -43,15 +43,15 @@ int do_get(void);
 int do_remove(void);
 int do_ticket(void);
 int do_redeem(void);
-/* Count the entries of that name in all pages. Sets `shared->n` to the number
+/* Counts the entries of that name in all pages. Sets `shared->n` to the number
  * of entries whose maker the broker shows to this process. */
 int do_list(void);
 int do_who(void);
 int do_who_slot(void);
-/* Count the clients of other users that the broker shows. */
+/* Counts the clients of other users that the broker shows. */
 int do_clients(void);
 int do_reset(void); /* of the counters in the status */
-/* Count the prefixes that the broker shows. */
+/* Counts the prefixes that the broker shows. */
 int do_prefixes(void);
 int do_chunk(void);
 int do_map(void);
@@ -63,12 +63,12 @@ int do_map_table_and_protect(void);
 /* Returns whether a store to the tensor faults. */
 int do_store(void);
 int do_fill(void);
-/* Count the words of the pattern anywhere in the mapped chunk. */
+/* Counts the words of the pattern anywhere in the mapped chunk. */
 int do_scan(void);
-/* Scan every chunk that this process can get. Returns the number of words
+/* Scans every chunk that this process can get. Returns the number of words
  * found, and sets `shared->n` to the number of chunks. */
 int do_scan_all(void);
-/* Try to reconnect to another user's session with stolen secrets. */
+/* Tries to reconnect to another user's session with stolen secrets. */
 int do_steal(void);
 int do_tell_secrets(void);
 int do_ping(void);

@@ -28,17 +28,17 @@ bool actor_may_be_others(void);
 /* If `identity` is NULL, the actor runs as the present user. */
 void actor_start(struct actor *actor, const struct identity *identity);
 
-/* Run `fn` in the actor. Returns -ECHILD if the actor died of it. */
+/* Runs `fn` in the actor. Returns -ECHILD if the actor died of it. */
 int actor_run(struct actor *actor, actor_fn *fn);
 /* These two functions do the same in two steps: start and wait. */
 void actor_begin(struct actor *actor, actor_fn *fn);
 int actor_end(struct actor *actor);
 
-/* Wait until the actor has ended by itself. Returns its status (waitpid()). */
+/* Waits until the actor has ended by itself. Returns its status (waitpid()). */
 int actor_wait(struct actor *actor);
-/* Kill the actor with SIGKILL and reap it. Does nothing if it was not
+/* Kills the actor with SIGKILL and reaps it. Does nothing if it was not
  * started. */
 void actor_kill(struct actor *actor);
-/* Do the same at the end of a test. In a build for coverage an actor that waits
- * for a command ends by itself, and so writes its counts. */
+/* Does the same at the end of a test. In a build for coverage an actor that
+ * waits for a command ends by itself, and so writes its counts. */
 void actor_stop(struct actor *actor);

@@ -40,7 +40,8 @@ struct chaos {
 	char failures[48];
 };
 
-/* Start a supervised broker with that configuration. NULL sets small chunks. */
+/* Starts a supervised broker with that configuration. NULL sets small
+ * chunks. */
 void chaos_start(struct chaos *chaos, const char *config);
 void chaos_stop(struct chaos *chaos);
 struct fsdp_client *chaos_connect(const struct chaos *chaos);
@@ -57,13 +58,13 @@ struct passages {
 	size_t n;
 };
 
-/* Delete the log of passed failpoints, or read it. */
+/* Deletes the log of passed failpoints, or reads it. */
 void passages_forget(const char *path);
 void passages_read(const char *path, struct passages *ret);
 
-/* Plan that the process dies at the n-th passage of `point` from now on. */
+/* Plans that the process dies at the n-th passage of `point` from now on. */
 void plan_death(const char *path, const char *point, unsigned int n);
-/* Plan that the call fails with `number` at the n-th passage. */
+/* Plans that the call fails with `number` at the n-th passage. */
 void plan_failure(const char *path, const char *point, unsigned int n,
 		  int number);
 /* Lines are "point n"; each causes one death, in this order. */
@@ -91,13 +92,13 @@ struct figures {
 #define FIGURE_ANY UINT64_MAX
 
 void figures_read(struct fsdp_client *client, struct figures *ret);
-/* Wait until all figures from `sessions` on are as in `expected`, except those
+/* Waits until all figures from `sessions` on are as in `expected`, except those
  * that are FIGURE_ANY. If that does not happen, prints the differences on
  * stderr and returns false. */
 bool figures_await(struct fsdp_client *client, const struct figures *expected);
 
 /*
- * Wait until the broker has `n_sessions` sessions and the named tensors, and
+ * Waits until the broker has `n_sessions` sessions and the named tensors, and
  * nothing else. Returns false if that does not happen, or if a named tensor is
  * not as it should be.
  */
@@ -106,7 +107,7 @@ typedef bool entry_check_fn(struct fsdp_client *client,
 bool audit(struct fsdp_client *client, uint64_t n_sessions,
 	   entry_check_fn *check);
 
-/* Wait until the supervisor keeps exactly `n` files. */
+/* Waits until the supervisor keeps exactly `n` files. */
 bool keeps_await(const struct chaos *chaos, uint64_t n);
 
 /* Returns how many holds all sessions together have of the tensor of that
@@ -116,7 +117,7 @@ int64_t count_holds(struct fsdp_client *client, const char *name);
 int64_t count_slot_holds(struct fsdp_client *client,
 			 const struct fsdp_tensor *tensor);
 
-/* Remove every name and bundle that begins with `prefix`. */
+/* Removes every name and bundle that begins with `prefix`. */
 void remove_all(struct fsdp_client *client, const char *prefix);
 
 /* --- tensors whose contents say which they are --------------------------- */
@@ -128,11 +129,11 @@ bool pattern_is(const struct fsdp_tensor *tensor, uint64_t tag);
 /* Returns whether all bytes but the first eight follow from it. */
 bool pattern_follows(const struct fsdp_tensor *tensor, uint64_t tag);
 
-/* Make a filled tensor of 4 KiB. */
+/* Makes a filled tensor of 4 KiB. */
 struct fsdp_tensor *pattern_make(struct fsdp_client *client, uint64_t tag);
-/* Make a tensor, publish it with FSDP_REPLACE, and release it. Its tag follows
- * from the name and from `version`, which must be the one that the broker gives
- * it. */
+/* Makes a tensor, publishes it with FSDP_REPLACE, and releases it. Its tag
+ * follows from the name and from `version`, which must be the one that the
+ * broker gives it. */
 void pattern_put(struct fsdp_client *client, const char *name,
 		 uint64_t version);
 /* Returns whether the name shows this version, with its contents. */
@@ -146,7 +147,7 @@ bool pattern_is_entry(struct fsdp_client *client,
 
 typedef void child_fn(void *data);
 
-/* Run `fn` in a child process, which is killed when the test ends. */
+/* Runs `fn` in a child process, which is killed when the test ends. */
 pid_t child_start(child_fn *fn, void *data);
 /* Returns the number of the signal that killed the child, or minus its exit
  * status. */
@@ -157,7 +158,7 @@ int child_kill(pid_t pid);
  * in children. */
 bool child_run(child_fn *fn, void *data);
 
-/* Map zeroed memory that children share. It stays until the process ends. */
+/* Maps zeroed memory that children share. It stays until the process ends. */
 void *shared_memory(size_t size);
 
 void nap_ms(unsigned int ms);

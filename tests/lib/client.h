@@ -19,19 +19,19 @@ void client_setup_supervised(void);
 void client_teardown(void);
 
 struct fsdp_client *connect_to(const struct daemon *daemon, uint64_t budget);
-/* Make a tensor whose first float is `first`. */
+/* Makes a tensor whose first float is `first`. */
 struct fsdp_tensor *make(struct fsdp_client *of, const struct fsdp_spec *spec,
 			 float first);
 int publish(struct fsdp_client *of, struct fsdp_tensor *tensor,
 	    const char *name, uint32_t flags);
-/* Make a tensor, publish it under `name`, and release it. */
+/* Makes a tensor, publishes it under `name`, and releases it. */
 void put(struct fsdp_client *of, const char *name, float first);
 int get(struct fsdp_client *of, const char *name, int32_t timeout_ms,
 	struct fsdp_tensor **ret);
 float first_of(const struct fsdp_tensor *tensor);
 int count_limbo(struct fsdp_client *of);
 
-/* Wait until that many requests are parked at the broker. */
+/* Waits until that many requests are parked at the broker. */
 void wait_until_parked(uint32_t n);
 
 /* A thread that waits for a name. */
@@ -53,6 +53,6 @@ struct reading {
 };
 
 void *read_newer(void *reading);
-/* Get a version newer than `version`, and return its number. */
+/* Gets a version newer than `version`, and returns its number. */
 int get_newer(const char *name, uint64_t version, int32_t timeout_ms,
 	      uint64_t *ret_version);

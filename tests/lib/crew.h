@@ -17,16 +17,17 @@
 extern struct ranks ranks;
 
 void crew_setup(void);
-/* Do the same with a broker that its supervisor restarts when it dies. */
+/* Does the same with a broker that its supervisor restarts when it dies. */
 void crew_setup_supervised(void);
 void crew_teardown(void);
-/* Continue with another broker. Its memory is one chunk of 16 MiB and, if ranks
- * work alone, the board of a run of that many ranks. */
+/* Continues with another broker. Its memory is one chunk of 16 MiB and, if
+ * ranks work alone, the board of a run of that many ranks. */
 void crew_use_little_memory(uint32_t n_ranks);
 
-/* Start ranks that have joined "test" with the options and layers of `crew`. */
+/* Starts ranks that have joined "test" with the options and layers of
+ * `crew`. */
 void crew_start(uint32_t n, const struct crew *crew);
-/* Do the same. Each rank can be stopped at a failpoint. */
+/* Does the same. Each rank can be stopped at a failpoint. */
 void crew_start_mortal(uint32_t n, const struct crew *crew);
 
 /* How the last rank dies, and what the other ranks do meanwhile. */
@@ -56,7 +57,7 @@ struct fsdp_comm_entry comm_entry(void);
 /* Tells all ranks to leave, and expects that only the kept groups have memory
  * then. */
 void expect_memory_back(void);
-/* Stop the worker until it gets SIGCONT. Returns its pid. */
+/* Stops the worker until it gets SIGCONT. Returns its pid. */
 pid_t freeze_worker(void);
 
 /* --- in a rank ----------------------------------------------------------- */
@@ -69,7 +70,7 @@ actor_fn unshard1, reshard1, begin1, await1;
 actor_fn unshard2, reshard2, begin2, await2;
 actor_fn reshard3, begin3, await3;
 
-/* Leave the communicator, but stay connected. */
+/* Leaves the communicator, but stays connected. */
 int crew_leave_comm(void);
 /* Returns the board of the run, as libfsdp has mapped it. */
 void *crew_board(size_t *ret_size);

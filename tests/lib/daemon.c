@@ -1,6 +1,6 @@
 /*
- * Start and stop fsdpd. It is ready when it accepts a connection. The loop that
- * tries to connect has an end, but no test depends on its duration.
+ * Starts and stops fsdpd. It is ready when it accepts a connection. The loop
+ * that tries to connect has an end, but no test depends on its duration.
  */
 #include "tests/lib/daemon.h"
 #include "tests/lib/patience.h"

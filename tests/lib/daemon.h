@@ -40,21 +40,21 @@ void daemon_start_supervised(struct daemon *daemon);
 void daemon_start_with(struct daemon *daemon,
 		       const struct daemon_options *options);
 
-/* Start it again on the same path, after daemon_kill_broker(). */
+/* Starts the daemon again on the same path, after daemon_kill_broker(). */
 void daemon_restart(struct daemon *daemon);
 
-/* Replace the lines of its fsdpd.conf, which it reads on request. */
+/* Replaces the lines of its fsdpd.conf, which it reads on request. */
 void daemon_write_config(const struct daemon *daemon, const char *text);
 
-/* Ask it to stop, check that it ends well, and remove its directory. Does
- * nothing if it is stopped. */
+/* Asks the daemon to stop, checks that it ends well, and removes its directory.
+ * Does nothing if it is stopped. */
 void daemon_stop(struct daemon *daemon);
 
-/* Send SIGKILL to the broker itself and return when it is dead. If it is
+/* Sends SIGKILL to the broker itself and returns when it is dead. If it is
  * supervised, its parent starts a new one. */
 void daemon_kill_broker(struct daemon *daemon);
 
-/* Wait until the broker itself has died at a failpoint. */
+/* Waits until the broker itself has died at a failpoint. */
 void daemon_wait_death(struct daemon *daemon, pid_t broker_pid);
 
 /* Returns the process that serves: the supervisor's child if there is one. */

@@ -23,24 +23,25 @@ uint32_t n_gpus(void);
  * the process ends. */
 CUstream stream_make(const struct device *device);
 
-/* Queue a fill of the tensor on the stream. */
+/* Queues a fill of the tensor on the stream. */
 void stream_fill(CUstream stream, const struct fsdp_tensor *tensor,
 		 uint8_t value);
-/* Queue a copy of `size` bytes of the tensor to `to`, which must be from
+/* Queues a copy of `size` bytes of the tensor to `to`, which must be from
  * pinned_memory(). */
 void stream_read(CUstream stream, void *to, const struct fsdp_tensor *tensor,
 		 size_t size);
-/* Block the stream until a process posts the semaphore. Processes may share
+/* Blocks the stream until a process posts the semaphore. Processes may share
  * it. */
 void stream_hold(CUstream stream, sem_t *gate);
 
 bool stream_is_done(CUstream stream);
-/* Wait until the stream is done. Returns false if it failed. */
+/* Waits until the stream is done. Returns false if it failed. */
 bool stream_finish(CUstream stream);
 
 void *pinned_memory(size_t size);
 
-/* Copy bytes from an address of the device to the host, or back, and wait. */
+/* Copies bytes from an address of the device to the host, or back, and
+ * waits. */
 void gpu_get(const struct device *device, void *to, const void *from,
 	     size_t size);
 void gpu_put(const struct device *device, void *to, const void *from,

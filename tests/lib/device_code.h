@@ -17,7 +17,7 @@ enum device_code {
 	DEVICE_GRAD_ADD,
 };
 
-/* Run all threads of a launch with `n_blocks` blocks, one after another. */
+/* Runs all threads of a launch with `n_blocks` blocks, one after another. */
 void device_code_run(enum device_code kernel,
 		     const struct kernels_params *params,
 		     unsigned int n_blocks);

@@ -54,21 +54,21 @@ void drill_open(void);
 void drill_close(void);
 void drill_need_points(void);
 
-/* Start the ranks, and wait until each of them has trained to the end. */
+/* Starts the ranks, and waits until each of them has trained to the end. */
 void drill_start(struct training *training);
 void drill_finish(struct training *training);
-/* Start the ranks again that were killed. Returns how many still run. */
+/* Starts the ranks again that were killed. Returns how many still run. */
 uint32_t drill_take_ends(struct training *training);
-/* Print what each rank is doing. */
+/* Prints what each rank is doing. */
 void drill_show(const struct training *training);
 void drill_kill(struct training *training);
 
-/* Check that no worker outlives its broker. */
+/* Checks that no worker outlives its broker. */
 void drill_check_workers(void);
 void drill_remove_comm(void);
-/* Check that nothing is charged and nothing runs any more. */
+/* Checks that nothing is charged and nothing runs any more. */
 void drill_audit(void);
-/* Start the ranks, wait for them, remove the communicator, and check the
+/* Starts the ranks, waits for them, removes the communicator, and checks the
  * counters. */
 void drill_train(struct training *training);
 
@@ -76,7 +76,7 @@ void drill_train(struct training *training);
  * first. */
 bool drill_is_told(const struct exact_rank *it, const char *words);
 bool drill_is_told_of_broker(const struct exact_rank *it);
-/* Check that a rank failed at most once. Returns whether it failed. */
+/* Checks that a rank failed at most once. Returns whether it failed. */
 bool drill_has_failed_once(const struct training *training, uint32_t rank);
 /* These check that each rank that failed was told of this death, and return how
  * many ranks failed. If runs go on without a broker, no rank may have failed by

@@ -16,5 +16,5 @@ pid_t ending_thread(void);
  * is ending. */
 void ending_begin(pid_t pid, pid_t thread);
 
-/* Let the kernel report that it has ended. */
+/* Lets the kernel report that it has ended. */
 void ending_end(pid_t thread);

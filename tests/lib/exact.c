@@ -263,7 +263,7 @@ static uint64_t whole_index(const struct fsdp_spec *spec, uint32_t dim,
 	return i / mine * (uint64_t)spec->shape[dim] * row + at;
 }
 
-/* Compute a shard's values of the next step from the present ones and the
+/* Computes a shard's values of the next step from the present ones and the
  * gradients. */
 static void write_next(const struct self *self, size_t g, size_t p,
 		       const struct fsdp_shard *shard)
@@ -393,7 +393,7 @@ static int look_at_all(struct self *self)
 	return r;
 }
 
-/* Write the gradient of one parameter, computed from its values. */
+/* Writes the gradient of one parameter, computed from its values. */
 static void write_gradient(const struct self *self, struct location *location,
 			   uint32_t batch, const struct fsdp_param *param,
 			   void *to)
@@ -414,7 +414,7 @@ static void write_gradient(const struct self *self, struct location *location,
 	memory_drop_view(from);
 }
 
-/* Compute the gradients from the whole parameters. */
+/* Computes the gradients from the whole parameters. */
 static int write_gradients(struct self *self, size_t g, uint32_t batch)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};

@@ -30,7 +30,7 @@ struct exact_model {
 	float values[EXACT_GROUPS][EXACT_PARAMS][EXACT_NUMEL];
 };
 
-/* Advance to that step of a training by `world` ranks. */
+/* Advances to that step of a training by `world` ranks. */
 void exact_advance(struct exact_model *model, uint32_t world, uint64_t step);
 
 /* --- ranks --------------------------------------------------------------- */
@@ -68,6 +68,6 @@ struct exact_board {
 	struct exact_rank ranks[EXACT_MAX_RANKS];
 };
 
-/* Run a rank in a process of its own, until this rank, or one that has left
+/* Runs a rank in a process of its own, until this rank, or one that has left
  * since, has seen the last step whole. */
 void exact_train(struct exact_board *board, uint32_t rank);

@@ -64,7 +64,7 @@ void executor_start(uint32_t n, size_t n_layers)
 	executor_start_with(n, n_layers, NULL);
 }
 
-/* Start a rank that joins and commits its first step. */
+/* Starts a rank that joins and commits its first step. */
 void executor_start_crew(void)
 {
 	executor_start(2, 1);

@@ -24,10 +24,10 @@ extern struct fsdp_comm_entry executor_seen; /* set by executor_note_comm() */
 void executor_set_up(void);
 void executor_tear_down(void);
 
-/* Start the broker and n ranks, which do not join yet. */
+/* Starts the broker and n ranks, which do not join yet. */
 void executor_start_with(uint32_t n, size_t n_layers, const char *const *env);
 void executor_start(uint32_t n, size_t n_layers);
-/* Start two ranks, which join and commit their first step. */
+/* Starts two ranks, which join and commit their first step. */
 void executor_start_crew(void);
 
 /* Notes the communicator in executor_seen. It is an fsdp_comm_fn. */

@@ -23,16 +23,16 @@ void gpu_close(void);
  * driver would not survive a fork(). */
 bool is_fake(void);
 
-/* Skip the test. Its own teardown does not run, so this closes what it has
+/* Skips the test. Its own teardown does not run, so this closes what it has
  * open. */
 void gpu_skip(const char *why);
 
-/* Skip the test on a real driver, where it cannot pass. `why` completes "needs
+/* Skips the test on a real driver, where it cannot pass. `why` completes "needs
  * the fake driver: ". */
 void need_fake(const char *why);
 
-/* Skip the test on a machine with fewer than `wanted` GPUs. The fake has
- * enough. */
+/* Skips the test on a machine with fewer than `wanted` GPUs. `n` is their
+ * number; the fake has enough. */
 void need_gpus(uint32_t n, uint32_t wanted);
 
 /* Returns how often the process called a function of the driver ("MemCreate"),

@@ -27,7 +27,7 @@
 	TestSuite(suite, .init = suite##_checked_init,                         \
 		  .fini = suite##_checked_fini, __VA_ARGS__)
 
-/* List the resources of the process. */
+/* Lists the resources of the process. */
 void leaks_begin(void);
-/* End the process if it has more resources than listed. */
+/* Ends the process if it has more resources than listed. */
 void leaks_check(void);

@@ -104,7 +104,7 @@ static void draw_param(struct chance *chance, const struct property_case *it,
 		ret->reduce = policy->reduce_dtype;
 }
 
-/* Draw the divide factor. Most reductions of a group have the same one. */
+/* Draws the divide factor. Most reductions of a group have the same one. */
 static void draw_factor(struct chance *chance, const struct group_case *group,
 			const struct property_case *it,
 			struct fsdp_reduce_options *ret)
@@ -291,7 +291,7 @@ static uint64_t input_of(struct reduction *reduction, uint32_t rank)
 	return value_of_gradient(&reduction->location, rank);
 }
 
-/* Compute steps 1 to 3 for one mesh. Returns a sum of the reduce dtype. */
+/* Computes steps 1 to 3 for one mesh. Returns a sum of the reduce dtype. */
 static double sum_floats(struct reduction *reduction, uint32_t replica,
 			 uint64_t partial)
 {
@@ -322,7 +322,7 @@ static double sum_floats(struct reduction *reduction, uint32_t replica,
 		reduce, scalar_add(acc, sum, scalar_decode(reduce, partial)));
 }
 
-/* Compute steps 4 and 5. */
+/* Computes steps 4 and 5. */
 static uint64_t finish_floats(const struct reduction *reduction,
 			      const double *sums, uint64_t grad)
 {
@@ -391,7 +391,7 @@ static void reduce_integers(struct reduction *reduction,
 	element->grad = scalar_narrow(dtype, total);
 }
 
-/* Compute the mean, or the sum divided by the factor, in f64. */
+/* Computes the mean, or the sum divided by the factor, in f64. */
 static void reduce_oracle(struct reduction *reduction, struct element *element)
 {
 	const struct fsdp_reduce_options *options = reduction->options;

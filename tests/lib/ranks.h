@@ -25,16 +25,16 @@ struct ranks {
 };
 
 void ranks_start(struct ranks *ranks, uint32_t n);
-/* Send SIGKILL to all ranks that still run. */
+/* Sends SIGKILL to all ranks that still run. */
 void ranks_stop(struct ranks *ranks);
 
 /* Runs `fn` in all ranks at the same time. Returns 0 if all returned 0, or the
  * code of the first rank that did not; its sentence is printed on stderr. */
 int ranks_run(struct ranks *ranks, actor_fn *fn);
-/* Do the same in two steps. The codes are in the notes. */
+/* Does the same in two steps. The codes are in the notes. */
 void ranks_begin(struct ranks *ranks, actor_fn *fn);
 void ranks_end(struct ranks *ranks);
-/* Run `fn` in one rank. */
+/* Runs `fn` in one rank. */
 int rank_run(struct ranks *ranks, uint32_t rank, actor_fn *fn);
 
 /* Waits until the first `n` ranks are all asleep in waits of the library, or
@@ -63,7 +63,7 @@ bool runs_go_on(void);
 
 /* Returns the pid of the broker's fsdp-worker, or 0 if there is none. */
 pid_t worker_pid(const struct daemon *daemon);
-/* Wait until there is a worker other than `old`. */
+/* Waits until there is a worker other than `old`. */
 pid_t worker_await(const struct daemon *daemon, pid_t old);
 
 /* Returns a value of the status. Ends the test if no value has that name. */

@@ -22,7 +22,7 @@ void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits);
 /* --- floats -------------------------------------------------------------- */
 
 double scalar_decode(enum fsdp_dtype dtype, uint64_t bits);
-/* Round the value once, to nearest even. */
+/* Rounds the value once, to nearest even. */
 uint64_t scalar_encode(enum fsdp_dtype dtype, double value);
 double scalar_round(enum fsdp_dtype dtype, double value);
 
@@ -47,5 +47,5 @@ bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b);
  * to its size. */
 uint64_t scalar_widen(enum fsdp_dtype dtype, uint64_t bits);
 uint64_t scalar_narrow(enum fsdp_dtype dtype, uint64_t wide);
-/* Convert the value by rounding towards zero. */
+/* Converts the value by rounding towards zero. */
 uint64_t scalar_divide_integer(enum fsdp_dtype dtype, uint64_t wide, double by);

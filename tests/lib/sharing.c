@@ -54,7 +54,7 @@ void legacy_free(void *memory)
 	context_leave();
 }
 
-/* Allocate other memory at its address. */
+/* Allocates other memory at its address. */
 static void back(struct vmm_memory *memory, unsigned int types, uint8_t value)
 {
 	const struct device *gpu = gpu_nth(0);

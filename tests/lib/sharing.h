@@ -61,39 +61,39 @@ void vmm_make(struct vmm_memory *memory, unsigned int types, uint8_t value);
 void vmm_renew(struct vmm_memory *memory, uint8_t value);
 void vmm_end(struct vmm_memory *memory);
 
-/* Share `size` bytes of u8. */
+/* Shares `size` bytes of u8. */
 int try_share(const void *memory, uint64_t size, struct fsdp_tensor **ret);
 struct fsdp_tensor *share(const void *memory, uint64_t size);
 /* Publishes the tensor under the name, and replaces the name's tensor. If
  * `name` is NULL, it gets no name. */
 int publish_as(struct fsdp_tensor *tensor, const char *name);
-/* Share a whole allocation, and publish it. */
+/* Shares a whole allocation, and publishes it. */
 struct fsdp_tensor *share_as(const char *name, const void *memory);
 int try_get(const char *name, struct fsdp_tensor **ret);
 bool says(const char *part);
 
-/* Wait until the broker has only the sessions of the three processes, or
+/* Waits until the broker has only the sessions of the three processes, or
  * another number of them if the test says so. */
 bool nothing_is_left(uint64_t n_sessions);
-/* Wait until a request of that process is parked. */
+/* Waits until a request of that process is parked. */
 void await_parked(pid_t pid);
 
 /* --- for actors ---------------------------------------------------------- */
 
 /* Each actor needs this command first. Actors one and two have done it. */
 int actor_connects(void);
-/* Get the tensor that the page names, and keep it. The actor reports its
+/* Gets the tensor that the page names, and keeps it. The actor reports its
  * address and first byte. */
 int actor_gets(void);
 int actor_redeems(void);
-/* Release the tensor that was kept last. */
+/* Releases the tensor that was kept last. */
 int actor_lets_go(void);
-/* Release it after the work that waits at the page's gate. */
+/* Releases the tensor after the work that waits at the page's gate. */
 int actor_lets_go_late(void);
 int actor_checks(void);
-/* Share an allocation of its own, filled with the value, under the name. */
+/* Shares an allocation of its own, filled with the value, under the name. */
 int actor_shares(void);
-/* Do the same with memory of VMM. */
+/* Does the same with memory of VMM. */
 int actor_donates(void);
-/* Free the memory that the actor shared last. */
+/* Frees the memory that the actor shared last. */
 int actor_unshares(void);

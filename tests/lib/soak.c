@@ -101,7 +101,7 @@ static struct item *any_item(struct worker *worker)
 	return &worker->pocket[draw(&worker->chance, N_POCKET)];
 }
 
-/* Keep the tensor, which is held once. The tensor that it replaces is
+/* Keeps the tensor, which is held once. The tensor that it replaces is
  * released. */
 static void pocket(struct worker *worker, struct fsdp_tensor *tensor,
 		   const char *name)

@@ -30,7 +30,7 @@ struct stage {
 extern struct stage stage;
 
 void stage_open(void);
-/* Start the broker with these lines of fsdpd.conf. */
+/* Starts the broker with these lines of fsdpd.conf. */
 void stage_open_with(const char *config);
 /* The gate must be open if work of this process waits at it. */
 void stage_close(void);
@@ -40,9 +40,9 @@ void open_gate(void);
 /* --- in any process ------------------------------------------------------ */
 
 void open_client(void);
-/* Allocate a tensor on the first device. */
+/* Allocates a tensor on the first device. */
 struct fsdp_tensor *alloc(void);
-/* Publish the tensor, and replace an old one. `name` may be NULL. */
+/* Publishes the tensor, and replaces an old one. `name` may be NULL. */
 int publish_on(struct fsdp_tensor *tensor, const char *name, void *stream);
 int get_on(const char *name, void *stream, int32_t timeout_ms,
 	   struct fsdp_tensor **ret);
@@ -61,8 +61,8 @@ bool await_slots(uint64_t n);
 
 /* Publishes "t/a" immediately, and writes it after the gate. */
 int produce(void);
-/* Do the same, and make a ticket for two uses. */
+/* Does the same, and makes a ticket for two uses. */
 int produce_ticket(void);
 int produce_lets_go(void);
-/* Wait for the stream, and send the broker a request. */
+/* Waits for the stream, and sends the broker a request. */
 int produce_finishes(void);

@@ -13,7 +13,7 @@
 
 #define STRIKE_SIZE 16
 
-/* Skip the test on a real driver if this build has no kernels. */
+/* Skips the test on a real driver if this build has no kernels. */
 static inline void need_kernels(void)
 {
 	if (!is_fake() && kernels_load(NULL) == -ENOSYS)

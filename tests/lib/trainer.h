@@ -47,12 +47,12 @@ struct trainer {
 };
 struct trainer *trainer(void);
 
-/* Connect if that was not done yet, join, and register all layers. */
+/* Connects if that was not done yet, joins, and registers all layers. */
 int trainer_join(void);
 /* Does the same, and joins again while the other ranks are late, because a
  * test's time-out can be short for the sake of a later call. */
 int trainer_join_patiently(void);
-/* Leave, and close the connection. */
+/* Leaves, and closes the connection. */
 int trainer_leave(void);
 /* Fills all `next` with the values of the next step, commits it, and waits. */
 int trainer_commit(void);

@@ -20,8 +20,8 @@ extern struct daemon users_daemon;
 void users_start(const char *config);
 void users_stop(void);
 
-/* Connect as this user, or as ourselves if we cannot change the uid. The second
- * function also sends hello. */
+/* Connects as this user, or as ourselves if we cannot change the uid. The
+ * second function also sends hello. */
 struct wire *connect_as(uid_t uid);
 struct wire *open_as(uid_t uid);
 

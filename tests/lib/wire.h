@@ -29,33 +29,33 @@ struct wire {
 	struct reply reply;
 };
 
-/* Connect without hello. Returns NULL with errno if no broker listens. */
+/* Connects without hello. Returns NULL with errno if no broker listens. */
 struct wire *wire_connect(const char *path);
-/* Send hello. Returns the code of the reply. */
+/* Sends hello. Returns the code of the reply. */
 int wire_hello(struct wire *wire, uint64_t budget);
-/* Keep the session and the descriptors of the reply that was received. */
+/* Keeps the session and the descriptors of the reply that was received. */
 void wire_take_session(struct wire *wire);
-/* Connect and send hello. Both must succeed. */
+/* Connects and sends hello. Both must succeed. */
 struct wire *wire_open(const char *path);
-/* Close the connection. Its session stays while the process lives. `wire` may
+/* Closes the connection. Its session stays while the process lives. `wire` may
  * be NULL. */
 void wire_close(struct wire *wire);
-/* End the session and close the connection. */
+/* Ends the session and closes the connection. */
 void wire_goodbye(struct wire *wire);
 
 /* Returns FRAME_OK with `wire->frame` and `wire->reply`, or FRAME_EOF. */
 int wire_receive(struct wire *wire);
-/* Send any body under any number. The caller keeps the descriptors. */
+/* Sends any body under any number. The caller keeps the descriptors. */
 void wire_send_body(struct wire *wire, uint16_t kind, uint64_t number,
 		    const void *body, size_t size, const int *fds,
 		    uint16_t n_fds);
-/* Send under the number that `wire` has now. The caller keeps the
+/* Sends under the number that `wire` has now. The caller keeps the
  * descriptors. */
 void wire_resend(struct wire *wire, const struct request *request,
 		 const int *fds, uint16_t n_fds);
-/* Send under the next number. */
+/* Sends under the next number. */
 void wire_send(struct wire *wire, const struct request *request);
-/* Send a request and receive its reply. Returns the code. */
+/* Sends a request and receives its reply. Returns the code. */
 int wire_call(struct wire *wire, const struct request *request);
 /* Returns the reason why the last request was refused, or "" if it was not. */
 const char *wire_sentence(const struct wire *wire);
@@ -65,20 +65,20 @@ void wire_says(const struct wire *wire, const char *part);
 
 /* --- requests ------------------------------------------------------------ */
 
-/* Make a request for one tensor of `size` bytes, which `item` describes. It
+/* Makes a request for one tensor of `size` bytes, which `item` describes. It
  * waits without limit. */
 struct request wire_alloc_request(struct alloc_item *item, int64_t size);
 struct request wire_begin_request(const char *name, uint64_t size_hint);
 
 /* --- calls; each gives the code ------------------------------------------ */
 
-/* Allocate `n` bytes of u8 without a name. */
+/* Allocates `n` bytes of u8 without a name. */
 int wire_alloc(struct wire *wire, int64_t size,
 	       const struct access_class *access, int32_t timeout_ms,
 	       struct tensor_place *ret);
 int wire_publish(struct wire *wire, const struct slot_ref *ref,
 		 const char *name, uint32_t flags);
-/* Allocate and release. */
+/* Allocates and releases. */
 int wire_put(struct wire *wire, const char *name, int64_t size,
 	     const struct access_class *access, struct tensor_place *ret);
 int wire_get(struct wire *wire, const char *name, struct tensor_place *ret);
@@ -89,7 +89,7 @@ int wire_remove(struct wire *wire, const char *name);
 int wire_chunk(struct wire *wire, uint32_t chunk);
 /* Returns a value of the status. */
 uint64_t wire_status(struct wire *wire, const char *name);
-/* Poll the status until a value is as expected. */
+/* Polls the status until a value is as expected. */
 void wire_wait_status(struct wire *wire, const char *name, uint64_t value);
 
 /* --- counters ------------------------------------------------------------ */

@@ -16,7 +16,7 @@ const char *wire_note(struct wire *wire);
 /* Each function returns the code. */
 int wire_alloc_on(struct wire *wire, const struct device_uuid *device,
 		  int64_t size, int32_t timeout_ms, struct tensor_place *ret);
-/* Publish under a name ("" publishes none), with the timeline value at which
+/* Publishes under a name ("" publishes none), with the timeline value at which
  * the contents will be complete. */
 int wire_publish_at(struct wire *wire, const struct slot_ref *ref,
 		    const char *name, uint32_t timeline, uint64_t value);
@@ -25,12 +25,12 @@ int wire_publish_at(struct wire *wire, const struct slot_ref *ref,
 int wire_timelines(struct wire *wire, uint64_t session,
 		   const struct slot_ref *ref, bool is_writable,
 		   struct timelines *ret);
-/* Reconnect to the own session after the broker was started again. */
+/* Reconnects to the own session after the broker was started again. */
 int wire_resume(struct wire **wire, const char *path);
 
-/* Set a counter as a device would. */
+/* Sets a counter as a device would. */
 void wire_reach(struct timelines *timelines, uint32_t timeline, uint64_t value);
-/* Release a tensor that a device reads until then. Rings the doorbell if
+/* Releases a tensor that a device reads until then. Rings the doorbell if
  * needed. */
 void wire_release_at(struct wire *wire, const struct slot_ref *ref,
 		     uint32_t timeline, uint64_t value);

@@ -8,15 +8,15 @@
 /* Connects and sends hello. This connection never tells the broker which
  * replies were read, so all numbers can be repeated. */
 struct wire *repeat_open(const char *path);
-/* Make the hello by which another connection takes over this one's session. */
+/* Makes the hello by which another connection takes over this one's session. */
 struct request wire_reconnect_hello(const struct wire *wire);
-/* Send it with these descriptors, to take over the session of `from`. Returns
- * the code. */
+/* Sends the hello with these descriptors, to take over the session of `from`.
+ * Returns the code. */
 int wire_reconnect(struct wire *wire, const struct wire *from,
 		   const struct request *hello, int refs_fd, int doorbell_fd);
 
 struct request wire_get_request(const char **name, int32_t timeout_ms);
-/* Make a tensor of `size` bytes, publish it, and keep its hold. */
+/* Makes a tensor of `size` bytes, publishes it, and keeps its hold. */
 struct tensor_place repeat_put(struct wire *wire, const char *name,
 			       int64_t size);
 /* Returns the number of holds of `name` that the broker counts for the

@@ -14,16 +14,16 @@
 
 /* Returns the size rounded up to whole pages. */
 uint64_t address_round(uint64_t size);
-/* Reserve a range without access. Returns 0 if there is none. `alignment` must
+/* Reserves a range without access. Returns 0 if there is none. `alignment` must
  * be a power of two, and at least a page. */
 uint64_t address_reserve(uint64_t size, uint64_t alignment);
 void address_release(uint64_t address, uint64_t size);
 
-/* Map a file's memory there, as device memory. Returns 0 or -1. */
+/* Maps a file's memory there, as device memory. Returns 0 or -1. */
 int address_back(uint64_t address, uint64_t size, int fd, off_t offset,
 		 int protection);
-/* Remove the memory, so that the range has no access again. */
+/* Removes the memory, so that the range has no access again. */
 void address_clear(uint64_t address, uint64_t size);
-/* Map the memory of `host` there a second time, as device memory. Returns -1 if
- * the kernel cannot do that (the memory is private, or not one mapping). */
+/* Maps the memory of `host` there a second time, as device memory. Returns -1
+ * if the kernel cannot do that (the memory is private, or not one mapping). */
 int address_alias(uint64_t address, void *host, uint64_t size, int protection);

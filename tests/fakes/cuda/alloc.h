@@ -20,5 +20,5 @@ void alloc_unmap(struct mapping *mapping);
 CUresult alloc_begin_free(enum call call, uint64_t address,
 			  enum mapping_kind kind, struct mapping **ret);
 
-/* Free all memory of a context that ends. */
+/* Frees all memory of a context that ends. */
 void alloc_free_all(struct context *context);

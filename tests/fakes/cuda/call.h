@@ -40,11 +40,11 @@ enum call_note {
 	N_COUNTS,
 };
 
-/* Begin a call without the lock, which is allowed before cuInit(), too. */
+/* Begins a call without the lock, which is allowed before cuInit(), too. */
 CUresult call_begin_bare(enum call call);
-/* Begin a call that requires cuInit(). */
+/* Begins a call that requires cuInit(). */
 CUresult call_begin(enum call call);
-/* Begin a call that requires a current context without error. */
+/* Begins a call that requires a current context without error. */
 CUresult call_begin_context(enum call call, struct context **ret);
 /* Returns `result`. Do not call it after call_begin_bare(). */
 CUresult call_end(CUresult result);
@@ -55,5 +55,5 @@ const char *call_name(unsigned int call);
  * functions of the fake NCCL it is "NCCL". */
 const char *call_current(void);
 
-/* Count an event that is not a call. */
+/* Counts an event that is not a call. */
 void call_note(enum call_note note);

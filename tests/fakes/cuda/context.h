@@ -35,7 +35,7 @@ struct context *context_top(void);
 CUresult context_current(struct context **ret);
 /* Returns the error of the context or of its device if it cannot be used. */
 CUresult context_check(struct context *context);
-/* Record an error of its work. The first error stays. */
+/* Records an error of its work. The first error stays. */
 void context_fail(struct context *context, CUresult error);
 
 /* Returns the context of a handle, or NULL if it is invalid or destroyed. */

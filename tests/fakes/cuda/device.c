@@ -47,7 +47,7 @@ static void format_uuid(unsigned int number, char ret[48])
 	}
 }
 
-/* Read one entry of CUDA_VISIBLE_DEVICES: an ordinal, or the beginning of a
+/* Reads one entry of CUDA_VISIBLE_DEVICES: an ordinal, or the beginning of a
  * UUID. Returns the number, or -1. */
 static int parse_visible(const char *entry)
 {

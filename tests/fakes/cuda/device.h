@@ -10,7 +10,7 @@
 
 #define DEVICE_GRANULARITY (UINT64_C(2) << 20)
 
-/* Find the devices that CUDA_VISIBLE_DEVICES allows, for cuInit(). */
+/* Finds the devices that CUDA_VISIBLE_DEVICES allows, for cuInit(). */
 CUresult device_open(void);
 
 int device_count(void); /* number of devices that this process sees */

@@ -9,12 +9,12 @@
 #define FAKE_EXPORT __attribute__((visibility("default")))
 
 /*
- * Enqueue work of a kind that the driver does not have, in order with all other
- * work. `fn` is called once, on the stream's thread, where it may access device
- * memory; an invalid access becomes the context's error. It must not call the
- * driver. If a driver would never run it (the context has an error, or the
- * process ends), it is called as well, so that it can free `data`. So it must
- * check fake_is_stopping() first, and in every loop that waits for other
+ * Enqueues work of a kind that the driver does not have, in order with all
+ * other work. `fn` is called once, on the stream's thread, where it may access
+ * device memory; an invalid access becomes the context's error. It must not
+ * call the driver. If a driver would never run it (the context has an error, or
+ * the process ends), it is called as well, so that it can free `data`. So it
+ * must check fake_is_stopping() first, and in every loop that waits for other
  * processes.
  */
 FAKE_EXPORT CUresult fake_stream_enqueue(CUstream stream, void (*fn)(void *),

@@ -19,7 +19,7 @@ void guard_allow(bool is_allowed);
 /* Returns whether the CPU has protection keys. */
 bool guard_has_keys(void);
 
-/* Call fn(data). Returns its result, or the result that was passed to
+/* Calls fn(data). Returns its result, or the result that was passed to
  * guard_trap(), or ILLEGAL_ADDRESS after an invalid access. Calls cannot be
  * nested. */
 CUresult guard_run(CUresult (*fn)(void *), void *data);

@@ -4,5 +4,5 @@
 
 struct context;
 
-/* Free all host memory of a context that ends. */
+/* Frees all host memory of a context that ends. */
 void host_free_all(struct context *context);

@@ -58,7 +58,7 @@ static double decode_small(const struct format *format, uint64_t bits)
 	return bits & format->sign ? -value : value;
 }
 
-/* Encode in units of the last place, to which the sum with 2^52 rounds. The
+/* Encodes in units of the last place, to which the sum with 2^52 rounds. The
  * leading 1 of normal numbers adds one to the exponent's field. */
 static uint64_t encode_small(const struct format *format, double value)
 {
@@ -211,7 +211,7 @@ static bool is_aligned(const void *at, uint32_t element_size,
 	return (uintptr_t)at % (element_size << row->vector_shift) == 0;
 }
 
-/* Copy `n` elements that are contiguous on both sides. All after the first
+/* Copies `n` elements that are contiguous on both sides. All after the first
  * n_moved are zeros. A vector begins with the first element. */
 static void run_range(enum fake_kind kind, const struct kernels_params *params,
 		      const struct kernels_row *row, const uint8_t *from,
@@ -230,7 +230,7 @@ static void run_range(enum fake_kind kind, const struct kernels_params *params,
 	memset(to + n_moved * row->to_size, 0, (n - n_moved) * row->to_size);
 }
 
-/* Copy the elements from `begin` to `end`. */
+/* Copies the elements from `begin` to `end`. */
 static void run_tile(enum fake_kind kind, const struct kernels_params *params,
 		     const struct kernels_row *row, uint64_t begin,
 		     uint64_t end)

@@ -181,8 +181,8 @@ static int sweep_memory(const char *name, struct sums *ret)
 	return 0;
 }
 
-/* Remove names of files whose first name was removed. Call it after all those
- * were. */
+/* Removes names of files whose first name was removed. It is called after all
+ * those were. */
 static int sweep_link(const char *name, struct sums *ret)
 {
 	struct stat st;
@@ -231,7 +231,7 @@ static int sweep_dir(DIR *dir, struct sums *ret)
 	return r;
 }
 
-/* Make the sums exact, and remove files without an owner. If there are no
+/* Makes the sums exact, and removes files without an owner. If there are no
  * descriptors for the check, the sums stay upper bounds. */
 static void sweep(void)
 {

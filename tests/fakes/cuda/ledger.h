@@ -57,7 +57,7 @@ int ledger_dir(void);
 void ledger_open(void);
 
 /*
- * Make a new allocation and fill in head->serial. Returns its locked
+ * Makes a new allocation and fills in head->serial. Returns its locked
  * descriptor, -ENOMEM if the device has no room, or another -errno.
  */
 int ledger_create(struct ledger_head *head);
@@ -71,7 +71,7 @@ void ledger_lock_file(int fd);
 /* Called after a process has released the allocation. If it has no owner now,
  * its memory is released. */
 void ledger_settle(uint64_t serial, ino_t inode);
-/* Give an allocation a further name. An older file of that name is removed. */
+/* Gives an allocation a further name. An older file of that name is removed. */
 int ledger_link(uint64_t serial, const char *name);
 void ledger_unlink(const char *name);
 
@@ -81,6 +81,6 @@ uint64_t ledger_count(unsigned int device);
 
 /* Returns whether this process, which called cuInit(), is alive. */
 bool ledger_has_process(pid_t pid);
-/* Register a context on the device. Returns a descriptor that keeps it, or
+/* Registers a context on the device. Returns a descriptor that keeps it, or
  * -EBUSY. */
 int ledger_enter(unsigned int device, bool is_exclusive);

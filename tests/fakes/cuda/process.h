@@ -22,14 +22,14 @@ extern struct process process;
 
 void process_lock(void);
 void process_unlock(void);
-/* Wait until process_wake() is called. Releases the lock meanwhile. */
+/* Waits until process_wake() is called. Releases the lock meanwhile. */
 void process_wait(void);
 void process_wake(void);
-/* Do the same with a condition of the caller's. */
+/* Does the same with a condition of the caller's. */
 void process_wait_on(pthread_cond_t *condition);
 
 /* Returns whether this is a child that was forked after cuInit(). The caller
  * need not hold the lock. */
 bool process_is_forked(void);
-/* Count this process as initialised. */
+/* Counts this process as initialised. */
 void process_begin(void);

@@ -20,7 +20,7 @@ struct queue {
 	uint64_t n_passed;
 };
 
-/* Read CUDA_DEVICE_MAX_CONNECTIONS, for cuInit(). */
+/* Reads CUDA_DEVICE_MAX_CONNECTIONS, for cuInit(). */
 void queue_open(void);
 /* Returns the queue of a new stream, or NULL if streams do not share queues. */
 struct queue *queue_choose(struct queue queues[QUEUES_MAX]);
@@ -28,5 +28,5 @@ struct queue *queue_choose(struct queue queues[QUEUES_MAX]);
 void queue_give(struct queue *queue, struct work *work);
 /* Waits until the work is at the head. Releases the lock meanwhile. */
 void queue_await(struct queue *queue, const struct work *work);
-/* Let the next piece of work come to the head. */
+/* Lets the next piece of work come to the head. */
 void queue_pass(struct queue *queue, uint64_t place);

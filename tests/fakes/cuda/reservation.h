@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Find the reservation that contains an address. */
+/* Finds the reservation that contains an address. */
 bool reservation_find(uint64_t address, uint64_t *ret_address,
 		      uint64_t *ret_size);
 unsigned int reservation_count(void);

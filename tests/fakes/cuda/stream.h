@@ -60,14 +60,14 @@ struct work {
 	uint64_t place; /* position in the queue */
 };
 
-/* Make a stream. The caller owns one reference. */
+/* Makes a stream. The caller owns one reference. */
 CUresult stream_new(struct context *context, bool is_blocking,
 		    struct stream **ret);
 /* Lets the stream's thread end when queued work is done. If there is no work,
  * it has ended on return. May release the lock. The caller keeps the
  * reference. */
 void stream_end(struct stream *stream);
-/* Join threads that have ended. Releases the lock. */
+/* Joins threads that have ended. Releases the lock. */
 void stream_reap(void);
 void stream_unref(struct stream *stream);
 
@@ -83,7 +83,7 @@ CUresult stream_find(struct context *context, CUstream handle,
 /* Enqueues the work, which the stream owns from here on. Work in a blocking
  * stream waits for the present work of the legacy stream, and vice versa. */
 void stream_enqueue(struct stream *stream, struct work *work);
-/* Wait until all present work is done. Releases the lock. */
+/* Waits until all present work is done. Releases the lock. */
 CUresult stream_synchronize(struct stream *stream);
 CUresult stream_synchronize_all(struct context *context);
 /* Waits until the memory is not held (fake_hold_memory()). Releases the
@@ -107,7 +107,7 @@ void stream_stop_all(void);
 bool stream_is_useless(const struct stream *stream);
 /* Does the same check without the lock. */
 bool stream_is_stopping(const struct stream *stream);
-/* Sleep for a moment without the lock, longer with every call. *us is 0 at
+/* Sleeps for a moment without the lock, longer with every call. *us is 0 at
  * first. */
 void stream_back_off(unsigned int *us);
 

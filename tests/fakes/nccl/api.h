@@ -55,14 +55,14 @@ extern const int fsdp_is_fake;
 void fake_nccl_registrations(unsigned int *ret_made, unsigned int *ret_left);
 #pragma GCC visibility pop
 
-/* Keep the sentence for ncclGetLastError(), and return `result`. */
+/* Keeps the sentence for ncclGetLastError(), and returns `result`. */
 ncclResult_t api_fail(ncclResult_t result, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* Returns the result that the environment demands for this call of the function
  * (whose name is without "nccl"), or ncclSuccess. */
 ncclResult_t api_fault(const char *function);
-/* Wait for a random time as the environment says. */
+/* Waits for a random time as the environment says. */
 void api_delay(void);
 /* Returns whether FAKENCCL_DEAF is set. */
 bool api_is_deaf(void);

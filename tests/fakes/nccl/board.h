@@ -83,8 +83,8 @@ int board_find_left(const struct board *board, enum board_count which,
 typedef bool board_stop_fn(const void *data);
 
 #define BOARD_STOPPED (-1)
-/* Wait for board_has(). Returns BOARD_STOPPED if `is_stopped` says so, else the
- * result of board_find_left(). */
+/* Waits for board_has(). Returns BOARD_STOPPED if `is_stopped` says so, else
+ * the result of board_find_left(). */
 int board_wait(struct board *board, enum board_count which, uint64_t value,
 	       board_stop_fn *is_stopped, const void *data);
 

@@ -77,7 +77,7 @@ static bool gather(const struct collective *c)
 	return true;
 }
 
-/* Combine one block of all ranks' inputs. `at` is the offset of its first byte
+/* Combines one block of all ranks' inputs. `at` is the offset of its first byte
  * in the result. */
 static bool reduce_block(const struct collective *c, uint64_t at, uint64_t size,
 			 const struct sum *sum, char *inputs)
@@ -311,7 +311,7 @@ void collective_drop(struct collective *list)
 	}
 }
 
-/* Give the collectives of the group to their communicators, which enqueue them
+/* Gives the collectives of the group to their communicators, which enqueue them
  * when their state is queried. */
 static ncclResult_t issue_group(void)
 {
@@ -419,7 +419,7 @@ static ncclResult_t check_memory(const struct collective *c)
 	return ncclSuccess;
 }
 
-/* Check all arguments of the call except the memory. */
+/* Checks all arguments of the call except the memory. */
 static ncclResult_t check_call(struct collective *c)
 {
 	ncclComm_t comm = c->comm;

@@ -12,12 +12,12 @@
 
 struct collective;
 
-/* Connect the ranks for pending collectives. Returns ncclInProgress until all
+/* Connects the ranks for pending collectives. Returns ncclInProgress until all
  * have begun them. */
 ncclResult_t collective_connect(ncclComm_t comm);
 
-/* Enqueue pending collectives on their streams. */
+/* Enqueues pending collectives on their streams. */
 void collective_issue(ncclComm_t comm);
 
-/* Free a list that will not run. */
+/* Frees a list that will not run. */
 void collective_drop(struct collective *list);

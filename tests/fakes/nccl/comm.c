@@ -123,7 +123,7 @@ void comm_fail(ncclComm_t comm, ncclResult_t result)
 
 /* --- beginning ----------------------------------------------------------- */
 
-/* Find the ranks with the same colour. All ranks have written theirs. */
+/* Finds the ranks with the same colour. All ranks have written theirs. */
 static void find_place(ncclComm_t comm)
 {
 	const struct join *parent = &comm->parent->join;
@@ -140,8 +140,8 @@ static void find_place(ncclComm_t comm)
 	join_id_derive(&parent->id, comm->split, comm->color, &comm->join.id);
 }
 
-/* Write colour and key, and read those of all others. All ranks must have read
- * the previous split before, because this overwrites it. */
+/* Writes colour and key, and reads those of all others. All ranks must have
+ * read the previous split before, because this overwrites it. */
 static ncclResult_t meet_siblings(ncclComm_t comm)
 {
 	const struct join *parent = &comm->parent->join;

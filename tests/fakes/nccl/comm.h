@@ -58,16 +58,16 @@ struct ncclComm {
 };
 
 /*
- * Begin a call. The handle must be alive, no other thread in a call on it, and
- * the environment must not demand a fault of `function`. On success, end the
- * call by comm_leave().
+ * Begins a call. The handle must be alive, no other thread in a call on it, and
+ * the environment must not demand a fault of `function`. On success, the caller
+ * ends the call by comm_leave().
  */
 ncclResult_t comm_enter(ncclComm_t comm, const char *function);
-/* Do the same. The communicator must neither be busy nor have failed. */
+/* Does the same. The communicator must neither be busy nor have failed. */
 ncclResult_t comm_enter_ready(ncclComm_t comm, const char *function);
 void comm_leave(ncclComm_t comm);
 
-/* Mark it as failed, for all ranks. */
+/* Marks it as failed, for all ranks. */
 void comm_fail(ncclComm_t comm, ncclResult_t result);
 
 void comm_ref(ncclComm_t comm);

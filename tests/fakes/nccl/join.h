@@ -44,10 +44,10 @@ struct join {
 ncclResult_t join_init(struct join *join);
 void join_deinit(struct join *join);
 
-/* Wait until all ranks are there, and set the board. Returns ncclInProgress if
- * it was stopped. */
+/* Waits until all ranks are there, and sets the board. Returns ncclInProgress
+ * if it was stopped. */
 ncclResult_t join_meet(struct join *join);
-/* Mark the seats of ranks that die, until stopped. */
+/* Marks the seats of ranks that die, until stopped. */
 void join_watch(struct join *join);
 
 /* Called by another thread. */
