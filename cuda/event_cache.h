@@ -11,8 +11,8 @@
  * A cache outlives its thread. The next thread that uses that device and has no
  * cache takes it over, with the events in it and those that are still to be put
  * back. So there are never more caches than there were threads at one time.
- * (PyTorch keeps such a cache until its last event is put back, and then leaks
- * the events.)
+ * (PyTorch keeps such a cache until its last event is put back, and then drops
+ * it with its events.)
  *
  * A bin keeps up to EVENT_CACHE_MAX events. The owning thread destroys the
  * surplus when it next takes an event from that bin, oldest first, because it

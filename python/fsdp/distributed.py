@@ -478,8 +478,8 @@ def _join(store, rank, world_size, name, seconds):
     """Make the group of one node."""
     comm = default()._join(name, world_size, rank, seconds)
     # All ranks have joined, so they have read the key. The next group with this
-    # store must not find it; no rank makes that group before all have joined
-    # this one.
+    # store must not find it. No rank makes that group before all have joined the
+    # second communicator, so the key is deleted before that.
     store.delete_key(f"place/{rank}")
     mail = default()._join(f"{name}.p2p", world_size, rank, seconds)
     return ProcessGroup(comm, Mail(mail, seconds), rank, world_size, seconds)
