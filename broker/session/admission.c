@@ -54,9 +54,10 @@ static int copy_fd(int fd)
 }
 
 /*
- * A file's server may be called at every close of a copy, not only the last.
- * So only a memory file and an eventfd are copied, whose copies may be closed
- * here; the last close is left to the closer.
+ * Every close of a copy, not only the last, may call the server of the file's
+ * file system, and wait for it. So only a memory file and an eventfd, which
+ * have no server, are copied, and their copies may be closed here; the closer
+ * closes the descriptors that the client sent.
  */
 static int check_fds(const struct hello *hello, const struct session *session,
 		     struct error *err)
@@ -70,7 +71,7 @@ static int check_fds(const struct hello *hello, const struct session *session,
 	return session_check_doorbell(hello->fds[1], err);
 }
 
-/* Give the session copies of its files. */
+/* Give the session copies of the descriptors that the client sent back. */
 static int return_fds(struct hello *hello, struct session *session,
 		      struct error *err)
 {

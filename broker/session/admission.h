@@ -7,7 +7,7 @@
 
 struct session;
 
-/* What the reply to the hello carries, with fds that stay the session's. */
+/* The contents of the reply to a hello. The descriptors are borrowed. */
 struct admission {
 	struct session *session;
 	struct hello_reply reply;
@@ -15,7 +15,8 @@ struct admission {
 	uint16_t n_fds;
 };
 
-/* For a hello that is HELLO_VERIFIED; takes its pidfd and fds. Negative: the
- * client is refused, and the connection is to be closed. */
+/* Begin or resume the session that a verified hello (HELLO_VERIFIED) asks for.
+ * Takes the hello's pidfd and fds. If the result is negative, the client is
+ * refused, and the caller closes the connection. */
 int admission_decide(struct hello *hello, struct admission *ret,
 		     struct error *err);

@@ -1,4 +1,3 @@
-/* The limit on the descriptors of this process. */
 #include "broker/session/descriptors.h"
 #include "broker/base/config.h"
 #include "broker/base/fdstore.h"
@@ -10,7 +9,7 @@
 
 /* A session has a connection, a pidfd, a ref-counter file and a doorbell. */
 #define SESSION_DESCRIPTORS 4
-/* Two for each file that survives a restart, and some for the broker itself. */
+/* A file that survives a restart has two, and the broker itself has some. */
 #define OTHER_DESCRIPTORS (2 * FDSTORE_MAX + 64)
 
 void descriptors_raise(struct rlimit *ret_first)

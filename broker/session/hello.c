@@ -58,8 +58,9 @@ static int get_peer_pidfd(int sock_fd)
 	return pidfd;
 }
 
-/* Open the pidfd of the client. `*ret_is_proven`: it is certainly the client's,
- * since the kernel recorded the process when it connected. */
+/* Open a pidfd of the client. `*ret_is_proven` tells whether the pidfd
+ * certainly refers to the client, because the kernel recorded the process when
+ * it connected. */
 static int open_pidfd(struct hello *hello, bool *ret_is_proven,
 		      struct error *err)
 {
@@ -189,9 +190,9 @@ static int check_proof(const struct hello *hello, uint64_t nonce,
 }
 
 /*
- * The reply to the challenge carries the sender's pid as the kernel saw it, and
- * a nonce that was made after our pidfd was opened. If the process of that
- * pidfd has not exited by now, no other process can have had the pid in
+ * The reply to the challenge carries the sender's pid, as the kernel saw it,
+ * and a nonce that was made after our pidfd was opened. If the process of the
+ * pidfd has still not exited, no other process can have had this pid in
  * between.
  */
 static int on_proof(struct hello *hello, const struct frame *frame,

@@ -1,9 +1,9 @@
 /*
- * The listening socket: made here, or by the process that starts and keeps the
- * broker.
+ * The listening socket is made here, or by the process that starts the broker
+ * and keeps the socket.
  *
- * All users may connect: access is decided by credentials, not by the mode of
- * the socket file.
+ * All users may connect: credentials decide about access, not the mode of the
+ * socket file.
  */
 #include "broker/session/listener.h"
 #include "broker/session/peer.h"
@@ -41,7 +41,7 @@ static int fill_address(const char *path, struct sockaddr_un *ret,
 	return 0;
 }
 
-/* Make only the last directory; the others are up to the administrator. */
+/* Make only the last directory; the administrator makes the others. */
 static int make_directory(const char *path, struct error *err)
 {
 	struct sockaddr_un address;
@@ -61,7 +61,7 @@ static int make_directory(const char *path, struct error *err)
 	return 0;
 }
 
-/* A socket file exists: remove it if no process listens there. */
+/* Remove the socket file, if there is one and no process listens there. */
 static int remove_stale(const struct sockaddr_un *address, struct error *err)
 {
 	struct stat st;
@@ -144,8 +144,8 @@ static int open_spare(void)
 	return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-/* No descriptor is left: accept and close the first connection in the queue,
- * since it would otherwise keep the socket readable. */
+/* Accept and close the first connection in the queue, since no descriptor is
+ * left and the connection would otherwise keep the socket readable. */
 static void turn_away(struct listener *listener, struct closer *closer)
 {
 	int fd;
@@ -225,7 +225,8 @@ static int check_inherited(int fd, struct error *err)
 	return 0;
 }
 
-/* Log the path for clients, also of a socket that was passed to us. */
+/* Log the path of the socket. The path of an inherited socket is not in the
+ * options. */
 static void log_path(int fd)
 {
 	struct sockaddr_un address = {0};

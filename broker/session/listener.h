@@ -11,28 +11,31 @@ struct error;
 struct listener {
 	uv_poll_t poll;
 	int fd; /* owned */
-	/* Owned; closed for a moment to accept and close a connection when no
-	 * descriptors are left. */
+	/* Owned; closed for a moment when no descriptors are left, so that a
+	 * connection can be accepted and closed. */
 	int spare_fd;
-	char *path;          /* owned, to be unlinked at the end; NULL */
+	/* owned; removed at the end; NULL if the socket is inherited */
+	char *path;
 	bool is_without_fds; /* see listener_update() */
 	bool is_open;
 	bool is_full_noted; /* a rejected connection was logged */
 };
 
-/* Listen on `path` (or take `listen_fd`, consumed, if >= 0), and
- * accept peers. */
+/* Listen on `path`, or on `listen_fd` if it is not negative, and accept peers.
+ * `listen_fd` is consumed. */
 int listener_open(struct sessions *sessions, const char *path, int listen_fd,
 		  struct error *err);
 
-/* Only bind and listen; for the parent of --supervised. */
+/* Make the socket of the parent of --supervised: bind it and listen, but accept
+ * no peers. */
 int listener_bind(const char *path, int *ret_fd, struct error *err);
 
 void listener_close(struct listener *listener);
 
 /*
- * While some user has too many descriptors to close, no client can send
- * descriptors before its connection was accepted (Linux 6.16), when the broker
- * knows whose it is. Until then libfsdp sends its hello again and again.
+ * Set whether clients can send descriptors before their connection is accepted.
+ * While some user has too many descriptors to close they cannot (Linux 6.16),
+ * because the broker does not know yet whose connection it is. Until then
+ * libfsdp repeats its hello.
  */
 void listener_update(struct sessions *sessions);

@@ -1,7 +1,7 @@
 /*
- * While replies are queued no frame is read. The queue of a peer that does not
- * read its replies therefore holds at most the reply to its last request and
- * those to its parked requests.
+ * No frame of a peer is read while replies to it are queued. The queue of a
+ * peer that does not read its replies therefore holds at most the replies to
+ * its last request and to its parked requests.
  */
 #include "broker/session/peer.h"
 #include "broker/base/account.h"
@@ -21,16 +21,18 @@
 #include <unistd.h>
 
 /*
- * The time of one iteration of the loop that each user has, where there are
- * several. A request that has begun is finished; all others of that user are
- * read in later iterations, so that nobody waits for more than one of them.
+ * The time that each user gets in one iteration of the loop if there are
+ * several users. A request that has begun is finished; further requests of the
+ * user are read in later iterations, so that other users wait for at most one
+ * of them.
  */
 #define SHARE_NS 200000
 
-/* Paused connections on which nothing came; each takes some microseconds. */
+/* The number of paused connections without input that are resumed at once. Each
+ * of them takes some microseconds. */
 #define RESUMED_AT_ONCE 16
 
-/* Charge of a connection, for its socket buffers and records. */
+/* The charge of a connection for its socket buffers and records. */
 #define PEER_COST 16384
 
 static void on_event(uv_poll_t *poll, int status, int events);
@@ -42,8 +44,8 @@ bool peer_is_being_granted(const struct peer *peer)
 	return peer->session && lease_is_open(&peer->session->holdings);
 }
 
-/* Where Linux can do that (6.16), let the kernel refuse descriptors that the
- * client sends. Those that wait in the socket stay there. */
+/* Let the kernel refuse descriptors that the client sends, if it can (Linux
+ * 6.16). Those that are in the socket already stay there. */
 static void set_takes_fds(struct peer *peer, bool takes_fds)
 {
 	const int value = takes_fds;
@@ -56,7 +58,7 @@ static void set_takes_fds(struct peer *peer, bool takes_fds)
 	peer->took_fds |= takes_fds;
 }
 
-/* Has this user had its share of this iteration? */
+/* Returns whether the user has used its share of this iteration. */
 static bool is_sated(const struct sessions *sessions,
 		     const struct account *account)
 {
@@ -111,8 +113,8 @@ static void set_paused(struct peer *peer, bool is_paused)
 		remove_paused(account, peer);
 }
 
-/* The events to watch for: requests, or, while replies are queued, space in the
- * socket. */
+/* Returns the events to watch for: requests, or space in the socket while
+ * replies are queued. */
 static int events_of(const struct peer *peer, bool is_full, bool is_late)
 {
 	if (reply_queue_waits_for_reader(&peer->replies))
@@ -120,12 +122,12 @@ static int events_of(const struct peer *peer, bool is_full, bool is_late)
 	if (!reply_queue_is_empty(&peer->replies))
 		return UV_WRITABLE | UV_DISCONNECT;
 	if (peer_is_being_granted(peer) || is_late)
-		return 0; /* until peer_on_granted(), peers_on_idle() */
+		return 0; /* until peer_on_granted() or peers_on_idle() */
 	return is_full ? UV_DISCONNECT : UV_READABLE;
 }
 
-/* Read no requests until the descriptors that this user sent earlier are
- * closed, and other users have had their turn. */
+/* Watch for the right events. No requests are read until the descriptors that
+ * this user sent earlier are closed and other users have had their turn. */
 static void update_poll(struct peer *peer)
 {
 	struct sessions *sessions = peer->sessions;
@@ -155,10 +157,11 @@ static bool has_input(const struct peer *peer)
 }
 
 /*
- * Resume connections of the user up to one that has something to read; after
- * its event, or its end, the next ones follow. So a user with many of them has
- * no more of the loop's time than one with few, and to resume them takes no
- * long step. Nobody waits for a connection on which nothing comes.
+ * Resume paused connections of the user up to one that has input. The next ones
+ * follow after the event or the end of that one, so a user with many
+ * connections gets no more time of the loop than one with few, and resuming
+ * them takes no long step. A connection without input delays none of the
+ * others.
  */
 static void resume_next(struct sessions *sessions, struct account *account)
 {
@@ -215,7 +218,7 @@ static void on_retry(void *data, uint32_t index)
 	flush(data);
 }
 
-/* The log line becomes ever rarer. */
+/* The log line becomes rarer: it is written for drops 1, 2, 4, 8 and so on. */
 void peer_drop(struct peer *peer, const struct error *cause)
 {
 	uint64_t n = ++peer->sessions->n_dropped_peers;
@@ -240,7 +243,8 @@ static void send_frame(struct peer *peer, const struct frame *frame)
 		peer_drop(peer, &err);
 	else if (!reply_queue_is_empty(&peer->replies)) {
 		update_poll(peer);
-		/* If it had been resumed, its next event may be far off. */
+		/* The other paused connections must not wait for the next event
+		 * of this one. */
 		resume_next(peer->sessions, peer->replies.account);
 	}
 }
@@ -267,7 +271,7 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 	send_frame(peer, &frame);
 }
 
-/* Send a reply without fds; an error in encoding it leaves its body empty. */
+/* Send a reply without fds. If it cannot be encoded, its body is empty. */
 static void send_reply(struct peer *peer, uint64_t number,
 		       const struct reply *reply)
 {
@@ -306,8 +310,8 @@ uint32_t peer_read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS])
 
 	if (failpoint_fail("session.groups") < 0)
 		return 0;
-	/* On failure (more groups than fit, or an old kernel) only the primary
-	 * group counts, which can only grant less. */
+	/* If this fails (more groups than fit, or an old kernel), only the
+	 * primary group counts, so the client can only get fewer rights. */
 	if (getsockopt(sock_fd, SOL_SOCKET, SO_PEERGROUPS, ret, &size) < 0)
 		return 0;
 	return (uint32_t)(size / sizeof(gid_t));
@@ -422,8 +426,8 @@ static void on_closed(uv_handle_t *handle)
 	free(handle->data);
 }
 
-/* The listener's option at the time of the connect. Before Linux 6.16 all
- * connections take descriptors. */
+/* Read the option that the listener had when the client connected. Before Linux
+ * 6.16 all connections accept descriptors. */
 static void read_takes_fds(struct peer *peer)
 {
 	int value = 1;
@@ -444,7 +448,7 @@ static void release(struct peer *peer)
 		account_refund(account, ACCOUNT_QUEUE, PEER_COST);
 		peer->sessions->n_users -= --account->n_peers == 0;
 	}
-	/* No descriptor that is slow to close can wait in the socket. */
+	/* A descriptor that is slow to close cannot be in the socket. */
 	if (!peer->took_fds)
 		close(peer->sock_fd);
 	else
@@ -466,7 +470,7 @@ static int set_up(struct peer *peer, struct error *err)
 	r = charge(peer, err);
 	if (r < 0)
 		return r;
-	/* The listener has the option too, for frames sent before
+	/* The listener has this option too, for frames that were sent before
 	 * this point. */
 	if (setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &on,
 		       sizeof(on)) < 0)
@@ -538,6 +542,6 @@ void peer_close(struct peer *peer)
 	sessions->n_peers--;
 	set_paused(peer, false);
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
-	release(peer); /* last: its socket is no longer watched */
+	release(peer); /* last, since its socket is no longer watched */
 	resume_next(sessions, peer->replies.account);
 }

@@ -1,9 +1,10 @@
 /*
- * Peers: one for each connection, from accept to close.
+ * Peers: one for each connection, from its acceptance to its end.
  *
- * A peer says when a frame can be read (receiver.h), and writes replies.
+ * A peer watches for frames (receiver.h reads them), and writes replies.
  * Replies that the socket does not take at once wait in a bounded queue
- * (reply_queue.h), and while they wait no further request of this peer is read.
+ * (reply_queue.h), and while they wait, no further request of this peer is
+ * read.
  */
 #pragma once
 #include "broker/session/hello.h"
@@ -34,13 +35,14 @@ struct peer {
 	struct hello hello;
 	peer_fn *on_readable; /* reads a frame, and may close the peer */
 	struct reply_queue replies;
-	int events; /* what `poll` watches for now */
-	/* Not read until descriptors of the user are closed, or until other
-	 * users have had their turn: in the list of the account. */
+	int events; /* the events that `poll` watches for now */
+	/* The connection is not read until descriptors of the user are closed,
+	 * or until other users have had their turn. It is in the list of the
+	 * account. */
 	bool is_paused;
 	struct peer *next_paused, *prev_paused;
-	/* Its client may send descriptors now; or could once, so that some may
-	 * wait in the socket. */
+	/* Whether the client may send descriptors now, and whether it once
+	 * could, so that the socket may contain some. */
 	bool takes_fds, took_fds;
 	bool is_closing;
 	struct peer *next, *prev; /* sessions.peers */
@@ -50,31 +52,32 @@ struct peer {
 int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
 	     struct error *err);
 
-/* The session has all grants that its lease promised: read the
- * connection again. */
+/* Read the connection again: the session has all grants that its lease
+ * promised. */
 void peer_on_granted(struct peer *peer);
 
-/* The lease of its session still has grants to make, see lease.h. That takes a
- * few rounds of the loop, in which requests stay in the socket. */
+/* Returns whether the lease of the session still has grants to make (lease.h).
+ * That takes a few rounds of the loop, in which requests stay in the socket. */
 bool peer_is_being_granted(const struct peer *peer);
 
-/* The session has this connection from now on, whose process was verified, or
- * with NULL none. Its groups are those of the peer's socket. */
+/* Make this the connection of the session; NULL: it has no connection. The
+ * process of the peer was verified. The session's groups become those of the
+ * peer's socket. */
 void peer_attach(struct session *session, struct peer *peer);
 
-/* The supplementary groups of the process that connected; returns their
- * number. */
+/* Read the supplementary groups of the process that connected. Returns their
+ * number, 0 on failure. */
 uint32_t peer_read_groups(int sock_fd, gid_t ret[CREDENTIALS_MAX_GROUPS]);
 
 /* Close the connection; the session stays. Idempotent. */
 void peer_close(struct peer *peer);
 
-/* Close it because of its behaviour, which is logged. */
+/* Close the connection because of its behaviour, which is logged. */
 void peer_drop(struct peer *peer, const struct error *cause);
 
 /*
- * Send a reply, or queue it. `body` and `fds` are borrowed (`fds` are
- * duplicated, and `body` is copied, if the reply is queued). No effect on a
+ * Send a reply, or queue it. `body` and `fds` are borrowed; if the reply is
+ * queued, `body` is copied and `fds` are duplicated. There is no effect on a
  * closed peer.
  */
 void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
@@ -84,13 +87,13 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 void peer_reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 		      const struct error *cause);
 
-/* The session of this connection has ended: reply to the goodbye. */
+/* Reply to the goodbye, since the session of this connection has ended. */
 void peer_end_goodbye(struct peer *peer, uint64_t number);
 
-/* The closer may have capacity again: resume reading the connections of this
- * user that wait for it. */
+/* Resume reading the connections of this user that wait for the closer, which
+ * may have capacity again. */
 void peers_resume(struct sessions *sessions, uint32_t uid);
 
-/* The next iteration begins: resume reading the connections of users who had
- * their share of this one. A handler of deferred work. */
+/* Resume reading the connections of users who had used their share of the last
+ * iteration. This is a handler of deferred work; it returns false. */
 bool peers_on_idle(struct sessions *sessions);

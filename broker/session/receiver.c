@@ -1,9 +1,9 @@
 /*
- * One frame is read per readiness event. epoll thus serves the peers in turn,
- * and the request of a peer that sleeps until the reply costs no second
- * recvmsg() that finds the socket empty. Only after a one-way request the next
- * frame is read at once, up to a limit: its sender did not sleep, so there is
- * probably more.
+ * One frame is read per readiness event. In this way epoll serves the peers in
+ * turn, and the request of a peer that sleeps until it has the reply does not
+ * cost a second recvmsg(), which would find the socket empty. Only after a
+ * one-way request the next frame is read at once, up to a limit, because its
+ * sender did not sleep and has probably sent more.
  */
 #include "broker/session/receiver.h"
 #include "broker/session/admission.h"
@@ -15,7 +15,8 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-/* Frames read per readiness event; all but the last are one-way requests. */
+/* The number of frames that are read per readiness event; all but the last are
+ * one-way requests. */
 #define MAX_AT_ONCE 4
 
 /* --- hello --------------------------------------------------------------- */
@@ -37,7 +38,8 @@ static void reply_hello(struct peer *peer, uint64_t number,
 	free(body);
 }
 
-/* The session leaves the connection that it had before. */
+/* Attach the session to this peer. The connection that it had before is
+ * closed. */
 static void take_session(struct peer *peer, struct session *session)
 {
 	const int off = 0;
@@ -45,8 +47,8 @@ static void take_session(struct peer *peer, struct session *session)
 	if (session->peer)
 		peer_close(session->peer);
 	peer_attach(session, peer);
-	/* From here on the sender of a frame is not checked, so ask for
-	 * credentials no longer. */
+	/* The senders of later frames are not checked, so the kernel need not
+	 * report them any more. */
 	(void)setsockopt(peer->sock_fd, SOL_SOCKET, SO_PASSCRED, &off,
 			 sizeof(off));
 }
@@ -88,7 +90,7 @@ static int handle_request(struct peer *peer, struct frame *frame,
 	const struct session_hooks *hooks = &peer->sessions->hooks;
 	bool is_known = frame->kind > 0 && frame->kind <= MESSAGE_MAX;
 
-	/* Memory to share may come as a descriptor. */
+	/* Only a request that shares memory may come with a descriptor. */
 	if (frame->n_fds > message_takes_fd(frame->kind) && is_known)
 		return error_set(err, -EPROTO,
 				 "a request of kind %s came with %u "
@@ -107,12 +109,12 @@ static int handle_request(struct peer *peer, struct frame *frame,
 	return 0;
 }
 
-/* The frame broke the protocol, or its hello was refused. */
+/* Close a connection that broke the protocol, or whose hello was refused. */
 static void refuse(struct peer *peer, const struct frame *frame, int code,
 		   const struct error *cause)
 {
-	/* A client that comes back while descriptors are few must not give its
-	 * session up: without a reply it connects again. */
+	/* A client that reconnects while descriptors are few must not give its
+	 * session up. If it gets no reply, it connects again. */
 	if (code != -EMFILE || peer->session)
 		peer_reply_error(peer, frame->kind, frame->number, cause);
 	peer_drop(peer, cause);
@@ -138,7 +140,7 @@ static void handle_frame(struct peer *peer, struct frame *frame,
 		meter_request(meter, frame->kind);
 }
 
-/* True: another frame may have been sent with it. */
+/* Returns true if another frame may have been sent together with this one. */
 static bool read_frame(struct peer *peer)
 {
 	struct closer *closer = &peer->sessions->base->closer;

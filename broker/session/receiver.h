@@ -1,11 +1,12 @@
 /*
- * What peers send: the hello, which gives a peer its session, then requests,
- * which go to the verbs (session_hooks.on_request). A frame that violates the
- * protocol closes the connection, but the session keeps its holds.
+ * The receiver: reads frames of peers. The first one is the hello, which gives
+ * the peer its session; then requests follow, which session_hooks.on_request
+ * handles. A frame that violates the protocol closes the connection, but the
+ * session keeps its holds.
  */
 #pragma once
 
 struct peer;
 
-/* A frame has come: handle it, and one-way requests after it. */
+/* Handle the frame that has arrived, and frames after one-way requests. */
 void receiver_read(struct peer *peer);

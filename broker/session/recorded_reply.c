@@ -115,7 +115,7 @@ int recorded_reply_reserve(struct session *session,
 	memcpy(catalog_blob(&sessions->store->catalog, room.blob), &header,
 	       sizeof(header));
 	/* Store the blob where recorded_reply_adopt() finds it after a crash,
-	 * since some requests commit before their end. */
+	 * since some requests commit before they end. */
 	recorded_reply = &session_record(session)->recorded_replies[room.place];
 	catalog_set(&sessions->store->catalog, recorded_reply->blob, room.blob);
 	*ret = room;

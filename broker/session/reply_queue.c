@@ -11,11 +11,11 @@
 #include <string.h>
 #include <sys/ioctl.h>
 
-/* Delay before checking whether fds were read, and the limit of
- * its doubling. */
+/* The first delay before the check whether the client has read descriptors, and
+ * the limit up to which it doubles. */
 #define FIRST_RETRY_MS 1
 #define LAST_RETRY_MS  64
-/* Charge of a descriptor in a queued reply. */
+/* The charge of a descriptor in a queued reply. */
 #define FD_COST 4096
 
 struct queued_reply {
@@ -29,11 +29,13 @@ static bool has_unread(const struct reply_queue *queue)
 {
 	int n = 0;
 
-	/* If the kernel cannot tell, the bound of the queue has to suffice. */
+	/* If the kernel cannot tell, only the limit of the queue protects the
+	 * broker. */
 	return ioctl(queue->sock_fd, SIOCOUTQ, &n) == 0 && n > 0;
 }
 
-/* Must this reply wait until the client has read those already sent? */
+/* Returns whether this reply must wait until the client has read those sent
+ * before. */
 static bool must_wait(const struct reply_queue *queue,
 		      const struct frame *frame)
 {

@@ -1,11 +1,13 @@
 /*
- * Reply queues: the replies to one connection that its socket has not taken.
+ * Reply queues: the replies that the socket of one connection has not taken
+ * yet.
  *
- * A reply is sent at once if the socket takes it and nothing is queued before
- * it. A reply with fds is sent only after the client has read everything that
- * was sent before (SIOCOUTQ), since unread fds count against the broker. The
- * kernel reports no such event, so a deadline checks it at growing intervals.
- * The bytes and descriptors in the queue are charged to the client's account.
+ * A reply is sent at once if the socket takes it and no other reply is queued
+ * before it. A reply with fds is sent only after the client has read everything
+ * that was sent before (SIOCOUTQ), since unread fds count against the broker.
+ * The kernel reports no such event, so a deadline checks it at growing
+ * intervals. The bytes and descriptors in the queue are charged to the client's
+ * account.
  */
 #pragma once
 #include "broker/base/deadline.h"
@@ -19,8 +21,8 @@ struct frame;
 struct queued_reply; /* reply_queue.c */
 
 struct reply_queue {
-	/* Borrowed. Replies go to the socket, and the account is charged for
-	 * those that wait. */
+	/* Borrowed: the socket that the replies are sent to, and the account
+	 * that is charged for those that wait. */
 	int sock_fd;
 	const struct accounts *accounts;
 	struct account *account;
@@ -29,20 +31,23 @@ struct reply_queue {
 	deadline_fn *on_retry;
 	void *data;
 	struct queued_reply *first, *last;
-	/* The deadline that checks whether the client has read. */
+	/* The deadline of the check whether the client has read, and its
+	 * delay. */
 	uint32_t retry_position;
 	uint32_t retry_ms;
 };
 
 /*
- * Send the frame, or queue a copy of it with duplicates of its fds. FRAME_OK,
- * or FRAME_EOF if the client is gone. -EDQUOT: the account's queues are full.
+ * Send the frame, or queue a copy of it with duplicates of its fds. Returns
+ * FRAME_OK, FRAME_EOF if the client is gone, or -EDQUOT if the account may not
+ * queue more.
  */
 int reply_queue_send(struct reply_queue *queue, const struct frame *frame,
 		     struct error *err);
 
-/* Send what the socket takes and the client has room for. FRAME_OK, also if
- * replies are left, or FRAME_EOF if the client is gone. */
+/* Send the queued replies that the socket takes and that need not wait for the
+ * client. Returns FRAME_OK, also if replies are left, or FRAME_EOF if the
+ * client is gone. */
 int reply_queue_flush(struct reply_queue *queue, struct error *err);
 
 /* Free the replies that are left, and stop the deadline. */
@@ -50,8 +55,9 @@ void reply_queue_deinit(struct reply_queue *queue);
 
 bool reply_queue_is_empty(const struct reply_queue *queue);
 
-/* Is the next reply waiting for the client to read, not for the socket? */
+/* Returns whether the next reply waits until the client has read, and not for
+ * space in the socket. */
 bool reply_queue_waits_for_reader(const struct reply_queue *queue);
 
-/* Has the client read every reply, queued or sent? */
+/* Returns whether the client has read every reply, and no reply is queued. */
 bool reply_queue_is_read(const struct reply_queue *queue);
