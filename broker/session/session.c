@@ -1,5 +1,5 @@
 /*
- * A session's beginning and its two watchers (pidfd and doorbell).
+ * How a session begins, and its two watchers (of pidfd and doorbell).
  *
  * The doorbell is shared with the client, which may reset its count or make it
  * blocking at any time, so it is read with RWF_NOWAIT only.
@@ -32,11 +32,12 @@
 #include <unistd.h>
 
 #define FDINFO_SIZE 1024
-/* Delay of the first look for a process that could not be watched, and the
- * limit up to which it doubles. */
+/* The delay before the first attempt to watch a process that could not be
+ * watched, and the limit up to which it doubles. */
 #define FIRST_LOOK_MS 1000
 #define LAST_LOOK_MS  64000
-/* Descriptors that stay free when processes of adopted sessions are watched. */
+/* The number of descriptors that stay free when processes of adopted sessions
+ * are watched. */
 #define SPARE_DESCRIPTORS 64
 
 _Static_assert(CONFIG_MAX_SESSIONS == CATALOG_MAX_SESSIONS - 1, "records");
@@ -48,7 +49,7 @@ struct session *session_at(const struct sessions *sessions, uint32_t index)
 
 /* --- watchers ------------------------------------------------------------ */
 
-/* Log at most one line a second, however many processes die. */
+/* Log at most one line a second, even if many processes exit. */
 static void log_death(const struct session *session)
 {
 	const struct session_record *record = session_record(session);
@@ -73,10 +74,11 @@ static void on_quarantine_over(void *data, uint32_t index)
 }
 
 /*
- * An MPS server runs the kernels of its clients, and kernels may outlive their
- * client. Until they must have ended, the session is kept as it is: the tensors
- * that it wrote may still become complete, and its memory is not reused. False:
- * the session can be ended at once.
+ * Keep the session of a dead process for a while, if it may have memory of a
+ * device. An MPS server runs the kernels of its clients, and kernels may
+ * outlive their client. Until they must have ended, the session stays as it is:
+ * the tensors that it wrote may still become complete, and its memory is not
+ * reused. Returns false if the session can be ended at once.
  */
 static bool quarantine(struct session *session)
 {
@@ -91,7 +93,7 @@ static bool quarantine(struct session *session)
 	if (!session->has_device_memory ||
 	    sessions->base->config.device_quarantine_ms == 0)
 		return false;
-	/* The pidfd stays readable. */
+	/* The pidfd stays readable, so it is not watched any longer. */
 	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
 		uv_poll_stop(&session->pidfd_poll);
 	return deadlines_add(&sessions->base->deadlines, &deadline, NULL) == 0;
@@ -104,10 +106,10 @@ void session_end_dead(struct session *session)
 		session_end(session, 0);
 }
 
-/* The session's process has exited. */
+/* Handle the exit of the session's process. */
 static void note_death(struct session *session)
 {
-	/* No client waits for the reply to a goodbye any more. */
+	/* Any reply to a goodbye has no reader any more. */
 	if (session->peer)
 		peer_close(session->peer);
 	if (session->is_ending || session->is_dead)
@@ -245,15 +247,15 @@ static int make_files(struct session *session, struct error *err)
 		     on_doorbell, err);
 }
 
-/* The properties of a process, to be copied into a new record. */
+/* Read the properties of a process for a new record. */
 static int describe(pid_t pid, int pidfd, struct session_record *ret,
 		    struct error *err)
 {
 	int r;
 
 	r = process_start_time(pid, &ret->start_time, err);
-	/* If the process has not exited by now, what was read is about this
-	 * process and no later one with its pid. */
+	/* If the process has not exited by now, the start time that was read is
+	 * its own, not that of a later process with its pid. */
 	if (process_has_ended(pidfd))
 		return error_set(err, -ESRCH, "process %d has ended", (int)pid);
 	if (r < 0)
@@ -270,14 +272,13 @@ static int describe(pid_t pid, int pidfd, struct session_record *ret,
 	return 0;
 }
 
-/* The session has this record from now on. */
+/* Make this the record of the session. */
 static void enlist(struct session *session, uint32_t index)
 {
 	const struct session_record *record =
 		catalog_session(&session->sessions->store->catalog, index);
 	struct holdings *holdings = &session->holdings;
 
-	/* A record has one session. */
 	assert(!session->sessions->store->holdings[index]);
 	holdings->index = index;
 	holdings->credentials.uid = record->uid;
@@ -379,14 +380,15 @@ static void plan_look(struct session *session)
 
 	if (session->look_ms < LAST_LOOK_MS)
 		session->look_ms *= 2;
-	/* If memory runs out, the process is watched again from its next
-	 * connection on. */
+	/* If memory runs out, the process is watched only when it next
+	 * connects. */
 	(void)deadlines_add(&session->sessions->base->deadlines, &deadline,
 			    NULL);
 }
 
-/* A new descriptor gets the lowest free number. The rest of the adoption, and
- * clients that reconnect, need descriptors, too. */
+/* Returns whether enough descriptors stay free above `fd`, which has the lowest
+ * free number. The rest of the adoption and clients that reconnect need
+ * descriptors, too. */
 static bool leaves_descriptors(int fd)
 {
 	struct rlimit limit;
@@ -395,8 +397,8 @@ static bool leaves_descriptors(int fd)
 	       (rlim_t)fd + SPARE_DESCRIPTORS < limit.rlim_cur;
 }
 
-/* Watch the process of an adopted session. -ESRCH: it has exited. Any other
- * error leaves open whether it has. */
+/* Watch the process of an adopted session. Returns -ESRCH if the process has
+ * exited; after any other error this is not known. */
 static int find_process(struct session *session)
 {
 	const struct session_record *record = session_record(session);
@@ -443,7 +445,7 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 	return 0;
 }
 
-/* `r`: the result of find_process(). */
+/* Evaluate `r`, the result of find_process(). */
 static enum session_outcome adopt_outcome(struct session *session, int r)
 {
 	if (r == -ESRCH)
@@ -473,7 +475,7 @@ int session_adopt(struct sessions *sessions, uint32_t index, struct error *err)
 	account_charge_adopted(session->holdings.account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->holdings.account, ACCOUNT_GRANTS,
 			       record->grants.n);
-	/* There is no record of what the last broker sent to it. */
+	/* It is not recorded whether the earlier broker sent it such memory. */
 	session->has_device_memory = true;
 	enlist(session, index);
 	sessions->n++;
@@ -483,9 +485,9 @@ int session_adopt(struct sessions *sessions, uint32_t index, struct error *err)
 }
 
 /*
- * Check a doorbell that a client brings after a restart: it must be an eventfd,
- * and must not have EFD_SEMAPHORE, with which one write could wake the broker
- * any number of times.
+ * Check a doorbell that a client sends back after a restart. It must be an
+ * eventfd without EFD_SEMAPHORE, because with that flag one write could wake
+ * the broker any number of times.
  */
 int session_check_doorbell(int fd, struct error *err)
 {
@@ -530,8 +532,8 @@ static int take_refs(struct session *session, int fd, struct error *err)
 	return 0;
 }
 
-/* Without a ref-counter file, all grants counted as held: update the states of
- * their slots. */
+/* Update the states of the slots of all grants, which counted as held while the
+ * ref-counter file was missing. */
 static void update_grants(struct session *session)
 {
 	struct sessions *sessions = session->sessions;
@@ -611,7 +613,7 @@ static bool is_root_or_own(const struct sessions *sessions, uid_t uid)
 	return uid == 0 || uid == sessions->own_uid;
 }
 
-/* Like session_is_admin(), before there is a session. */
+/* Like session_is_admin(), for a connection without a session. */
 static bool is_admin(const struct sessions *sessions, uid_t uid, gid_t gid,
 		     int sock_fd)
 {

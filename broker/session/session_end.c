@@ -1,6 +1,6 @@
 /*
- * A session's end, in steps, each of which leaves the catalog consistent. If
- * the broker dies in between, the next one finds a record whose process has
+ * A session ends in steps, each of which leaves the catalog consistent. If the
+ * broker dies in between, the next broker finds a record whose process has
  * exited or says goodbye once more, and ends it again.
  */
 #include "broker/base/account.h"
@@ -25,16 +25,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* Records ended per round, and blocks only visited. */
+/* The numbers of records that are ended and of blocks that are visited per
+ * round. */
 #define ENDED_PER_ROUND  1024
 #define LOOKED_PER_ROUND 16384
-/* A bundle counts as this many records. */
+/* The number of records that a bundle counts as. */
 #define BUNDLE_COST 256
 
 /*
- * Each of the following commits after every step, since each step is consistent
- * by itself, and a short journal stays in the CPU's cache. A record takes one
- * from `*left`; when that reaches 0, there may be more.
+ * Each of the following functions commits after every step, since each step is
+ * consistent by itself, and a short journal stays in the CPU's cache. Each
+ * record takes one from `*left`; if that reaches 0, there may be more records.
  */
 
 static void end_fences(struct session *session, uint32_t *left)
@@ -46,15 +47,15 @@ static void end_fences(struct session *session, uint32_t *left)
 		slot = ready_fence_end_next(store, session->holdings.index);
 		if (!slot)
 			return;
-		/* It may be that nothing else has kept its memory. */
+		/* The fence may have been the last keeper of the memory. */
 		slot_update_state(store, slot);
 		failpoint("ready_fence.ended");
 		catalog_commit(&store->catalog);
 	}
 }
 
-/* Of the slots that it writes, the writer ends; of those that are tied to it,
- * the name. */
+/* End the writer of the slots that the session writes, and drop the names of
+ * those that are tied to it. */
 static void disown_slots(struct session *session, uint32_t *left)
 {
 	struct store *store = session->sessions->store;
@@ -89,7 +90,7 @@ static void drop_grants(struct session *session, uint32_t *left)
 	}
 }
 
-/* The members of large bundles are freed later: see bundle_end.c. */
+/* The members of large bundles are freed later (bundle_end.c). */
 static void abort_bundles(struct session *session, uint32_t *left)
 {
 	struct catalog *catalog = &session->sessions->store->catalog;
@@ -104,9 +105,9 @@ static void abort_bundles(struct session *session, uint32_t *left)
 }
 
 /*
- * Blocks outlive the session that made them, but are no longer charged to a
- * budget. The walk stops early, when all charged bytes are accounted for.
- * False: there are more.
+ * Stop charging blocks to the session's budget. Blocks outlive the session that
+ * made them. The walk stops early when all charged bytes are accounted for.
+ * Returns false if there are more blocks.
  */
 static bool forget_blocks(struct session *session)
 {
@@ -130,13 +131,13 @@ static bool forget_blocks(struct session *session)
 	return true;
 }
 
-/* True: everything the session had is gone. */
+/* Returns true when everything that the session had is gone. */
 static bool end_some(struct session *session)
 {
 	struct sessions *sessions = session->sessions;
 	uint32_t left = ENDED_PER_ROUND;
 
-	/* First of all, and before poisoned timelines wake waiters that then
+	/* This comes first, before poisoned timelines wake waiters that then
 	 * check for the taint. */
 	shared_chunk_end_session(sessions->store, session->holdings.index,
 				 &left);
@@ -174,7 +175,7 @@ static void close_fd(int *fd)
 	*fd = -1;
 }
 
-/* No effect if the handle was never set up. */
+/* There is no effect if the handle was never set up. */
 static void stop_handle(uv_poll_t *poll)
 {
 	if (uv_handle_get_type((uv_handle_t *)poll) != UV_POLL)
@@ -216,7 +217,8 @@ static void finish(struct session *session)
 	struct peer *peer = session->peer;
 
 	failpoint("session.dropped");
-	/* What refers to the record is gone, so another session may have it. */
+	/* Nothing refers to the record any more, so another session may use
+	 * it. */
 	assert(!record->own.first && !record->grants.first);
 	assert(!record->first_bundle && !session->first_waiter);
 	peer_attach(session, NULL);
@@ -237,7 +239,7 @@ static void finish(struct session *session)
 	sessions->store->holdings[session->holdings.index] = NULL;
 	session->holdings.index = 0;
 	/* Requests that wait for the session's memory run before its files are
-	 * closed, since closing takes longer. */
+	 * closed, because closing takes longer. */
 	(void)waiters_on_idle(sessions);
 	session_stop(session);
 	if (peer)

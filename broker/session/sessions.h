@@ -1,5 +1,5 @@
 /*
- * All sessions and connections, and what they share.
+ * All sessions and connections, and the state that they share.
  */
 #pragma once
 #include "broker/base/base.h"
@@ -15,7 +15,7 @@
 #include <sys/types.h>
 
 struct sessions {
-	/* Borrowed; these and the hooks are set first. */
+	/* Borrowed. These and the hooks are set first. */
 	struct base *base;
 	struct store *store;
 	struct session_hooks hooks;
@@ -26,7 +26,7 @@ struct sessions {
 	/* Owned; the read-only descriptor that is sent to clients. */
 	int table_readonly_fd;
 	struct peer *peers;
-	uint32_t n_peers, n_users; /* connections, and users who have some */
+	uint32_t n_peers, n_users; /* connections, and users who have one */
 	/* Users with connections to be read in a later iteration. */
 	struct account *postponed;
 	struct deferred resuming;

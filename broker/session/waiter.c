@@ -1,9 +1,10 @@
 /*
- * Queues of parked requests. A waiter is in exactly one queue (a bucket of its
- * name, the room queue, or the ready queue) and in the list of its session. A
- * waiter that is being rerun is in neither, so that dropping the session's
+ * Queues of parked requests. A waiter is in exactly one queue (the bucket of
+ * its name, the room queue, or the ready queue) and in the list of its session.
+ * A waiter that is being rerun is in neither, so that dropping the session's
  * waiters cannot free it, and the loop over the ready queue cannot run it
- * again. It does keep its place in the room queue, which no verb walks.
+ * again. It does keep its place in the room queue, because no request handler
+ * walks that queue.
  */
 #include "broker/session/waiter.h"
 #include "broker/base/account.h"
@@ -19,7 +20,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Time limit of a round: reruns may be expensive, and other clients
+/* The time limit of a round, since reruns may be expensive and other clients
  * wait meanwhile. */
 #define ROUND_NS 1000000
 
@@ -89,7 +90,7 @@ static void waiter_free(struct waiter *waiter)
 	struct session *session = waiter->session;
 	struct sessions *sessions = session->sessions;
 
-	/* It is no longer in its session's list, and was counted. */
+	/* The waiter was counted, and has left the list of its session. */
 	assert(session->first_waiter != waiter);
 	assert(session->n_waiting > 0 && sessions->waiters.n > 0);
 	if (waiter->queue)
@@ -148,8 +149,9 @@ static int set_deadline(struct waiter *waiter, int32_t timeout_ms,
 			     &deadline, err);
 }
 
-/* Make a waiter that is charged but in no queue yet; takes the request. NULL:
- * the account or the memory is exhausted. */
+/* Make a waiter that is charged but in no queue yet. Takes the request, also on
+ * failure. Returns NULL with `err` set if the quota or the memory is
+ * exhausted. */
 static struct waiter *waiter_new(struct session *session,
 				 struct request *request, struct error *err)
 {
@@ -236,7 +238,8 @@ bool waiter_has_number(const struct session *session, uint64_t number)
 	return false;
 }
 
-/* Does publishing `published` concern a request that waits for `wanted`? */
+/* Returns whether the publication of `published` wakes a request that waits for
+ * `wanted`. */
 static bool concerns(const char *published, const char *wanted)
 {
 	if (name_is_bundle(published))
