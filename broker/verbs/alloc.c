@@ -1,9 +1,10 @@
 /*
- * alloc: new tensors, views of held tensors, members of a staged bundle.
+ * alloc: makes tensors, views of held tensors, and members of a staged bundle.
  *
- * The order is: check every item, take room for all (tensor/room.h), and only
- * then make records. If there is no room the request is parked, if its time-out
- * allows. Either all items are made or none is.
+ * First every item is checked, then memory and capacity for all of them are
+ * taken (tensor/room.h), and only then are records made. If they cannot be
+ * taken, the request is parked, if its time-out allows it. Either all items are
+ * made or none is.
  */
 #include "broker/broker.h"
 #include "broker/tensor/bundle.h"
@@ -40,7 +41,8 @@ struct alloc_plan {
 
 /* --- checks -------------------------------------------------------------- */
 
-/* Blocks are aligned, except in memory that a process shared. */
+/* Check the offset and the range of a view. Its alignment needs a check because
+ * memory that a process shared may be aligned less than blocks are. */
 static int check_range(const struct slot_record *base, uint64_t block_offset,
 		       const struct alloc_item *item, uint64_t span,
 		       struct error *err)
@@ -239,7 +241,8 @@ static int make_plan(struct alloc_plan *plan, struct error *err)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* VERB_DONE: charged, and the blocks are made. */
+/* Charge the account and make the blocks. Returns VERB_DONE if that succeeded,
+ * another enum verb_outcome if the request must wait, or a negative errno. */
 static int find_room(struct verb_call *call, struct alloc_plan *plan,
 		     struct error *err)
 {
@@ -280,7 +283,7 @@ static bool make_slot(struct alloc_plan *plan, uint32_t i)
 	return true;
 }
 
-/* The catalog was full after all: undo everything, as if the slots had
+/* Undo everything, because the catalog was full. This is as if the slots had
  * been released. */
 static void undo(struct alloc_plan *plan, uint32_t n_slots)
 {
@@ -304,7 +307,8 @@ static void undo(struct alloc_plan *plan, uint32_t n_slots)
 	}
 }
 
-/* Making memory may have freed a base whose holders have released it. */
+/* Check that the bases of views still exist. Making memory may have freed one
+ * that its holders had released. */
 static int check_bases(const struct alloc_plan *plan, struct error *err)
 {
 	const struct broker *broker = plan->broker;
@@ -372,7 +376,8 @@ int verb_alloc(struct verb_call *call, struct error *err)
 	for (uint32_t i = 0; plan->bundle && i < plan->request->n_items; i++)
 		bundle_add_member(&call->broker->store, plan->bundle,
 				  plan->slots[i]);
-	/* Last, since a client with invalid counts may lose the slots here. */
+	/* This comes last, since a client with invalid counts may lose the
+	 * slots here. */
 	for (uint32_t i = 0; i < plan->request->n_items; i++)
 		slot_update_state(&call->broker->store, plan->slots[i]);
 	return VERB_DONE;

@@ -1,5 +1,5 @@
 /*
- * bundle_begin, _commit, _abort and _get.
+ * bundle_begin, bundle_commit, bundle_abort and bundle_get.
  */
 #include "broker/tensor/bundle.h"
 #include "broker/base/version.h"
@@ -126,7 +126,7 @@ static void attach_chunks(struct verb_call *call, uint32_t bundle)
 		(void)verb_attach_chunk(call, chunk, NULL);
 }
 
-/* A session has at most one lease, so wait for the end of the present one. */
+/* Wait for the end of the session's lease, since a session has at most one. */
 static int park_behind_lease(struct verb_call *call, struct error *err)
 {
 	char *key = verb_scratch(call, LEASE_KEY_SIZE);
@@ -138,7 +138,8 @@ static int park_behind_lease(struct verb_call *call, struct error *err)
 	return VERB_PARK_NAME;
 }
 
-/* The version that is asked for; 0: it may come. */
+/* Find the version that the request wants. `*ret_bundle` is 0 if it may still
+ * come. */
 static int find_version(const struct verb_call *call, uint32_t newest,
 			uint32_t *ret_bundle, struct error *err)
 {
@@ -176,7 +177,8 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 
 	if (!newest)
 		return miss(call, err);
-	/* First, so that nobody else learns which versions there are. */
+	/* Rights come first, so that other users do not learn which versions
+	 * exist. */
 	record = catalog_bundle(&broker->store.catalog, newest);
 	r = check_reader(call, record, err);
 	if (r == 0)

@@ -1,6 +1,6 @@
 /*
- * Opening, closing and ending channels, what their users ask for meanwhile, and
- * the list of them.
+ * The requests on channels: open, close and end one, wait for memory or users,
+ * and list them.
  */
 #include "broker/tensor/channel.h"
 #include "broker/base/clock.h"
@@ -18,7 +18,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* Wait, if there is time; for memory that is being made, in any case. */
+/* Park the request if its time-out allows it, or if it waits for memory that is
+ * being made. */
 static int park_room(struct verb_call *call, int outcome, int32_t timeout_ms,
 		     const struct error *cause, struct error *err)
 {
@@ -178,7 +179,8 @@ int verb_channel_resize(struct verb_call *call, struct error *err)
 
 /* --- channels ------------------------------------------------------------- */
 
-/* A page of this many fits into a frame, even with names of full length. */
+/* A page of this many channels fits into a frame, even with names of full
+ * length. */
 #define PAGE_CHANNELS 128
 
 static bool may_see(const struct verb_call *call,
@@ -189,7 +191,7 @@ static bool may_see(const struct verb_call *call,
 	       session_is_admin(call->session);
 }
 
-/* What is shared is read once, and only shown. */
+/* Values in shared memory are read once, and are only displayed. */
 static void fill_user(const struct verb_call *call, struct channel_place place,
 		      char *name, struct channel_item *ret)
 {

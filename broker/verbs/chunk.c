@@ -1,7 +1,7 @@
 /*
- * The chunk request: the fds of chunks that a client knows only by id, because
- * they did not fit into the reply that named them, or because a bundle's chunk
- * that it had writable was sealed since.
+ * chunk: sends the descriptors of chunks that a client knows only by id,
+ * because they did not fit into the reply that named them, or because a chunk
+ * that the client had mapped writable was sealed with its bundle.
  */
 #include "broker/broker.h"
 #include "broker/memory/pool.h"
@@ -13,8 +13,8 @@
 
 _Static_assert(VERB_MAX_FDS == FRAME_MAX_FDS, "every chunk asked for fits");
 
-/* May this session map the chunk at all? Before a bundle is committed only its
- * loader may. */
+/* Returns whether the session may map the chunk at all. Before a bundle is
+ * committed only its loader may. */
 static bool may_map(const struct verb_call *call, uint32_t index)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
@@ -59,8 +59,8 @@ int verb_chunk(struct verb_call *call, struct error *err)
 			return r;
 	}
 	for (uint32_t i = 0; i < request->n_chunks; i++) {
-		/* The client requests it, so it does not have it, or has
-		 * it writable. */
+		/* The client requests the chunk because it has no descriptor of
+		 * it, or only a writable one. */
 		call->session->sent_chunks[indices[i]] = 0;
 		r = verb_attach_chunk(call, indices[i], err);
 		if (r < 0)

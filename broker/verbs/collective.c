@@ -1,10 +1,10 @@
 /*
- * unshard, reshard, input, reduce, and waiting for the two kinds of work; and
- * memory for ranks that reduce without the broker.
+ * unshard, reshard, input, reduce, the two waits for such work, and memory for
+ * ranks that do the work without the broker.
  *
- * These verbs record what the rank requests and then reply; the resulting work
- * begins between transactions (comm_progress()). Only an input's memory is made
- * at once, since the reply is its location.
+ * These functions record the request of the rank and then reply; the resulting
+ * work begins between transactions (comm_progress()). Only the memory of an
+ * input is made at once, since the reply contains its location.
  *
  * A rank that releases unsharded parameters or an input does so just before one
  * of these requests, and does not ring.
@@ -28,7 +28,7 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* A group of the session that all ranks have registered. */
+/* Find a group of the session that all ranks have registered. */
 static int find_group(const struct verb_call *call, uint64_t id,
 		      struct group **ret, uint32_t *ret_rank, struct error *err)
 {
@@ -96,7 +96,8 @@ static int find_credit(struct verb_call *call, const struct group *group,
 	return error_set(err, cause.code, "%s", cause.msg);
 }
 
-/* Of enum pool_outcome `r`, whose sentence is in `cause`. */
+/* Wait for memory if necessary. `r` is an enum pool_outcome or a negative
+ * errno, and `cause` its error. */
 static int await_room(struct verb_call *call, int r, int32_t timeout_ms,
 		      const struct error *cause, struct error *err)
 {
@@ -177,8 +178,8 @@ int verb_input_end(struct verb_call *call, struct error *err)
 
 /* --- other memory of ranks that do the work ------------------------------ */
 
-/* The ranks of the group do this work (enum comm_direct), and one more grant
- * can be made. */
+/* Find a group whose ranks do this work themselves (enum comm_direct), and
+ * check that one more grant can be made. */
 static int find_direct(struct verb_call *call, uint64_t id, uint32_t direct,
 		       struct group **ret, struct error *err)
 {
@@ -284,8 +285,8 @@ int verb_reduce(struct verb_call *call, struct error *err)
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* The group whose work is awaited. A failed communicator is looked up first, so
- * that the rank gets the message of its failure. */
+/* Find the group whose work the rank waits for. A failed communicator is looked
+ * up first, so that the rank gets the message of its failure. */
 static int find_awaited(const struct verb_call *call, struct group **ret,
 			uint32_t *ret_rank, struct error *err)
 {
@@ -307,7 +308,7 @@ static int find_awaited(const struct verb_call *call, struct group **ret,
 			 (*ret)->name, (*ret)->comm->name, comm->name);
 }
 
-/* The work is not done: may the request wait, or has its time expired? */
+/* Returns whether a request whose work is not done may wait. */
 static bool may_wait(const struct verb_call *call)
 {
 	return call->request->wait.timeout_ms && !call->is_timed_out;

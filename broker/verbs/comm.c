@@ -1,6 +1,6 @@
 /*
- * Joining, leaving, removing, committing, and waiting for a commit: the
- * requests served by comm.c.
+ * The requests on communicators: join, leave, remove, commit, and wait for a
+ * commit.
  */
 #include "broker/comm/comm.h"
 #include "broker/broker.h"
@@ -69,7 +69,7 @@ int verb_comm_board(struct verb_call *call, struct error *err)
 	if (r == 0)
 		r = run_board_fd(comm, &fd, err);
 	if (r == RUN_BOARD_WAIT) {
-		call->wait_ms = -1; /* it does not take long */
+		call->wait_ms = -1; /* this wait is short */
 		return VERB_PARK_ROOM;
 	}
 	if (r < 0)

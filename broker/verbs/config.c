@@ -1,4 +1,4 @@
-/* config, reload: the values of the configuration. */
+/* config and reload: read and reload the values of the configuration. */
 #include "broker/broker.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"

@@ -1,4 +1,4 @@
-/* control: what administrators have the broker do. */
+/* control: the commands of administrators. */
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/collect.h"
@@ -32,7 +32,8 @@ static int trim(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* One call of evict() takes a bounded time, so the client repeats it. */
+/* Evict tensors. One call of evict() takes a limited time, so the client
+ * repeats the request. */
 static int evict_some(struct verb_call *call, struct error *err)
 {
 	const struct control_request *request = &call->request->control;
@@ -50,7 +51,7 @@ static int evict_some(struct verb_call *call, struct error *err)
 	return VERB_DONE;
 }
 
-/* Any session but the caller's; NULL: there is no other. */
+/* Returns any session except the caller's, or NULL if there is none. */
 static const struct session *find_other(const struct verb_call *call)
 {
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
@@ -75,8 +76,9 @@ static int drain(struct verb_call *call, struct error *err)
 				 "cannot drain: value %" PRIu64
 				 " is neither 0 nor 1",
 				 request->value);
-	/* Committed also if the request fails or waits, and kept by a restart:
-	 * a node that is emptied stays closed. */
+	/* The state is committed even if the request fails or waits, and a
+	 * restart keeps it, so that a node that is being drained stays
+	 * closed. */
 	catalog_set(catalog, catalog->header->is_draining,
 		    (uint32_t)request->value);
 	catalog_commit(catalog);

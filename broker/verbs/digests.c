@@ -1,4 +1,4 @@
-/* digests: record the digests of tensors before they are published. */
+/* digests: records the digests of tensors before they are published. */
 #include "broker/broker.h"
 #include "broker/session/session.h"
 #include "broker/tensor/slot.h"
@@ -6,7 +6,8 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* Members of a bundle have no writer of their own. */
+/* Returns whether the session writes the tensor. The writer of a bundle's
+ * member is the loader of the bundle. */
 static bool is_writing(const struct verb_call *call, uint32_t slot)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;

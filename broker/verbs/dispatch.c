@@ -1,13 +1,12 @@
 /*
- * What is the same for every request: its number, its outcome, its
- * transaction, its reply.
+ * The steps that all requests have in common:
  *
  *   run the verb -> encode the reply -> record it -> commit -> send
  *
- * A broker that is killed before the commit has done nothing; one that is
- * killed after it replies to the repeated request from the record. Only
- * requests that change something are recorded, and only when they succeed; the
- * others are simply run again.
+ * A broker that is killed before the commit has done nothing. If it is killed
+ * after the commit, the next broker replies to the repeated request from the
+ * record. Only requests that change something are recorded, and only when they
+ * succeed; other requests are run again.
  */
 #include "broker/broker.h"
 #include "broker/comm/comm_progress.h"
@@ -30,7 +29,7 @@
 _Static_assert(VERB_MAX_FDS <= FRAME_MAX_FDS, "a reply is one frame");
 
 struct verb {
-	verb_fn *run; /* NULL: no such request */
+	verb_fn *run; /* NULL: there is no such request */
 	const char *done_point, *committed_point;
 };
 
@@ -65,7 +64,8 @@ static void call_deinit(struct verb_call *call)
 	scratch_deinit(call->scratch);
 }
 
-/* The verb is done: record, commit, and only then reply. */
+/* Finish a verb that is done: record its reply, commit, and only then send the
+ * reply. */
 static void finish(struct verb_call *call, uint64_t number,
 		   const struct recorded_reply_room *room)
 {
@@ -79,9 +79,9 @@ static void finish(struct verb_call *call, uint64_t number,
 	failpoint(verb->done_point);
 	catalog_commit(&call->broker->store.catalog);
 	failpoint(verb->committed_point);
-	/* Whoever sleeps until now goes first, the worker among them: this peer
-	 * is awake. But not while fds are borrowed, whose chunks a rerun may
-	 * retire. */
+	/* Peers that sleep, and the worker, are served before this peer, which
+	 * is awake. This must not happen while fds are borrowed, because a
+	 * rerun may retire their chunks. */
 	if (call->n_fds == 0) {
 		if (call->broker->comms.progress.is_wanted)
 			(void)comms_on_idle(&call->broker->comms);
@@ -93,9 +93,9 @@ static void finish(struct verb_call *call, uint64_t number,
 /* --- running ------------------------------------------------------------- */
 
 /*
- * Run a request and reply, or reply again to what was done, unless it parks:
- * the positive outcome says for what, and nothing but the room it tried to make
- * has changed.
+ * Run a request and reply, or send the recorded reply again. If the request
+ * must be parked, a positive outcome is returned; then nothing has changed
+ * except for the memory that the request tried to make.
  */
 static int attempt(struct verb_call *call, uint64_t number)
 {
@@ -126,7 +126,8 @@ static int attempt(struct verb_call *call, uint64_t number)
 	return VERB_DONE;
 }
 
-/* The memory that a request came with; one that was done has it already. */
+/* Take the memory that came with the request. A request that was executed
+ * before has its memory already. */
 static int take_donation(struct verb_call *call, struct frame *frame,
 			 struct error *err)
 {
@@ -142,7 +143,7 @@ static int take_donation(struct verb_call *call, struct frame *frame,
 			    &call->donation, err);
 }
 
-/* 0: it was answered; REQUEST_PARKED. */
+/* Returns 0 if a reply was sent, otherwise REQUEST_PARKED. */
 static int run(struct broker *broker, struct session *session,
 	       struct request *request, struct frame *frame)
 {
@@ -260,7 +261,7 @@ int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
 	}
 	r = request_decode(frame->kind, frame->body, frame->body_size, &request,
 			   &cause);
-	/* -EPROTO would say that the connection ends. */
+	/* -EPROTO would mean that the connection is closed. */
 	if (r == -EPROTO)
 		cause.code = -EBADMSG;
 	if (r < 0) {

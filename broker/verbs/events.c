@@ -1,4 +1,4 @@
-/* events: what happened to the names that a session may read. */
+/* events: lists changes of the names that a session may read. */
 #include "broker/tensor/events.h"
 #include "broker/base/clock.h"
 #include "broker/broker.h"
@@ -8,10 +8,11 @@
 #include <errno.h>
 #include <string.h>
 
-/* Events of other names that one run skips before it replies all the same:
- * the client then asks from there. */
+/* The number of events of other names that one run skips. Then it replies, and
+ * the client continues from there. */
 #define MAX_SKIPPED 512
-/* A page of this many fits into a frame, even with names of full length. */
+/* A page of this many events fits into a frame, even with names of full
+ * length. */
 #define PAGE_EVENTS 128
 
 static bool is_wanted(const struct verb_call *call,
@@ -35,8 +36,8 @@ static void fill_item(const struct noted_event *event, struct event_item *ret)
 	};
 }
 
-/* Fill the page with events from `reply->next` on. Returns the number of
- * skipped ones. */
+/* Fill the page with events from `reply->next` on. Returns the number of events
+ * that were skipped. */
 static uint32_t fill_page(const struct verb_call *call,
 			  struct events_reply *reply)
 {

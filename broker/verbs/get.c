@@ -1,6 +1,6 @@
 /*
- * get: the tensors that names show at one moment, granted before the reply is
- * sent.
+ * get: returns the tensors that names show at one moment. They are granted
+ * before the reply is sent.
  */
 #include "broker/base/version.h"
 #include "broker/broker.h"
@@ -12,8 +12,8 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* The name does not exist, or has no version that is new enough: fail,
- * or wait. */
+/* Fail or wait, because the name does not exist or has no version that is new
+ * enough. */
 static int miss(struct verb_call *call, const char *name, struct error *err)
 {
 	int32_t timeout_ms = call->request->get.timeout_ms;

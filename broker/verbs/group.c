@@ -1,5 +1,5 @@
 /*
- * group: a rank registers parameters and gets their locations.
+ * group: registers the parameters of a rank and returns their locations.
  */
 #include "broker/comm/group.h"
 #include "broker/broker.h"
@@ -12,7 +12,7 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* Offsets of one parameter in a rank's own memory. */
+/* Fill in the offsets of one parameter in a rank's own memory. */
 static void fill_own(const struct plan_entry *from, uint32_t shard,
 		     struct group_entry *ret)
 {
@@ -28,8 +28,8 @@ static void fill_own(const struct plan_entry *from, uint32_t shard,
 	};
 }
 
-/* Offsets of one parameter, for one rank, in memory that all ranks share, or,
- * on devices, in its own memory. */
+/* Fill in the offsets of one parameter for one rank, in memory that all ranks
+ * share, or on devices in the rank's own memory. */
 static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 		       uint32_t rank, struct group_entry *ret)
 {
@@ -50,7 +50,7 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 		.full_offset = replica * plan->full_size + from->full_offset,
 		.input_offset = from->input_offset,
 	};
-	/* In place, an unshard yields the shards themselves. */
+	/* The unsharded parameters are the shards themselves. */
 	if (plan->is_in_place)
 		ret->full_offset = shards;
 	if (from->reduce_dtype)
@@ -59,8 +59,8 @@ static void fill_entry(const struct plan *plan, const struct plan_entry *from,
 				   shard * from->grad_stride;
 }
 
-/* Partial sums are internal to the worker, so they are shown only to ranks that
- * do its work. */
+/* Returns the number of locations in the reply. Partial sums are internal, so
+ * their location is only for ranks that do the worker's work. */
 static uint32_t count_places(const struct group *group, const uint32_t *slots)
 {
 	if (!slots[2])
@@ -68,7 +68,8 @@ static uint32_t count_places(const struct group *group, const uint32_t *slots)
 	return group->comm->is_by_ranks && slots[3] ? 4 : 3;
 }
 
-/* May its ranks unshard it alone? The FSDP1 limiter counts every unshard. */
+/* Returns whether the ranks may unshard the group without the broker. They may
+ * not with the FSDP1 limiter, which counts every unshard. */
 static bool is_in_place(const struct group *group)
 {
 	return group->plan.is_in_place && !group->comm->is_on_devices &&

@@ -1,5 +1,5 @@
 /*
- * Inspecting the broker: ping, who, clients, status.
+ * Requests that inspect the broker: ping, who, clients and status.
  */
 #include "broker/base/clock.h"
 #include "broker/broker.h"
@@ -24,11 +24,11 @@
 #include <unistd.h>
 
 #define PAGE_ITEMS MESSAGE_MAX_ITEMS
-/* Holders of a page: for each, a file in /proc is read, which takes some 5 us.
- */
+/* The number of holders in a page. For each of them a file in /proc is read,
+ * which takes about 5 us. */
 #define PAGE_HOLDERS 32
-/* Grants that one request visits; those of a larger session are counted over
- * several pages. */
+/* The number of grants that one request visits. The grants of a session with
+ * more are counted in several requests. */
 #define MAX_GRANTS 4096
 
 int verb_ping(struct verb_call *call, struct error *err)
@@ -68,8 +68,8 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	return 0;
 }
 
-/* The holds of a grant for display: the broker's half, if the client's half is
- * not known yet. */
+/* Returns the holds of a grant for display: the broker's part, if the client's
+ * part is not known yet. */
 static int64_t holds_of(const struct broker *broker, uint32_t grant)
 {
 	int64_t holds = grant_holds(&broker->store, grant);
@@ -79,8 +79,8 @@ static int64_t holds_of(const struct broker *broker, uint32_t grant)
 	return holds;
 }
 
-/* A session that has released but whose device still uses the slot
- * counts, too. */
+/* Returns whether the session uses the slot. A session that has released it
+ * uses it until its device has finished. */
 static bool is_using(const struct broker *broker, uint32_t grant)
 {
 	return grant_holds(&broker->store, grant) > 0 ||
@@ -148,15 +148,15 @@ int verb_who(struct verb_call *call, struct error *err)
 /* --- clients ------------------------------------------------------------- */
 
 /*
- * The position in the list of clients: a session, and a grant of it. The
- * request's cursor carries all of it; a client that makes one up only gets
+ * A position in the list of clients: a session, and a grant of it. The
+ * request's cursor contains all of it; if a client invents one, it only gets
  * useless results.
  */
 struct place {
 	uint32_t session; /* index */
-	/* Record to visit next; 0: the session's first. */
+	/* The record to visit next; 0: the first of the session. */
 	uint32_t grant;
-	/* Tensors of the session that are held, up to there. */
+	/* The number of tensors before it that the session holds. */
 	uint32_t n_held;
 };
 
@@ -185,7 +185,8 @@ static uint64_t cursor_of_place(struct place place)
 		       << (CURSOR_SESSION_BITS + CURSOR_GRANT_BITS);
 }
 
-/* Grants of an earlier generation of a slot hold nothing. */
+/* Returns whether the slot is held. Grants of an earlier generation hold
+ * nothing. */
 static bool is_held(const struct broker *broker, uint32_t grant,
 		    struct refs_peek *peek)
 {
@@ -198,9 +199,9 @@ static bool is_held(const struct broker *broker, uint32_t grant,
 }
 
 /*
- * Count the tensors that the session at `place` holds. False: there are more
- * than this request may visit, and `place` is where to continue. A grant that
- * is dropped between two pages ends the count early.
+ * Count the tensors that the session at `place` holds. Returns false if there
+ * are more than this request may visit, with `place` at the next grant. A grant
+ * that is dropped between two pages ends the count early.
  */
 static bool count_held(const struct broker *broker, struct place *place,
 		       uint32_t *n_seen)
@@ -277,7 +278,8 @@ int verb_clients(struct verb_call *call, struct error *err)
 
 /* --- status -------------------------------------------------------------- */
 
-/* Resident memory of the broker, including the catalog; 0: unknown. */
+/* Returns the resident memory of the broker, including the catalog; 0:
+ * unknown. */
 static uint64_t resident_bytes(void)
 {
 	unsigned long long n_pages = 0;
@@ -342,7 +344,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "loop_longest_ns", broker->base.loop.meter.longest_ns);
 }
 
-/* The time since the start, by what the loop spent it on. */
+/* Add the time since the start, by the kind of work. */
 static void add_loop(const struct meter *meter, struct status_reply *reply)
 {
 	static const char *const names[METER_N] = {
@@ -360,7 +362,7 @@ static void add_loop(const struct meter *meter, struct status_reply *reply)
 	add(reply, "loop_waiting_ns", meter_waited(meter));
 }
 
-/* The sum over all present communicators. */
+/* Add the sums over all present communicators. */
 static void add_limiters(const struct broker *broker,
 			 struct status_reply *reply)
 {
@@ -412,7 +414,7 @@ static void add_collectives(const struct broker *broker,
 	add(reply, "worker_pid", (uint64_t)engine->pid);
 }
 
-/* Names of values that contain a device are formatted. */
+/* The size of a name that contains a device. */
 #define DEVICE_NAME_SIZE (DEVICE_TEXT_SIZE + 32)
 
 static int add_named(struct verb_call *call, const char *text, const char *what,
@@ -455,7 +457,8 @@ static int add_devices(struct verb_call *call, struct error *err)
 	uint32_t n_shared;
 	int r = 0;
 
-	/* While the driver is being loaded, only that thread may access it. */
+	/* While the driver is being loaded, only the thread that loads it may
+	 * access it. */
 	if (broker->store.devices.state != DEVICES_LOADING)
 		driver_describe(&driver);
 	add(reply, "driver_loading",
@@ -476,8 +479,8 @@ static int add_devices(struct verb_call *call, struct error *err)
 	return r;
 }
 
-/* The inode of the state table, which all clients map: no other broker on this
- * kernel has it, and a restart that keeps the tensors keeps it. */
+/* Returns the inode of the state table, which all clients map. No other broker
+ * on this kernel has it, and a restart that keeps the tensors keeps it. */
 static uint64_t memory_id(const struct broker *broker)
 {
 	struct stat st = {0};
@@ -486,7 +489,7 @@ static uint64_t memory_id(const struct broker *broker)
 	return st.st_ino;
 }
 
-/* What fits into a page; each device has two values. */
+/* The number of values that fit into a page; each device has two. */
 #define MAX_VALUES MESSAGE_MAX_ITEMS
 
 static void add_process(const struct broker *broker, struct status_reply *reply)
@@ -505,8 +508,8 @@ static void add_process(const struct broker *broker, struct status_reply *reply)
 	add(reply, "closing", closer_n_open(&broker->base.closer));
 }
 
-/* Adds what is charged to the user who asks; boards are those of all users if
- * an administrator asks. */
+/* Add the charges of the user who sent the request. Boards are those of all
+ * users if this is an administrator. */
 static void add_own(const struct verb_call *call, struct status_reply *reply)
 {
 	const struct account *account = call->session->holdings.account;

@@ -1,10 +1,10 @@
 /*
- * Inspecting collectives: comms, groups, group_plan, limited to what the
- * session may read. All are paged.
+ * Requests that inspect collectives: comms, groups and group_plan, limited to
+ * those that the session may read. All are paged.
  *
- * Communicators are listed by their records; after them come failed runs, which
- * no longer have one. Plans are made again for each request, since these
- * requests are rare.
+ * Communicators are listed by their records, followed by failed runs, which no
+ * longer have one. Plans are made again for each request, since these requests
+ * are rare.
  */
 #include "broker/broker.h"
 #include "broker/comm/comm.h"
@@ -19,16 +19,17 @@
 #include <errno.h>
 #include <string.h>
 
-/* Number of items, with notes and names, whose page fits into a frame. */
+/* The number of items, with notes and names, that fit into a frame. */
 #define PAGE_COMMS    48
 #define PAGE_GROUPS   96
 #define MAX_PAGE_SIZE 56320
 /* An upper bound of one parameter without its name. */
 #define PLAN_ITEM_SIZE 256
-/* Parameters planned by one request, and records visited. */
+/* The numbers of parameters that one request plans and of records that it
+ * visits. */
 #define MAX_PLANNED  4096
 #define MAX_EXAMINED 4096
-/* In a cursor of communicators: the position is after the records. */
+/* This bit of a cursor of communicators says that all records were listed. */
 #define CURSOR_FAILED (UINT64_C(1) << 63)
 
 static bool may_read(const struct verb_call *call,
@@ -128,7 +129,7 @@ static void fill_failed(const struct comm *comm, struct comm_item *ret)
 	fill_run(comm, ret);
 }
 
-/* False: the page is full. */
+/* Returns false if the page is full. */
 static bool list_records(struct verb_call *call, uint64_t from, char *names)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
@@ -152,7 +153,7 @@ static bool list_records(struct verb_call *call, uint64_t from, char *names)
 	return true;
 }
 
-/* The newest run comes first in the list. */
+/* List the failed runs, the newest one first. */
 static void list_failed(struct verb_call *call, uint64_t newest)
 {
 	struct comms_reply *reply = &call->reply->comms;
@@ -240,7 +241,7 @@ static void fill_running(const struct broker *broker, uint32_t comm_record,
 	ret->n_reductions += group->n_reductions;
 }
 
-/* `names` has space for two names. */
+/* Fill in an item. `names` has space for two names. */
 static int fill_group(const struct broker *broker, uint32_t record, char *names,
 		      struct group_item *ret, uint32_t *ret_n_params,
 		      struct error *err)
@@ -278,7 +279,8 @@ static int fill_group(const struct broker *broker, uint32_t record, char *names,
 	return 0;
 }
 
-/* `comm` 0: any communicator. */
+/* Returns whether the group is listed. `comm` 0 stands for all
+ * communicators. */
 static bool is_wanted(const struct verb_call *call, uint32_t record,
 		      uint32_t comm)
 {
@@ -289,8 +291,8 @@ static bool is_wanted(const struct verb_call *call, uint32_t record,
 	       may_read(call, &catalog_comm(catalog, kept->comm)->access);
 }
 
-/* Find a communicator's record by name. As with tensors, one that may not be
- * read is refused here, and omitted from lists. */
+/* Find a communicator's record by name. As with tensors, one that the session
+ * may not read is refused here, and omitted from lists. */
 static int find_comm(const struct verb_call *call, const char *name,
 		     uint32_t *ret, struct error *err)
 {
