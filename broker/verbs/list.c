@@ -1,10 +1,11 @@
 /*
- * list: the tensors that a session may read, or pays for, in pages.
+ * list: lists the tensors that a session may read, or that its user pays for,
+ * in pages.
  *
  * The cursor is a slot's number, so tensors may come and go between pages: each
- * that exists throughout is listed once. One request visits a bounded number of
- * slots and holders, and may therefore return an empty page that is not the
- * last.
+ * tensor that exists throughout is listed once. One request visits a limited
+ * number of slots and holders, and may therefore return an empty page that is
+ * not the last.
  */
 #include "broker/base/deadline.h"
 #include "broker/broker.h"
@@ -23,27 +24,29 @@
 
 #define N_PEEKS       8
 #define MAX_EXAMINED  4096
-#define HOLDER_COST   2     /* of visiting one, in slots */
-#define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the rest */
+#define HOLDER_COST   2     /* cost of a visit, in slots */
+#define MAX_PAGE_SIZE 56320 /* leaves space in a frame for the other fields */
 #define MAX_NAME_ROOM ((size_t)MESSAGE_MAX_ITEMS * (NAME_MAX_SIZE + 1))
-/* An upper bound of one item without its name and the numbers of
- * item_size(). */
+/* An upper bound of the size of one item without its name and without the
+ * numbers of item_size(). */
 #define ITEM_SIZE 128
 
-/* The page being filled. */
+/* The page that is being filled. */
 struct page {
 	struct list_item *items;
 	uint32_t n;
 	char *names; /* MAX_NAME_ROOM bytes */
 	size_t names_size;
-	size_t size; /* upper bound, of the encoded items */
+	size_t size; /* upper bound of the encoded size */
 	uint32_t n_examined;
 	uint64_t now_ms;
-	/* A tensor has few holders mostly, and its neighbours the same. */
+	/* The entries of ref-counter files that were read last. Most tensors
+	 * have few holders, which also hold the neighbouring tensors. */
 	struct refs_peek peeks[N_PEEKS]; /* by session */
 };
 
-/* Charged memory is listed to the user that pays for it, readable or not. */
+/* Returns whether the tensor may be listed. Charged memory is listed to the
+ * user that pays for it, readable or not. */
 static bool may_see(const struct verb_call *call, uint32_t slot)
 {
 	const struct broker *broker = call->broker;
@@ -101,8 +104,8 @@ static uint32_t count_holders(const struct broker *broker, uint32_t slot,
 	return n;
 }
 
-/* Which process made the memory is shown only to its user, as with `who`, and
- * to administrators. */
+/* Returns whether the process that made the memory may be listed: only to its
+ * user, as with `who`, and to administrators. */
 static bool may_see_maker(const struct verb_call *call,
 			  const struct block_use *use)
 {
@@ -129,13 +132,15 @@ static void fill_block(const struct verb_call *call, uint32_t slot,
 	item->is_collective = record->group || record->n_pins;
 }
 
-/* Of a number that is 0, or has a tag of one or two bytes. */
+/* Returns the encoded size of a number, with a tag of two bytes. A number that
+ * is 0 is not encoded. */
 static size_t number_size(uint64_t n)
 {
 	return n ? 3 + (size_t)(63 - __builtin_clzll(n)) / 7 : 0;
 }
 
-/* An upper bound: numbers are mostly small, and a page is to be full. */
+/* Returns an upper bound of the encoded size. It depends on the numbers, most
+ * of which are small, so that a page gets full. */
 static size_t item_size(const struct list_item *item)
 {
 	const struct tensor_type *type = &item->place.type;
@@ -175,7 +180,8 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 	item->shared = chunk->shared;
 	item->state = slot_state(&broker->store, slot);
 	item->age_ms = page->now_ms - record->born_ms;
-	/* A name that expires at this moment has not ended yet. */
+	/* A name that expires at this moment has not ended yet, and 0 means
+	 * that it never expires. */
 	if (deadline_ms)
 		item->ttl_left_ms = deadline_ms > page->now_ms
 					    ? deadline_ms - page->now_ms

@@ -1,6 +1,6 @@
 /*
- * What monitoring asks for: histograms of durations, chunks, accounts. Each
- * comes in pages of a bounded size and at a bounded cost.
+ * Requests of monitoring: histograms of durations, chunks, and accounts. They
+ * return pages of a limited size at a limited cost.
  */
 #include "broker/broker.h"
 #include "broker/session/session.h"
@@ -11,7 +11,8 @@
 
 /* --- histograms ---------------------------------------------------------- */
 
-/* All of them, in the order of the cursor. */
+/* The number of histograms: of iterations, and by kind of request with and
+ * without parking, in the order of the cursor. */
 #define N_KINDS      (MESSAGE_MAX + 1)
 #define N_HISTOGRAMS (1 + 2 * N_KINDS)
 
@@ -142,7 +143,7 @@ static void fill_account(const struct accounts *accounts,
 	};
 }
 
-/* An account outlives what was charged to it. */
+/* Returns whether something is charged to the account, which is never freed. */
 static bool is_in_use(const struct account *account)
 {
 	for (int kind = 0; kind < ACCOUNT_N; kind++) {
@@ -152,8 +153,8 @@ static bool is_in_use(const struct account *account)
 	return false;
 }
 
-/* Accounts are never freed, and new ones come to the front: an account that is
- * made between two pages may shift one into view twice. */
+/* List the accounts. New accounts come to the front of the list, so one that is
+ * made between two pages may cause another account to be listed twice. */
 int verb_accounts(struct verb_call *call, struct error *err)
 {
 	const struct accounts *accounts = &call->broker->base.accounts;

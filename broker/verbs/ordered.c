@@ -1,8 +1,8 @@
 /*
  * ordered: the producer reports that events (ready_fence.h) are complete.
  *
- * The request has no recorded reply: reports that were made before, and slots
- * that were freed meanwhile, are ignored, so sending it again is harmless.
+ * The request has no recorded reply: it ignores reports that were made before
+ * and slots that were freed in the meantime, so sending it again is harmless.
  */
 #include "broker/broker.h"
 #include "broker/tensor/ready_fence.h"

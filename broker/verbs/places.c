@@ -14,7 +14,7 @@ static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 	const struct catalog *catalog = &call->broker->store.catalog;
 	const struct chunk_record *chunk = catalog_chunk(catalog, index);
 
-	/* It has no arena: only its sharer writes there. */
+	/* Shared memory has no arena, and only its sharer writes to it. */
 	if (chunk->shared)
 		return chunk->sharer == call->session->holdings.index;
 	if (!access_is_allowed(&call->session->holdings.credentials,
@@ -27,7 +27,7 @@ static bool may_write_chunk(const struct verb_call *call, uint32_t index)
 		       call->session->holdings.index;
 }
 
-/* The fd of the reference, -1 where it has a handle instead. */
+/* Fill in the reference. `*ret_fd` is its fd, or -1 if it has a handle. */
 static int fill_memory(struct verb_call *call, uint32_t index,
 		       struct chunk_ref *ref, int *ret_fd, struct error *err)
 {
@@ -101,7 +101,7 @@ static void fill_place(struct verb_call *call, uint32_t slot,
 	uint32_t block = catalog_slot(catalog, slot)->block;
 
 	slot_place(&call->broker->store, slot, NULL, ret);
-	/* What cannot be sent now, the client asks for. */
+	/* The client requests chunks that cannot be sent now. */
 	(void)verb_attach_chunk(call, catalog_block(catalog, block)->chunk,
 				NULL);
 }
@@ -116,7 +116,7 @@ void verb_grant_places(struct verb_call *call, const uint32_t *slots,
 		is_granted =
 			grant_add(&broker->store, call->session->holdings.index,
 				  slots[i], 1);
-		assert(is_granted); /* the caller has looked */
+		assert(is_granted); /* the caller has checked it */
 		fill_place(call, slots[i], &ret_places[i]);
 	}
 }

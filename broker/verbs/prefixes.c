@@ -1,10 +1,10 @@
 /*
- * prefixes: first components of names, their owners, and the number of names
- * below them.
+ * prefixes: lists the first components of names, their owners, and the number
+ * of names below them.
  *
- * All users see the configured ones and their own; root and administrators see
- * all. Configured ones come first, so the cursor is an index among them or,
- * after that, a record's number.
+ * All users see the configured prefixes and their own; root and administrators
+ * see all. Configured prefixes come first, so the cursor is an index into them
+ * or, after them, the number of a record.
  */
 #include "broker/broker.h"
 #include "broker/session/session.h"
@@ -15,7 +15,8 @@
 #include <string.h>
 
 #define MAX_EXAMINED 4096
-/* A page of this many names fits into a frame, however long they are. */
+/* A page of this many prefixes fits into a frame, even with names of full
+ * length. */
 #define PAGE_ITEMS 128
 
 static const struct prefix_record *find_record(const struct broker *broker,
@@ -26,7 +27,7 @@ static const struct prefix_record *find_record(const struct broker *broker,
 	return prefix ? catalog_prefix(&broker->store.catalog, prefix) : NULL;
 }
 
-/* `record` may be NULL: there are no names below it. */
+/* Fill in an item. `record` is NULL if no name begins with the prefix. */
 static void fill(struct prefix_item *item, const char *name, uint32_t uid,
 		 const struct prefix_record *record)
 {
@@ -59,7 +60,7 @@ static bool is_shown(const struct verb_call *call,
 	       session_is_admin(call->session);
 }
 
-/* Names in the catalog have no final 0. */
+/* Add a prefix of the catalog, whose name has no final 0. */
 static int add_claimed(struct verb_call *call,
 		       const struct prefix_record *record, struct error *err)
 {

@@ -1,5 +1,6 @@
 /*
- * publish: names for tensors, or the end of writing without a name.
+ * publish: gives names to tensors, or ends the writing of tensors without a
+ * name.
  *
  * All items are checked, and everything that can fail is reserved (space for
  * names, deadlines, owners of first components), before the first name changes.
@@ -26,7 +27,7 @@ struct publication {
 	const struct publish_item *item;
 	uint32_t slot;
 	uint64_t room;   /* reserved for the name; 0: not yet */
-	uint64_t event;  /* space for the handle; 0: none, or not yet */
+	uint64_t event;  /* space for the handle; 0: no event, or not yet */
 	uint64_t number; /* of the event */
 	uint64_t deadline_ms;
 	bool is_claimed; /* the first component was claimed just now */
@@ -42,8 +43,8 @@ static bool holds(const struct verb_call *call, uint32_t slot)
 	return grant && grant_holds(&call->broker->store, grant) > 0;
 }
 
-/* The session must be the writer, or the slot anonymous and of the
- * same user. */
+/* Check that the session is the writer, or that the slot is anonymous and
+ * belongs to the same user. */
 static int check_slot(const struct verb_call *call, uint32_t slot,
 		      struct error *err)
 {
@@ -94,7 +95,7 @@ static int check_bundle(const struct broker *broker, const char *name,
 						    record->name_blob));
 }
 
-/* Check the tensor that the name shows now, if any. */
+/* Check the tensor that the name shows now, if there is one. */
 static int check_old(const struct verb_call *call,
 		     const struct publish_item *item, struct error *err)
 {
@@ -134,7 +135,8 @@ static int check_name(const struct verb_call *call,
 	return r;
 }
 
-/* The handle is for readers that wait; its number identifies the event. */
+/* Check the event. The handle is for waiting readers, and its number identifies
+ * the event. */
 static int check_event(struct publication *one, struct error *err)
 {
 	struct handle handle;
@@ -176,7 +178,8 @@ static int check_fence(const struct verb_call *call, struct publication *one,
 			 "this session has no timelines: ask for them first");
 }
 
-/* Refuse duplicates: a batch must name each slot and each name once. */
+/* Refuse duplicates, because a batch may name each slot and each name only
+ * once. */
 static int check_duplicates(const struct publication *all, uint32_t i,
 			    struct error *err)
 {
@@ -306,7 +309,7 @@ static int reserve(const struct verb_call *call, struct publication *all,
 
 /* --- changes ------------------------------------------------------------- */
 
-/* Returns the version that the name had. */
+/* End the name of the old tensor. Returns the version that the name had. */
 static uint64_t let_go(struct broker *broker, const char *name)
 {
 	uint32_t old = index_find(&broker->store, name);
@@ -346,7 +349,7 @@ static void show(const struct verb_call *call, const struct publication *one,
 	failpoint("publish.indexed");
 }
 
-/* Returns the version of the name, 0 without a name. */
+/* Publish one tensor. Returns the version of its name, 0 without a name. */
 static uint64_t publish(const struct verb_call *call,
 			const struct publication *one)
 {

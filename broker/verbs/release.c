@@ -1,5 +1,5 @@
 /*
- * release: holds released by a request, for clients that need to know that the
+ * release: releases holds by a request, for clients that need to know that the
  * memory is free, or whose tensor is still being written.
  */
 #include "broker/broker.h"
@@ -10,8 +10,8 @@
 #include "proto/error.h"
 #include <errno.h>
 
-/* Does the session have that many holds, in addition to those of
- * earlier items? */
+/* Check that the session has that many holds, in addition to those that earlier
+ * items release. */
 static int check_holds(const struct verb_call *call, const uint32_t *slots,
 		       uint32_t i, struct error *err)
 {
@@ -53,8 +53,8 @@ int verb_release(struct verb_call *call, struct error *err)
 		if (r < 0)
 			return r;
 	}
-	/* All counts come first, so that the state of a slot that occurs twice
-	 * is updated once all of its holds are released. */
+	/* All counts are changed first, so that the state of a slot that occurs
+	 * twice is updated when all of its holds are released. */
 	for (i = 0; i < request->n_items; i++)
 		grant_add(&call->broker->store, session, slots[i],
 			  (int32_t)(0 - request->items[i].n_holds));

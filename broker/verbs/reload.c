@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Add a line to the report, and to the log. */
+/* Add a line to the report and to the log. */
 static void __attribute__((format(printf, 2, 3)))
 report(struct reload *reload, const char *format, ...)
 {
@@ -90,7 +90,7 @@ static void take(struct reload *reload)
 	config_deinit(&old);
 	descriptors_check(&broker->base.config);
 	pools_look_again(&broker->store.pools);
-	/* There may be room for requests that wait for memory. */
+	/* Requests that wait for memory may be able to continue. */
 	wake_room(&broker->base.wake);
 }
 
@@ -137,7 +137,7 @@ void reload_start(struct broker *broker)
 	reload->is_running = true;
 	reload->broker = broker;
 	reload->work.data = reload;
-	/* It fails only without a function to run. */
+	/* This fails only if there is no function to run. */
 	(void)uv_queue_work(&broker->base.loop.uv, &reload->work, read_again,
 			    on_read);
 }

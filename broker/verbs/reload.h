@@ -1,10 +1,10 @@
 /*
- * Reading the configuration again, while the broker runs.
+ * Reloading the configuration while the broker runs.
  *
- * A thread reads, since files and the look-up of users may block. If anything
- * is wrong, the values stay as they were. Otherwise all of them are taken at
- * once, between two requests. Limits that are lowered end nothing that is
- * there: they refuse what would be more.
+ * A thread reads the files, since reading and looking up users may block. If
+ * anything is wrong, the values stay as they were. Otherwise all of them are
+ * replaced at once, between two requests. A lowered limit does not end anything
+ * that exists: it refuses additions.
  */
 #pragma once
 #include "broker/base/config.h"
@@ -15,23 +15,23 @@
 
 struct broker;
 
-/* Requests that wait for the end of a reload wait for this name. */
+/* The key of requests that wait for the end of a reload. */
 #define RELOAD_KEY "//reload"
 
 struct reload {
 	struct broker *broker;
 	uv_work_t work;
 	bool is_running;
-	/* It was asked for while one was running, whose thread may have read
+	/* Another reload was requested during one whose thread may have read
 	 * the files already. */
 	bool is_wanted_again;
-	/* What the thread has read. */
+	/* The configuration that the thread has read. */
 	struct config next;
-	/* Of the last one; code 0: it was taken. */
+	/* The error of the last reload; code 0 if it succeeded. */
 	struct error failure;
-	/* What it changed: lines without the last newline. */
+	/* The changes of the last reload, in lines without the last newline. */
 	char report[MESSAGE_MAX_NOTE + 1];
 };
 
-/* Start to read; RELOAD_KEY is woken when it is done. */
+/* Start a reload. RELOAD_KEY is woken when it is done. */
 void reload_start(struct broker *broker);

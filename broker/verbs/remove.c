@@ -1,6 +1,6 @@
 /*
- * remove: end names of tensors and of whole bundles; tensors that are held stay
- * in limbo.
+ * remove: ends names of tensors and of whole bundles. Tensors that are held
+ * stay in limbo.
  */
 #include "broker/broker.h"
 #include "broker/tensor/bundle.h"
@@ -14,7 +14,7 @@
 #include "proto/name.h"
 #include <errno.h>
 
-/* The tensor or the bundle that a name shows. */
+/* The tensor or bundle that a name shows. */
 struct target {
 	uint32_t slot, bundle; /* one of the two is 0 */
 };
@@ -76,7 +76,7 @@ static int find(const struct verb_call *call, uint32_t i, struct target *all,
 	return r < 0 ? error_wrap(err, r, "cannot remove \"%s\"", name) : 0;
 }
 
-/* Limit the number of tensors to what one transaction can hold. */
+/* Check that one transaction can hold this number of tensors. */
 static int check_size(const struct verb_call *call, const struct target *all,
 		      struct error *err)
 {

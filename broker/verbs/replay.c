@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bundle of a recorded reply, if it is still there. */
+/* Returns the bundle of a recorded reply, or 0 if it no longer exists. */
 static uint32_t find_bundle(const struct broker *broker, uint64_t id)
 {
 	const struct catalog *catalog = &broker->store.catalog;
@@ -45,8 +45,8 @@ static int replay_bundle(struct verb_call *call, struct error *err)
 	call->fds[call->n_fds++] = record->manifest_fd;
 	for (uint32_t i = 1; i <= catalog_n_touched(catalog, SECTION_CHUNK);
 	     i++) {
-		/* An empty one may be of a bundle that had the record before,
-		 * and is sealed or punched yet. */
+		/* A chunk without blocks may belong to an earlier bundle with
+		 * the same record, and may still be sealed or punched. */
 		if (catalog_chunk(catalog, i)->bundle == bundle &&
 		    catalog_chunk(catalog, i)->n_blocks > 0)
 			(void)verb_attach_chunk(call, i, NULL);
@@ -67,7 +67,7 @@ static void replay_places(struct verb_call *call,
 	}
 }
 
-/* Find out which chunks a recorded reply speaks of, and attach them. */
+/* Find the chunks that a recorded reply refers to, and attach them. */
 static int replay_fds(struct verb_call *call,
 		      const struct recorded_reply *recorded_reply,
 		      struct error *err)

@@ -1,6 +1,6 @@
 /*
- * Replaying: a client that lost its connection repeats a request, and gets the
- * reply that was recorded.
+ * Replays: when a client lost its connection and repeats a request, it gets the
+ * recorded reply.
  */
 #pragma once
 #include <stdint.h>
@@ -8,7 +8,7 @@
 struct recorded_reply;
 struct verb_call;
 
-/* Send a recorded reply again, or park until that can be done. Returns enum
- * verb_outcome. */
+/* Send a recorded reply again, or park the request until that is possible.
+ * Returns an enum verb_outcome. */
 int verb_replay(struct verb_call *call, uint64_t number,
 		const struct recorded_reply *recorded_reply);

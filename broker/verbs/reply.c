@@ -48,7 +48,7 @@ void body_encode(struct verb_call *call, struct body *ret)
 	encode_refusal(call->request->kind, &err, ret);
 }
 
-/* Put the chunk references behind the body. */
+/* Append the chunk references to the body. */
 static int append_chunks(struct verb_call *call, struct body *body)
 {
 	struct chunk_ref **chunks;

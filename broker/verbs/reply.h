@@ -1,8 +1,9 @@
 /*
- * Replies: encoding, recording and sending them.
+ * Encoding, recording and sending replies.
  *
- * Recorded bodies have no chunk references, because which fds a client lacks
- * depends on its connection: they are put behind the body when it is sent.
+ * Recorded bodies have no chunk references, because it depends on the
+ * connection which fds the client lacks: the references are appended when the
+ * body is sent.
  */
 #pragma once
 #include <stddef.h>
@@ -13,18 +14,20 @@ struct recorded_reply_room;
 struct peer;
 struct verb_call;
 
-/* An encoded reply; size 0 with code -ENOMEM if even that had no memory. */
+/* An encoded reply. If there was no memory to encode it, its size is 0 and its
+ * code -ENOMEM. */
 struct body {
 	uint8_t *bytes; /* owned */
 	size_t size;
 	int32_t code;
 };
 
-/* Encode the call's reply, without its chunks; a refusal if there is no memory
- * for it. */
+/* Encode the call's reply without its chunks, or a refusal if there is no
+ * memory for that. */
 void body_encode(struct verb_call *call, struct body *ret);
 
-/* Record the body, or a refusal in its place if the session has no room. */
+/* Record the body, or replace it by a refusal if it does not fit into the
+ * reserved space. */
 void body_record(struct verb_call *call, uint64_t number,
 		 const struct recorded_reply_room *room, struct body *body);
 

@@ -1,11 +1,11 @@
 /*
- * share and unshare: tensors over device memory that the session had already,
- * and the end of sharing.
+ * share and unshare: make tensors of device memory that the session had
+ * already, and end the sharing.
  *
- * A request to share waits only for operations that end by themselves: loading
- * the driver, its verification of a descriptor, and freeing of memory. Unlike
- * other verbs, unshare changes state before it waits or gives up: the tensor is
- * in limbo from then on.
+ * A share request waits only for operations that end by themselves: loading the
+ * driver, its verification of a descriptor, and freeing of memory. Unlike other
+ * requests, unshare changes state before it waits or gives up: the tensor is in
+ * limbo from then on.
  */
 #include "broker/broker.h"
 #include "broker/memory/donation.h"
@@ -46,7 +46,7 @@ static int check_handle(const struct share_request *request, struct error *err)
 			 handle.size, request->size);
 }
 
-/* Exactly one of a handle and a descriptor is required. */
+/* Check that there is either a handle or a descriptor. */
 static int check_form(const struct verb_call *call, struct error *err)
 {
 	const struct share_request *request = &call->request->share;
@@ -76,7 +76,8 @@ static int check_room(const struct verb_call *call, struct error *err)
 	return r;
 }
 
-/* Find the device and check the memory; enum pool_outcome or negative. */
+/* Find the device and check the memory. Returns an enum pool_outcome or a
+ * negative errno. */
 static int check_memory(const struct verb_call *call, struct share *share,
 			struct error *err)
 {
@@ -117,7 +118,7 @@ static void undo(const struct verb_call *call, const uint32_t *slots,
 	shared_chunk_give_up(&broker->store.pools, chunk);
 }
 
-/* False: the catalog is full. */
+/* Make the slot of one tensor. Returns false if the catalog is full. */
 static bool make_slot(const struct verb_call *call, uint32_t chunk,
 		      const struct share_item *item, uint32_t *ret)
 {
@@ -128,7 +129,7 @@ static bool make_slot(const struct verb_call *call, uint32_t chunk,
 	uint64_t span = 0;
 	uint32_t block;
 
-	/* The type was checked when it was decoded. */
+	/* The type was checked when the request was decoded. */
 	(void)tensor_type_check(&item->type, &span, NULL);
 	block = shared_chunk_block(&broker->store.pools, chunk, item->offset,
 				   span, uid);
@@ -175,7 +176,8 @@ static int get_chunk(const struct verb_call *call, const struct share *share,
 	return r == POOL_FULL ? err->code : r;
 }
 
-/* Charge and get a chunk, or do neither: enum pool_outcome or negative. */
+/* Charge and get a chunk, or do neither. Returns an enum pool_outcome or a
+ * negative errno. */
 static int find_room(const struct verb_call *call, const struct share *share,
 		     uint32_t *ret_chunk, struct error *err)
 {
@@ -221,7 +223,8 @@ int verb_share(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	verb_reply_places(call, slots, request->n_items);
-	/* Last, since a client with invalid counts may lose the slots here. */
+	/* This comes last, since a client with invalid counts may lose the
+	 * slots here. */
 	for (uint32_t i = 0; i < request->n_items; i++)
 		slot_update_state(&call->broker->store, slots[i]);
 	return VERB_DONE;
@@ -245,7 +248,7 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 			 "only release it");
 }
 
-/* Drop the sharer's hold, which is the last. */
+/* Drop the hold of the sharer, which is the last one. */
 static void let_go(const struct verb_call *call, uint32_t slot)
 {
 	uint32_t session = call->session->holdings.index;

@@ -1,9 +1,9 @@
 /*
- * ticket and redeem: pass a tensor without a name between processes. tickets
- * and revoke: list outstanding tickets, and end one.
+ * ticket and redeem pass a tensor without a name to another process. tickets
+ * and revoke list outstanding tickets and end one.
  *
  * A ticket grants no rights: the process that redeems it must be allowed to
- * read. So any holder may make one.
+ * read the tensor. So any holder may make a ticket.
  */
 #include "broker/tensor/ticket.h"
 #include "broker/base/deadline.h"
@@ -49,7 +49,7 @@ int verb_ticket(struct verb_call *call, struct error *err)
 			call->reply->ticket.ticket, err);
 	if (r < 0)
 		return r;
-	/* Passing a tensor on ends its writing, like publishing. */
+	/* Writing ends when a tensor is passed on, as when it is published. */
 	slot_end_writer(&broker->store, slot);
 	slot_update_state(&broker->store, slot);
 	return VERB_DONE;
@@ -105,7 +105,8 @@ int verb_redeem(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	verb_reply_places(call, slots, n);
-	/* Last, since a client with invalid counts may lose the slots here. */
+	/* This comes last, since a client with invalid counts may lose the
+	 * slots here. */
 	for (i = 0; i < n; i++) {
 		ticket_use(&broker->store, tickets[i]);
 		slot_update_state(&broker->store, slots[i]);
@@ -115,11 +116,13 @@ int verb_redeem(struct verb_call *call, struct error *err)
 
 /* --- tickets and revoke -------------------------------------------------- */
 
-/* A page of this many fits into a frame, even with names of full length. */
+/* A page of this many tickets fits into a frame, even with names of full
+ * length. */
 #define PAGE_TICKETS 128
 #define MAX_EXAMINED 4096
 
-/* A ticket's maker and administrators may see and revoke it. */
+/* Returns whether the session may see and revoke the ticket: the user who made
+ * it and administrators may. */
 static bool may_manage(const struct verb_call *call, uint32_t ticket)
 {
 	uint32_t uid =

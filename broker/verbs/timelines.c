@@ -1,8 +1,9 @@
 /*
- * timelines: the file with a session's own timelines, or with those that it
- * must wait for; or the event, where it is an event.
+ * timelines: returns the file with a session's own timelines, or with those of
+ * a session that it must wait for, or the event to wait for.
  *
- * Nothing of it is recorded: a file that is there is simply given again.
+ * No reply is recorded: if the request is repeated, the same file is sent
+ * again.
  */
 #include "broker/broker.h"
 #include "broker/tensor/grant.h"
@@ -14,8 +15,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* What the request gives as the reason is a held tensor; its fence may have
- * been reached meanwhile, which does no harm. */
+/* Check the tensor that the request gives as its reason, which the session must
+ * hold. Its fence may have been reached in the meantime, which does no harm. */
 static int check_reason(const struct verb_call *call, struct error *err)
 {
 	const struct timelines_request *request = &call->request->timelines;
@@ -43,7 +44,8 @@ static int check_reason(const struct verb_call *call, struct error *err)
 			 request->session);
 }
 
-/* The session of the fence lives: the end of a session ends its fences. */
+/* Returns the session of the fence. It exists, because the end of a session
+ * ends its fences. */
 static struct session *find(const struct verb_call *call)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
@@ -81,7 +83,7 @@ static int find_other(const struct verb_call *call, struct session **ret,
 	return 0;
 }
 
-/* False: the tensor's fence is not an event. */
+/* Returns false if the tensor's fence is not an event. */
 static bool give_event(struct verb_call *call)
 {
 	struct timelines_reply *reply = &call->reply->timelines;

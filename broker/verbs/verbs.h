@@ -1,11 +1,10 @@
 /*
- * What a client can ask for: one function per kind of request, one file per
- * family in verbs/.
+ * Verbs: one function for each kind of request, in one file for each family.
  *
- * A verb checks everything, then changes things, then fills the reply; it
- * cannot fail after its first change. Around it verb_dispatch() replays the
- * outcome of a repeated number, commits the journal together with the recorded
- * outcome, and only then lets the reply go.
+ * A verb checks everything, then changes the catalog, then fills in the reply;
+ * it cannot fail after its first change. verb_dispatch() replays the recorded
+ * reply of a repeated number, commits the journal together with the new
+ * recorded reply, and only then sends the reply.
  */
 #pragma once
 #include "proto/message.h"
@@ -20,7 +19,7 @@ struct frame;
 
 enum verb_outcome {
 	VERB_DONE = 0,
-	VERB_PARK_NAME = 1, /* call->wait_name says which */
+	VERB_PARK_NAME = 1, /* call->wait_name is its key */
 	VERB_PARK_ROOM = 2,
 };
 
@@ -31,48 +30,55 @@ struct verb_call {
 	struct broker *broker;
 	struct session *session;
 	const struct request *request;
-	struct reply *reply;   /* to fill; borrowed strings live in `scratch` */
-	int fds[VERB_MAX_FDS]; /* to send along; borrowed */
+	/* the verb fills it in; strings in `scratch` are borrowed */
+	struct reply *reply;
+	int fds[VERB_MAX_FDS]; /* sent with the reply; borrowed */
 	uint16_t n_fds;
-	bool is_one_way;           /* only a refusal is answered */
-	int owned_fd;              /* closed after sending; -1 */
-	struct donation *donation; /* borrowed: what came along; NULL */
-	const char *wait_name; /* VERB_PARK_NAME; borrowed from the request, or
-				  the key of a communicator (comm.h) */
-	int32_t wait_ms;       /* parked: how long at most; -1: for ever */
-	bool is_rerun;         /* it was parked */
-	bool is_timed_out;     /* last run: do not park for a name or for others
-				  to release; fail */
+	bool is_one_way; /* only a refusal gets a reply */
+	int owned_fd;    /* closed when it was sent; -1: none */
+	/* borrowed; came with the request; may be NULL */
+	struct donation *donation;
+	/* The key for VERB_PARK_NAME; borrowed from the request, or the key of
+	 * a communicator (comm.h). */
+	const char *wait_name;
+	/* the limit of the wait if parked; -1: no limit */
+	int32_t wait_ms;
+	bool is_rerun; /* it was parked before */
+	/* This is the last run: the request must not be parked for a name or
+	 * until others release memory, but must fail. */
+	bool is_timed_out;
 	struct scratch *scratch;
 };
 
-/* Memory for one call, freed after the reply was sent; NULL: no heap. */
+/* Returns memory for one call, which is freed when the reply was sent, or NULL
+ * if there is none. */
 void *verb_scratch(struct verb_call *call, size_t size);
 
-/* 0 / positive: enum verb_outcome; negative: refused, `err` has the sentence.
- */
+/* Returns an enum verb_outcome, or a negative errno with the sentence in
+ * `err`. */
 typedef int verb_fn(struct verb_call *call, struct error *err);
 
 #define X(KIND, number, noun, ...) verb_fn verb_##noun;
 MESSAGE_VERB_KINDS(X)
 #undef X
 
-/* Parts of verb_wait, for WORK_UNSHARD and WORK_REDUCE. */
+/* The parts of verb_wait() for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;
 
-/* VERB_PARK_NAME until a thread has done something for this user: see
- * wake_uid(). */
+/* Return VERB_PARK_NAME until a thread has finished some work for this user
+ * (wake_uid()). */
 int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
 
 /*
- * A request frame of a peer with a session: decode, run, reply or park. Takes
- * what the request came with out of the frame. 0: it was answered;
- * REQUEST_PARKED; negative: the peer broke the protocol (close it).
+ * Decode a request of a peer with a session, run it, and reply or park it.
+ * Takes descriptors that the request uses out of the frame. Returns 0 if a
+ * reply was sent, REQUEST_PARKED, or a negative errno if the peer broke the
+ * protocol and its connection must be closed.
  */
 int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
 		  struct error *err);
 
-/* Run a parked request again. True: it was answered (or its session is gone)
- * and the waiter is to be freed. */
+/* Run a parked request again. Returns true if a reply was sent or the session
+ * is gone, and the caller then frees the waiter. */
 struct waiter;
 bool verb_rerun(struct broker *broker, struct waiter *waiter);
