@@ -65,8 +65,8 @@ MESSAGE_VERB_KINDS(X)
 /* The parts of verb_wait() for WORK_UNSHARD and WORK_REDUCE. */
 verb_fn verb_wait_unshard, verb_wait_reduce;
 
-/* Return VERB_PARK_NAME until a thread has finished some work for this user
- * (wake_uid()). */
+/* Park the call until a thread has finished some work for this user
+ * (wake_uid()). Returns VERB_PARK_NAME, or -ENOMEM. */
 int verb_park_uid(struct verb_call *call, uint32_t uid, struct error *err);
 
 /*
