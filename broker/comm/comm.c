@@ -1,7 +1,7 @@
 /*
- * A failure only marks and wakes. The resources of the run are released in the
- * next round (comm_progress.c), so a function that walks its lists may fail it
- * at any point.
+ * comm_fail() only marks the run and wakes its ranks. The resources of the run
+ * are released in the next round (comm_progress.c), so a function that walks
+ * its lists may fail it at any point.
  */
 #include "broker/comm/comm.h"
 #include "broker/base/process.h"
@@ -197,8 +197,8 @@ void comm_fail(struct comm *comm, int code, const char *format, ...)
 	log_failure(comm);
 	comm_release_record(comm);
 	comm_wake(comm);
-	/* Requests that wait for memory of an input must see the
-	 * failure, too. */
+	/* Requests that wait for the memory of an input must see the failure,
+	 * too. */
 	wake_room(&comm->comms->store->base->wake);
 }
 
@@ -214,10 +214,9 @@ bool comm_is_over(const struct comm *comm)
 	return comm->n_left == comm->n_joined;
 }
 
-/* The rank is gone. The caller decides what that means for the run. */
+/* Note that the rank has left or died. The caller decides about the run. */
 static void part(struct comm *comm, uint32_t rank)
 {
-	/* A rank that has left has no session by which to find it. */
 	assert(!comm->ranks[rank].has_left && comm->n_left < comm->n_joined);
 	comm->ranks[rank].session = NULL;
 	comm->ranks[rank].has_left = true;
@@ -238,7 +237,8 @@ void comm_fail_by(struct comm *comm, uint32_t rank, const char *how)
 void comm_leave(struct comm *comm, uint32_t rank)
 {
 	part(comm, rank);
-	/* Ranks that join would wait in vain. */
+	/* The communicator cannot be completed, so the joins of other ranks
+	 * must not wait. */
 	if (comm->state == COMM_JOINING && !comm_is_over(comm))
 		comm_fail_by(comm, rank, "left");
 }
@@ -265,7 +265,8 @@ void comm_look(struct comm *comm, uint32_t rank)
 		fail_by_death(comm, rank, session);
 }
 
-/* A goodbye counts as leaving. */
+/* Returns whether the process has exited. If it only said goodbye, it has
+ * left. */
 static bool has_died(const struct session *session)
 {
 	/* A session without a pidfd ends only after its process was

@@ -37,8 +37,8 @@ static int check_step(const struct comm *comm, uint64_t step, struct error *err)
 	return 0;
 }
 
-/* The broker does not see these gathers, so it checks that all ranks have begun
- * the same. */
+/* Check that all ranks have begun the same number of gathers, which the broker
+ * does not see. */
 static int check_gathers(const struct comm *comm, uint32_t rank,
 			 uint64_t n_gathers, struct error *err)
 {
@@ -101,7 +101,7 @@ int comm_commit(struct comm *comm, uint32_t rank,
 	return 0;
 }
 
-/* All ranks have committed: one transaction changes the step. */
+/* Complete the commit of all ranks. One transaction changes the step. */
 static void complete_commit(struct comm *comm)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;

@@ -2,7 +2,7 @@
  * A parked join is run again from its beginning, and so is one that a client
  * sends again after it lost its connection. A rank that has joined without
  * getting its reply is therefore looked up first, whatever has happened to the
- * run meanwhile.
+ * run in the meantime.
  */
 #include "broker/comm/comm_join.h"
 #include "broker/comm/comm.h"
@@ -21,7 +21,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Find the run in which this very request has joined and waits for its
+/* Find the run in which this same request has joined and waits for its
  * reply. */
 static struct comm *find_waiting(struct comms *comms,
 				 const struct session *session,
@@ -119,7 +119,8 @@ static int check_node(const struct comm *comm,
 	return 0;
 }
 
-/* Is the place of this rank free, and has the session no other place? */
+/* Check that the place of this rank is free, and that the session has no other
+ * place. */
 static int check_place(const struct comm *comm, const struct session *session,
 		       uint32_t rank, struct error *err)
 {
@@ -145,7 +146,8 @@ static int check_place(const struct comm *comm, const struct session *session,
 			 comm->ranks[other].rank, comm->name, rank);
 }
 
-/* If its kept shards are on a device, is the rank on the same device now? */
+/* Check that the rank is on the same device as its kept shards, if they are on
+ * a device. */
 static int check_device(const struct comm *comm,
 			const struct comm_join_request *request,
 			struct error *err)
@@ -189,7 +191,7 @@ static int check_number(struct comms *comms, const struct session *session,
 
 /* --- joining ------------------------------------------------------------- */
 
-/* Record the ranks' places, for shards that are made from now on. */
+/* Record the places of ranks for shards that are made from now on. */
 static void note_places(struct comm *comm)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
@@ -205,7 +207,7 @@ static void note_places(struct comm *comm)
 		};
 }
 
-/* All ranks have joined. */
+/* Start the run, since all ranks have joined. */
 static void run(struct comm *comm)
 {
 	if ((comm->is_by_ranks || comm_worker_is_bound(comm)) &&
@@ -221,7 +223,8 @@ static void run(struct comm *comm)
 	run_record_make(comm);
 	if (!comm_is_by_worker(comm))
 		comm->state = COMM_RUNNING;
-	/* If a worker runs it, the next round has the worker open it. */
+	/* If the worker does the work, it opens the communicator in the next
+	 * round. */
 	comm_wake(comm);
 }
 
@@ -275,7 +278,7 @@ static int begin(struct comms *comms, struct session *session,
 	return r;
 }
 
-/* Join the communicator that forms, or a new one. */
+/* Join `comm`, or make a new communicator if it is NULL. */
 static int join(struct comms *comms, struct session *session,
 		const struct comm_join_request *request, struct comm *comm,
 		struct comm **ret, struct error *err)
@@ -301,7 +304,8 @@ static int join(struct comms *comms, struct session *session,
 	return 0;
 }
 
-/* A run that some ranks have left cannot be joined: wait for its end. */
+/* Wait for the end of a run that some ranks have left, since it cannot be
+ * joined. */
 static int wait_for_end(const struct comm *comm, bool is_late,
 			struct error *err)
 {
@@ -321,15 +325,16 @@ static int wait_for_end(const struct comm *comm, bool is_late,
 			 comm->name, missing);
 }
 
-/* The time for the other ranks counts from the start of this run, which may be
- * later than the start of this request: the rank may first have waited for the
- * end of an earlier run. */
+/* Look whether the run of a joined rank has begun or failed. Its time-out
+ * counts from the start of the run, which may be later than the start of this
+ * request, because the rank may first have waited for the end of an earlier
+ * run. */
 static int look(struct comm *comm, uint32_t rank, struct error *err)
 {
 	uint32_t place = 0;
 	int r;
 
-	(void)comm_find_place(comm, rank, &place); /* it has one */
+	(void)comm_find_place(comm, rank, &place); /* it has a place */
 	if (comm->state == COMM_FAILED) {
 		r = comm_refuse_failed(comm, err);
 		comm_leave(comm, place);
@@ -342,7 +347,7 @@ static int look(struct comm *comm, uint32_t rank, struct error *err)
 	return COMM_JOIN_DONE;
 }
 
-/* Join as a new rank. `known`: the communicator of that name; NULL. */
+/* Join as a new rank. `known` is the communicator of that name, or NULL. */
 static int enter(struct comms *comms, struct session *session,
 		 const struct comm_join_request *request, struct comm *known,
 		 bool is_late, struct comm **ret, struct error *err)

@@ -1,6 +1,6 @@
 /*
- * Joining a communicator: access checks, the assignment of ranks, and waiting
- * for all ranks.
+ * Joining a communicator: checks of access, the assignment of ranks, and the
+ * wait for all ranks.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,16 +13,18 @@ struct session;
 
 enum comm_join_outcome {
 	COMM_JOIN_DONE = 0,
-	/* Wait for other ranks, and call again when the key was woken. */
+	/* The caller waits for other ranks, and calls again when the key was
+	 * woken. */
 	COMM_JOIN_WAIT = 1,
 };
 
 /*
- * Join, or continue waiting for the others. Returns enum comm_join_outcome.
- * `ret` is the communicator to wait for: the one that forms, or an earlier one
- * of that name that is not over. `is_late`: the request's time has expired, so
- * it no longer waits for the end of an earlier run; for the other ranks it
- * waits until the run's own time expires.
+ * Join, or continue waiting for the others. Returns an enum comm_join_outcome
+ * or a negative errno. `*ret` is the communicator to wait for: the one that
+ * forms, or an earlier one of that name that is not over. `is_late` says that
+ * the time of the request has expired. Then it no longer waits for the end of
+ * an earlier run; for the other ranks it waits until the time of the run
+ * expires.
  */
 int comm_join(struct comms *comms, struct session *session,
 	      const struct comm_join_request *request, bool is_late,

@@ -35,7 +35,8 @@ static uint64_t find_deadline(const struct comm *comm)
 {
 	uint64_t at_ms = UINT64_MAX;
 
-	/* While the worker opens it, the worker's time-out applies. */
+	/* While the worker opens the communicator, the worker's time-out
+	 * applies. */
 	if (comm->state == COMM_JOINING && !comm_has_all(comm))
 		return comm->begun_ms + (uint64_t)comm->timeout_ms;
 	if (comm->state == COMM_RUNNING) {
@@ -68,7 +69,7 @@ static void fail_commit(struct comm *comm)
 		  comm->timeout_ms);
 }
 
-/* A deadline has expired: find out which, and fail the communicator. */
+/* Find out which deadline has expired, and fail the communicator. */
 static void fail_expired_deadline(struct comm *comm, uint64_t now)
 {
 	struct error late = ERROR_NULL;
@@ -127,7 +128,7 @@ static void set_deadline(struct comm *comm, uint64_t at_ms)
 	deadlines_remove(&comm->comms->store->base->deadlines,
 			 &comm->deadline_position);
 	r = add_deadline(comm, at_ms, NULL);
-	assert(r == 0); /* the old one's entry is free */
+	assert(r == 0); /* the old entry left space */
 	(void)r;
 }
 

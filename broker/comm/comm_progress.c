@@ -24,10 +24,10 @@ static uint64_t left_mask(const struct comm *comm)
 }
 
 /*
- * A rank that leaves does not make the run fail at once: the others may only
- * have replies to fetch before they leave as well. Have they requested
- * something that needs all ranks? Fetching results and releasing memory does
- * not.
+ * Returns whether the remaining ranks have requested something that needs all
+ * ranks. A rank that leaves does not make the run fail at once, because the
+ * others may only have results to fetch and memory to release before they leave
+ * as well, which needs no other rank.
  */
 static bool needs_all(const struct comm *comm, uint64_t left)
 {
@@ -74,7 +74,7 @@ static void advance(struct comm *comm)
 		comm_commit_progress(comm);
 }
 
-/* The communicator may have been freed afterwards. */
+/* Run a round for one communicator, which may free it. */
 static void progress(struct comm *comm)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;

@@ -1,16 +1,17 @@
 /*
  * Rounds between requests, in which the work of communicators continues.
  *
- * Requests only record what a rank wants. A round starts what can be started,
- * completes commits, and releases what a failed run held.
+ * Requests only record the wishes of ranks. A round starts work that is
+ * possible, completes commits, and releases the memory that a failed run held.
  */
 #pragma once
 #include <stdbool.h>
 
 struct comms;
 
-/* Memory was freed or made: continue gathers and registrations. */
+/* Continue gathers and registrations, because memory was freed or made. */
 void comms_on_room(struct comms *comms);
 
-/* The communicators' part of an idle round. True: there is more to do. */
+/* Run a round for each communicator that needs one, when the loop is idle.
+ * Returns true if there is more to do. */
 bool comms_on_idle(struct comms *comms);

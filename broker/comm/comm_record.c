@@ -66,7 +66,7 @@ static int add_deadline(struct comms *comms, uint32_t record, struct error *err)
 	return deadlines_add(&comms->store->base->deadlines, &deadline, err);
 }
 
-/* 0 means that the record is in use. */
+/* Set the deadline of a record; 0 means that the record is in use. */
 static void set_deadline(struct comms *comms, uint32_t record, uint64_t at_ms)
 {
 	struct comm_record *comm = catalog_comm(&comms->store->catalog, record);
@@ -75,13 +75,14 @@ static void set_deadline(struct comms *comms, uint32_t record, uint64_t at_ms)
 	catalog_set(&comms->store->catalog, comm->deadline_ms, at_ms);
 	deadlines_remove(&comms->store->base->deadlines, &comm->heap_position);
 	r = add_deadline(comms, record, NULL);
-	assert(r == 0); /* its old entry is free */
+	assert(r == 0); /* the old entry left space */
 	(void)r;
 }
 
 /* --- making -------------------------------------------------------------- */
 
-/* The owner of a first component decides about memory under it. */
+/* Check that the user may make memory under the name: the owner of its first
+ * component decides. */
 static int check_owner(const struct comms *comms, const char *name,
 		       uint32_t uid, struct error *err)
 {

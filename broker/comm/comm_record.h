@@ -2,10 +2,10 @@
  * The persistent part of a communicator: its name, its mesh, its owner, the
  * last committed step, and its groups.
  *
- * A record is either in use by the one run that is neither over nor failed, or
- * it is kept: then it has a deadline. A record without groups is freed with its
- * run. Each record always has an entry among the deadlines, so that setting its
- * deadline cannot fail.
+ * A record is either used by the one run that is neither over nor failed, or
+ * kept until its deadline. A record without groups is freed with its run. Each
+ * record always has an entry among the deadlines, so that setting its deadline
+ * cannot fail.
  *
  * A record counts as COMM_RECORD_CHARGE groups against the quota of its user.
  */
@@ -19,36 +19,38 @@ struct session;
 
 #define COMM_RECORD_CHARGE 16
 
-/* After a restart: charge for them, and set their deadlines. */
+/* After a restart, charge for the records and set their deadlines. */
 int comm_records_adopt(struct comms *comms, struct error *err);
 
-/* Find the record of that name. Returns 0 without one. */
+/* Returns the record of that name, 0 if there is none. */
 uint32_t comm_record_find(const struct comms *comms, const char *name);
 
-/* Make a record for this session's user, in use. -EPERM: the first component of
- * its name is another user's, or the user is not in the group; -EDQUOT,
- * -ENOSPC, -ENOMEM. */
+/* Make a record for this session's user, which is in use. Returns -EPERM if the
+ * first component of its name belongs to another user or the user is not in the
+ * group, or -EDQUOT, -ENOSPC or -ENOMEM. */
 int comm_record_make(struct comms *comms, const struct session *session,
 		     const struct comm_join_request *request, uint32_t *ret,
 		     struct error *err);
 
-/* May the session join it, and does it request the record's access class?
- * -EACCES, -EINVAL. */
+/* Check that the session may join, and that it requests the record's access
+ * class. Returns -EACCES or -EINVAL if not. */
 int comm_record_check_access(const struct comms *comms,
 			     const struct session *session, uint32_t record,
 			     const struct comm_join_request *request,
 			     struct error *err);
 
-/* Do the record's groups match the requested mesh? -EINVAL. */
+/* Check that the record's groups match the requested mesh. Returns -EINVAL if
+ * not. */
 int comm_record_check_mesh(const struct comms *comms, uint32_t record,
 			   const struct comm_join_request *request,
 			   struct error *err);
 
-/* A run with these options begins. */
+/* Note that a run with these options has begun. */
 void comm_record_use(struct comms *comms, uint32_t record,
 		     const struct comm_join_request *request);
 
-/* The run is over: keep the record until its deadline. The caller commits. */
+/* Keep the record until its deadline, since its run is over. The caller
+ * commits. */
 void comm_record_keep(struct comms *comms, uint32_t record);
 
 /* Free the record and its groups. The caller commits. */

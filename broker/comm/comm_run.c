@@ -35,7 +35,8 @@ static void place_ranks(struct comm *comm, const struct comm_record *record)
 	}
 }
 
-/* Decide what its ranks may do without the broker, if all of them can. */
+/* Returns the work that the ranks may do without the broker (enum comm_direct),
+ * which is only work that all of them can do. */
 static uint32_t find_direct(const struct comm *comm)
 {
 	uint32_t direct = 0;
@@ -45,13 +46,13 @@ static uint32_t find_direct(const struct comm *comm)
 		return 0;
 	if (comm->n_inputs <= BOARD_MAX_AHEAD)
 		direct |= COMM_DIRECT_REDUCE;
-	/* The FSDP1 limiter is a queue, which the broker has. */
+	/* The FSDP1 limiter is a queue in the broker. */
 	if (comm->asked.limiter == COMM_LIMITER_WINDOW)
 		direct |= COMM_DIRECT_GATHER;
 	return direct;
 }
 
-/* The run has its id and its record already. */
+/* Fill in the other fields of a run that has its id and record already. */
 static void fill(struct comm *comm, const struct comm_join_request *request)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
@@ -80,7 +81,7 @@ static void fill(struct comm *comm, const struct comm_join_request *request)
 
 _Static_assert(sizeof(((struct comm *)0)->name) > NAME_MAX_SIZE, "names fit");
 
-/* A failed run outlives its record, so it is charged separately. */
+/* Charge a run separately, because a failed run outlives its record. */
 static int charge(const struct comm *comm, struct error *err)
 {
 	struct accounts *accounts = &comm->comms->store->base->accounts;
@@ -105,7 +106,7 @@ static void refund(struct comm *comm)
 	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
-/* Make the struct. It is not charged yet, and is in no list. */
+/* Make the struct, which is not charged yet and in no list. */
 static int make(struct comms *comms, uint64_t id, uint32_t record,
 		const struct comm_join_request *request, struct comm **ret,
 		struct error *err)
@@ -113,8 +114,8 @@ static int make(struct comms *comms, uint64_t id, uint32_t record,
 	const struct limiter_options options = {
 		.kind = request->limiter == COMM_LIMITER_FSDP1 ? LIMITER_FSDP1
 							       : LIMITER_WINDOW,
-		/* No more calls than this can be in flight, and the FSDP1
-		 * limiter remembers at most as many events. */
+		/* There cannot be more calls than this, and the FSDP1 limiter
+		 * remembers at most as many events. */
 		.limit = request->limit < GATHER_MAX ? request->limit
 						     : GATHER_MAX,
 		.limit_bytes = request->limit_bytes,

@@ -1,5 +1,5 @@
 /*
- * Runs: the beginning and the end of a struct comm.
+ * Runs: how a struct comm begins and ends.
  */
 #pragma once
 #include <stdint.h>
@@ -9,8 +9,8 @@ struct comm;
 struct comm_join_request;
 struct error;
 
-/* The charge of a run, in groups, in addition to that of its
- * record (comm_record.h). */
+/* The charge of a run in groups, in addition to the charge of its record
+ * (comm_record.h). */
 #define COMM_RUN_CHARGE 4
 
 /* Start a run of the record, for the first rank that joins. Nothing is changed
@@ -19,13 +19,13 @@ int comm_new(struct comms *comms, uint32_t record,
 	     const struct comm_join_request *request, struct comm **ret,
 	     struct error *err);
 
-/* After a restart: make the struct of the run that has this run_record, still
- * without groups, board and ranks. */
+/* After a restart, make the struct of the run that has this run_record. It has
+ * no groups, board and ranks yet. */
 int comm_revive(struct comms *comms, uint32_t run, struct comm **ret,
 		struct error *err);
 
 void comm_free(struct comm *comm);
 
-/* The broker ends: free everything volatile. The records stay, and so do runs
- * with which a later broker can go on. */
+/* Free everything volatile when the broker ends. The records stay, and so do
+ * runs that a later broker can continue. */
 void comms_deinit(struct comms *comms);

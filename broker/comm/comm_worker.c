@@ -1,6 +1,6 @@
 /*
- * Opening communicators at the worker, comparing values, and the sequence of
- * work.
+ * How communicators are opened at the worker, how values are compared, and the
+ * sequence of work.
  */
 #include "broker/comm/comm_worker.h"
 #include "broker/comm/group.h"
@@ -15,11 +15,11 @@
 
 _Static_assert(JOB_NCCL_ID_SIZE == MESSAGE_NCCL_ID_SIZE, "one size of ids");
 
-/* The subject of a job that belongs to no group. */
+/* The communicator and value of a job that has no group. */
 struct matter {
 	struct comms *comms;
 	uint64_t comm;
-	uint64_t value; /* a step, or a group's id */
+	uint64_t value; /* a step, or the id of a group */
 };
 
 bool comm_is_by_worker(const struct comm *comm)
@@ -27,13 +27,15 @@ bool comm_is_by_worker(const struct comm *comm)
 	return comm->is_on_devices && !comm->is_by_ranks;
 }
 
-/* Over several nodes, all workers must run the same work in the same order. */
+/* Returns whether the work has a fixed order: with several nodes, all workers
+ * must run the same work in the same order. */
 bool comm_worker_is_bound(const struct comm *comm)
 {
 	return comm_is_by_worker(comm) && comm->n_ranks < comm->n_world;
 }
 
-/* Returns the communicator if it has not failed, and frees the matter. */
+/* Free the matter. Returns the communicator, or NULL if it has failed or
+ * ended. */
 static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 {
 	struct comm *comm = comm_find_id(matter->comms, matter->comm);
@@ -43,7 +45,7 @@ static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 	return comm && comm->state != COMM_FAILED ? comm : NULL;
 }
 
-/* Returns NULL if memory ran out. */
+/* Returns NULL if there is no memory. */
 static struct matter *matter_new(const struct comm *comm, uint64_t value,
 				 struct error *err)
 {

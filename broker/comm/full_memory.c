@@ -24,9 +24,10 @@ uint64_t full_memory_size(const struct group *group)
 	return plan->full_size * plan->n_replicas;
 }
 
-/* If the ranks do the work themselves, their streams order the accesses to
- * memory that was unsharded before, so it can be reused at once, without
- * waiting for them. Returns false if that is not possible here. */
+/* Keep the memory for reuse. If the ranks do the work themselves, their streams
+ * order the accesses to memory that was unsharded before, so it can be reused
+ * at once, without waiting for them. Returns false if that is not possible
+ * here. */
 static bool put_aside(const struct gather *gather)
 {
 	struct comm *comm = gather->call.group->comm;
@@ -46,8 +47,8 @@ static bool put_aside(const struct gather *gather)
 	return true;
 }
 
-/* Take memory that fits and is at most twice too large. Returns false if there
- * is none. */
+/* Take kept memory that fits and is at most twice too large. Returns false if
+ * there is none. */
 static bool take_aside(struct gather *gather)
 {
 	struct comm *comm = gather->call.group->comm;
