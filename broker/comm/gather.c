@@ -1,7 +1,8 @@
 /*
  * A gather stays in the list while its job runs, even if every rank has
- * resharded it meanwhile, so that its bytes count until they are free. Only a
- * commit drops it earlier, because its result belongs to the step before.
+ * resharded it in the meantime, so that its bytes count until they are free.
+ * Only a commit removes it earlier, because its result belongs to the step
+ * before.
  */
 #include "broker/comm/gather.h"
 #include "broker/comm/comm_worker.h"
@@ -15,7 +16,7 @@
 
 /* --- the list ------------------------------------------------------------ */
 
-/* Find the gather that the rank has started and not resharded. */
+/* Returns the gather that the rank has started and not resharded, or NULL. */
 static struct gather *find_open(const struct group *group, uint32_t rank)
 {
 	struct gather *gather = gathers_first(group->comm);
@@ -40,7 +41,7 @@ void gathers_restart_waits(struct comm *comm)
 	}
 }
 
-/* Have all ranks resharded it, and has its job ended? */
+/* Returns whether all ranks have resharded it and its job has ended. */
 static bool is_over(const struct gather *gather)
 {
 	const struct comm *comm = gather->call.group->comm;
@@ -50,8 +51,9 @@ static bool is_over(const struct gather *gather)
 	       (gather->state == GATHER_DONE || !comm_worker_is_bound(comm));
 }
 
-/* With the FSDP1 limiter the first rank's reshard enqueues the event of an
- * admitted gather; a ticket that still waits is freed only with its gather. */
+/* Returns whether the limiter's ticket can be freed. With the FSDP1 limiter the
+ * first rank's reshard of an admitted gather enqueues the event; a ticket that
+ * still waits is freed only with its gather. */
 static bool is_ticket_due(const struct gather *gather)
 {
 	if (gather->is_ticket_freed)
@@ -77,7 +79,8 @@ void gather_free_ticket_if_due(struct gather *gather)
 
 /* --- ends ---------------------------------------------------------------- */
 
-/* Remove it from the list, with its ticket; the caller releases the slot. */
+/* Remove the gather from the list, with its ticket. The caller releases its
+ * memory. */
 static void forget(struct gather *gather)
 {
 	struct comm *comm = gather->call.group->comm;
@@ -102,7 +105,8 @@ void gathers_on_commit(struct comm *comm)
 	struct gather *gather;
 
 	while ((gather = gathers_first(comm))) {
-		/* If no rank has it open, its job still runs. */
+		/* No rank has it open, so it is in the list because its job
+		 * runs. */
 		assert(gather->ended == comm_all(comm));
 		if (!gather->is_ticket_freed)
 			limiter_free_ticket(comm->limiter, gather->ticket,
@@ -142,7 +146,7 @@ static int refuse_order(const struct group *group, uint32_t rank,
 			 mine, group->name, next->group->name, theirs);
 }
 
-/* May the rank begin a gather that no other rank has begun? */
+/* Check that the rank may begin a gather that no other rank has begun. */
 static int check_new(const struct group *group, uint32_t rank,
 		     struct error *err)
 {

@@ -15,7 +15,8 @@
 
 #define RECALL_EVERY_MS 1000
 
-/* The contents are lost with the last rank that has them. */
+/* Check that the memory of the buffer exists and is large enough. Its contents
+ * are lost when the last rank has released it. */
 static int check_memory(const struct group *group,
 			const struct run_buffer *buffer, struct error *err)
 {
@@ -49,8 +50,8 @@ static void drop(struct comm *comm, struct run_buffer *buffer)
 		catalog_set(&comm->comms->store->catalog, buffer->slot, 0);
 }
 
-/* Drop the buffers that the ranks have given up on the board. The board then
- * says only that they will ask for another version. */
+/* Drop the buffers that the ranks have given up on the board, by asking for
+ * another version there. */
 static void drop_retired(struct comm *comm)
 {
 	for (uint32_t i = 0; comm->board.page && i < GATHERS_BUFFERS; i++) {
@@ -71,7 +72,7 @@ static int make(const struct group *group, struct run_buffer *buffer,
 	int r;
 
 	drop_retired(comm);
-	/* Memory that ranks have just released makes room. */
+	/* Memory that ranks have just released may be used for the buffer. */
 	collect_released(store);
 	r = rank_memory_make_one(comm, 0, full_memory_size(group), &slot, err);
 	if (r != POOL_OK)
@@ -137,8 +138,8 @@ static void recall_soon(struct comm *comm)
 	if (now_ms() >= deadline.at_ms)
 		recall(comm);
 	else if (!comm->recall_position)
-		/* If there is no memory for it, the next request that waits
-		 * asks again. */
+		/* If there is no memory for the deadline, the next waiting
+		 * request tries it again. */
 		(void)deadlines_add(&comm->comms->store->base->deadlines,
 				    &deadline, NULL);
 }

@@ -7,9 +7,9 @@
 
 /* --- messages ------------------------------------------------------------ */
 
-/* The gather that keeps the limiter from admitting this one. With the FSDP1
- * limiter it is the one whose event was taken from the queue, otherwise the
- * oldest that is counted. */
+/* Returns the gather that prevents the limiter from admitting this one. With
+ * the FSDP1 limiter it is the one whose event was taken from the queue,
+ * otherwise the oldest that is counted. */
 static const struct gather *find_blocker(const struct gather *gather)
 {
 	const struct comm *comm = gather->call.group->comm;
@@ -26,7 +26,7 @@ static const struct gather *find_blocker(const struct gather *gather)
 	return NULL;
 }
 
-/* Say why it waits: "it ..." */
+/* Describe why it waits, as the rest of a sentence that begins with "it". */
 static int describe_wait(const struct gather *gather, struct error *ret)
 {
 	const struct comm *comm = gather->call.group->comm;

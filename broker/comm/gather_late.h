@@ -1,5 +1,5 @@
 /*
- * What a gather waits for, and which rank is late.
+ * Why a gather waits, and which rank is late.
  */
 #pragma once
 #include <stdint.h>
@@ -8,10 +8,10 @@ struct comm;
 struct error;
 struct gather;
 
-/* The gather is not done: -ETIMEDOUT, with what it waits for. */
+/* Set `err` to -ETIMEDOUT, and describe why the gather is not done. */
 int gather_refuse_wait(const struct gather *gather, struct error *err);
 
-/* When a rank is too late for a gather (UINT64_MAX: never), and the message for
- * that case. */
+/* Returns the time at which a rank is too late for a gather (UINT64_MAX:
+ * never), and describes that case. */
 uint64_t gathers_deadline(const struct comm *comm);
 void gathers_describe_late(const struct comm *comm, struct error *ret);

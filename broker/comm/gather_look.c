@@ -5,8 +5,8 @@
 #include "collective/limiter.h"
 #include "shm/gathers.h"
 
-/* No gather has a greater number (shm/gathers.h). A run may have counted more.
- * If a rank writes nonsense, the totals must not fall. */
+/* The greatest number of a gather (shm/gathers.h); a run may have counted more.
+ * Totals must not fall if a rank writes an invalid number. */
 #define MAX_COUNT (UINT64_C(1) << 48)
 
 static const struct group *find_group(const struct comm *comm, uint32_t index)

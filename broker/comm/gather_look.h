@@ -1,6 +1,7 @@
 /*
- * What the board of a run shows about gathers that its ranks do by themselves
- * (shm/gathers.h). It is for inspection only, since every rank may write it.
+ * Statistics from the board of a run about gathers that its ranks do by
+ * themselves (shm/gathers.h). They are for inspection only, since every rank
+ * may write to the board.
  */
 #pragma once
 #include <stdbool.h>
@@ -18,10 +19,10 @@ struct gather_totals {
 /* Add the gathers in flight and those that wait for the limiter. */
 void gathers_look_up(const struct comm *comm, struct limiter_state *ret);
 
-/* Has a rank this group unsharded in memory that was chosen for it? */
+/* Returns whether a rank has this group unsharded in a buffer of the board. */
 bool gather_is_on_board(const struct group *group);
 
-/* Add what all runs have counted, including former ones. */
+/* Add the counts of all runs, including former ones. */
 void gathers_add_totals(const struct comms *comms, struct gather_totals *ret);
-/* The run ends: remember what it counted. */
+/* Add the counts of a run that ends to those of former runs. */
 void gathers_end_totals(struct comm *comm);

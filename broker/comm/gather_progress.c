@@ -38,7 +38,7 @@ static void on_gathered(void *data, const struct job_done *done)
 	failpoint("gather.done");
 }
 
-/* All ranks share one memory. */
+/* Submit the job of a gather in host memory, which all ranks share. */
 static int submit_shared(const struct gather *gather, struct work *work,
 			 struct error *err)
 {
@@ -99,7 +99,7 @@ static int submit(struct gather *gather, struct error *err)
 }
 
 /* Get capacity at the engine, and memory for the unsharded parameters. Returns
- * enum pool_outcome. */
+ * an enum pool_outcome. */
 static int make_room(struct gather *gather, struct error *err)
 {
 	struct comm *comm = gather->call.group->comm;
@@ -115,8 +115,7 @@ static int make_room(struct gather *gather, struct error *err)
 	return r;
 }
 
-/* The ranks do the work, so for the broker the gather is done when it may
- * begin. */
+/* Let the ranks do the work. For the broker the gather is then done. */
 static void hand_to_ranks(struct gather *gather)
 {
 	struct group *group = gather->call.group;
@@ -129,8 +128,8 @@ static void hand_to_ranks(struct gather *gather)
 	comm_wake(group->comm);
 }
 
-/* Returns false if it waits for memory or its turn, or if the communicator has
- * failed. */
+/* Start one gather. Returns false if it waits for memory or its turn, or if the
+ * communicator has failed. */
 static bool start_one(struct gather *gather)
 {
 	struct error err = ERROR_NULL;
@@ -148,7 +147,7 @@ static bool start_one(struct gather *gather)
 	return r == 0;
 }
 
-/* Admit a gather; one that needs no memory is done then. It stays in the list,
+/* Admit a gather. If it needs no memory, it is done. It stays in the list,
  * since a gather that was limited cannot have been resharded by all ranks. */
 static void admit(struct gather *gather)
 {
@@ -171,9 +170,9 @@ static void admit(struct gather *gather)
 		comm_wake(group->comm);
 }
 
-/* Admit gathers in order, so that an event enqueued for one is available to the
- * next; after the first that is not admitted, no other is. Returns whether some
- * need memory. */
+/* Admit gathers in order, so that an event that one enqueues is available to
+ * the next. Those after the first that is not admitted wait. Returns whether
+ * some need memory. */
 static bool admit_all(struct comm *comm)
 {
 	struct gather *gather = gathers_first(comm);
@@ -190,8 +189,8 @@ static bool admit_all(struct comm *comm)
 	return is_room_wanted;
 }
 
-/* Start gathers in order. The first that finds no memory blocks the ones after
- * it, since smaller ones might otherwise starve it. */
+/* Start gathers in order. If there is no memory for one, those after it wait,
+ * since smaller ones might otherwise starve it. */
 static void start_all(struct comm *comm)
 {
 	struct gather *gather = gathers_first(comm);

@@ -1,10 +1,10 @@
 /*
- * The way of a gather from the limiter to its memory, the engine and its end.
+ * The steps of a gather: the limiter, its memory, the engine, and its end.
  */
 #pragma once
 
 struct comm;
 
-/* Start what the limiter and the memory allow. Collects limbo
- * first. Commits. */
+/* Start the gathers for which the limiter and the memory suffice. Collects
+ * limbo first. Commits. */
 void gathers_progress(struct comm *comm);

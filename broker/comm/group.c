@@ -122,8 +122,8 @@ static void refund(struct group *group)
 	group->n_charged = 0;
 }
 
-/* Release the memory that belongs to the run, and the plan at the engine.
- * Gathers and reductions were freed before. */
+/* Release the memory that belongs to the run, and the plan at the engine. The
+ * gathers and reductions are freed already. */
 static void end(struct group *group)
 {
 	struct comms *comms = group->comm->comms;
@@ -138,7 +138,7 @@ static void end(struct group *group)
 	if (group->engine_plan)
 		engine_remove_plan(comms->engine, group->engine_plan);
 	group->engine_plan = 0;
-	/* It is no longer charged, so free what takes memory. */
+	/* The group is no longer charged, so its large parts are freed. */
 	plan_deinit(&group->plan);
 	group_spec_deinit(&group->spec);
 	refund(group);
@@ -175,7 +175,8 @@ void group_withdraw(struct group *group, const struct error *why)
 	comm_wake(group->comm);
 }
 
-/* Is it withdrawn, and has every rank got the cause or left? */
+/* Returns whether the group is withdrawn, and every rank has got the cause or
+ * has left. */
 static bool is_told(const struct group *group)
 {
 	const struct comm *comm = group->comm;
@@ -247,7 +248,7 @@ void group_commit(struct group *group, uint64_t step)
 
 /* --- lateness ------------------------------------------------------------ */
 
-/* Find the registration that has waited longest; NULL if none waits. */
+/* Returns the registration that has waited longest, or NULL. */
 static struct group *find_late(const struct comm *comm)
 {
 	struct group *group = comm->first_group, *late = NULL;

@@ -46,9 +46,9 @@ static int make_shards(struct group *group, uint32_t side, struct error *err)
 				shards, err);
 }
 
-/* Returns enum pool_outcome; memory that was made is kept for the next attempt.
- * On devices `partial` is made at registration, since the ranks get its
- * location then. */
+/* Make the memory of the group. Returns an enum pool_outcome; memory that was
+ * made is kept for the next attempt. On devices `partial` is made now, since
+ * the ranks get its location in the reply. */
 static int make_memory(struct group *group, struct error *err)
 {
 	const struct plan *plan = &group->plan;
@@ -83,11 +83,11 @@ static int record_new(struct group *group, struct error *err)
 	r = group_record_make(group->comm->comms, &group->spec, &options,
 			      &group->record, err);
 	if (r == 0)
-		group->n_charged = 0; /* the record is charged from now on */
+		group->n_charged = 0; /* the record is charged from here on */
 	return r;
 }
 
-/* The group has all it needs: from here on it is kept. */
+/* Complete the registration of a group that has everything it needs. */
 static void make_ready(struct group *group)
 {
 	struct comms *comms = group->comm->comms;

@@ -5,6 +5,6 @@
 
 struct comm;
 
-/* Complete registrations that all ranks have requested: memory,
- * record, ready. */
+/* Complete the registrations that all ranks have requested: make their memory
+ * and records. */
 void groups_progress(struct comm *comm);

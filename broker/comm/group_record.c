@@ -14,8 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A parameter costs some 500 bytes of heap while ranks use it, and its
- * description takes 13 bytes and its name. */
+/* The size of an encoded group that costs as much as one group. A parameter
+ * costs about 500 bytes of heap while ranks use it, and its description takes
+ * 13 bytes and its name. */
 #define CHARGE_UNIT 256
 
 uint64_t group_record_charge(size_t spec_size)

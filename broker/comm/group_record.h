@@ -1,5 +1,5 @@
 /*
- * The persistent part of a group: its registration, and its two versions of the
+ * The persistent part of a group: its registration and the two versions of its
  * shards, which it keeps. It is in the chain of its communicator's record.
  */
 #pragma once
@@ -11,22 +11,21 @@ struct comm;
 struct error;
 struct group_spec;
 
-/* Return the charge of a record with a spec of this size against
- * ACCOUNT_GROUPS. */
+/* Returns the charge of a record with a spec of this size to ACCOUNT_GROUPS. */
 uint64_t group_record_charge(size_t spec_size);
 
-/* Find the group of that name in a communicator (record), or 0. */
+/* Returns the group of that name in a communicator (record), or 0. */
 uint32_t group_record_find(const struct comms *comms, uint32_t comm,
 			   const char *name);
 
 struct group_record_options {
-	uint32_t comm; /* record */
+	uint32_t comm; /* record of the communicator */
 	uint32_t side;
 	uint64_t plan_hash;
 };
 
 /* Make a record, without shards yet. The caller has charged it; freeing refunds
- * it. -ENOSPC, -ENOMEM; on failure nothing is changed. */
+ * it. Returns -ENOSPC or -ENOMEM on failure, and then nothing has changed. */
 int group_record_make(struct comms *comms, const struct group_spec *spec,
 		      const struct group_record_options *options, uint32_t *ret,
 		      struct error *err);
@@ -35,13 +34,13 @@ int group_record_make(struct comms *comms, const struct group_spec *spec,
 void group_record_set_slots(struct comms *comms, uint32_t record, uint32_t side,
 			    const uint32_t *slots, uint32_t n);
 
-/* Free the record and what it keeps, and remove it from its communicator's
- * chain. The caller commits. */
+/* Free the record and the slots that it keeps, and remove it from its
+ * communicator's chain. The caller commits. */
 void group_record_free(struct comms *comms, uint32_t record);
 
 /* Add the run's counts to the records of its groups. Call it once, while the
  * run has its record and its groups. */
 void groups_keep_counts(struct comm *comm);
 
-/* After a restart: charge the record. */
+/* Charge the record after a restart. */
 int group_record_adopt(struct comms *comms, uint32_t record, struct error *err);

@@ -1,9 +1,9 @@
 /*
- * A rank's registrations come in the common order, as its unshards do: its next
+ * A rank's registrations come in the common order, like its unshards: its next
  * one is the first group of the list that it has not requested. If its request
  * is for another group, or is invalid, the registration cannot be completed for
  * any rank, so the group is withdrawn. It stays in the list until every rank
- * has got the cause; a registration thus ends alike for all ranks.
+ * has got the cause, so that a registration ends in the same way for all ranks.
  */
 #include "broker/comm/group_register.h"
 #include "broker/comm/group.h"
@@ -53,7 +53,7 @@ static int charge(struct group *group, struct error *err)
 	return 0;
 }
 
-/* Shards are kept from an earlier run: is it the same group? */
+/* Take over shards of an earlier run, if the group is the same. */
 static int take_kept(struct group *group, struct error *err)
 {
 	const struct comms *comms = group->comm->comms;
@@ -91,7 +91,7 @@ static struct group_mesh mesh_of(const struct comm *comm)
 	};
 }
 
-/* Offloaded shards and gradients are in host memory. */
+/* Decide where shards and gradients are; offloaded ones are in host memory. */
 static int choose_place(struct group *group, struct error *err)
 {
 	bool is_offloaded = group->plan.policy.is_offloaded;
@@ -107,7 +107,7 @@ static int choose_place(struct group *group, struct error *err)
 	return 0;
 }
 
-/* This does everything that can fail. */
+/* Do everything in the creation of a group that can fail. */
 static int set_up(struct group *group, const struct group_request *request,
 		  struct error *err)
 {
@@ -146,8 +146,8 @@ static int check_number(const struct comm *comm, struct error *err)
 			 comm->name, COMM_MAX_GROUPS);
 }
 
-/* Make a group. An invalid one is made withdrawn, so that the other ranks learn
- * of it. */
+/* Make a group. If its request is invalid, it is made and withdrawn, so that
+ * the other ranks learn the cause. */
 static int group_new(struct comm *comm, uint32_t rank,
 		     const struct group_request *request, struct group **ret,
 		     struct error *err)
@@ -180,7 +180,8 @@ static int group_new(struct comm *comm, uint32_t rank,
 			 cause.msg);
 }
 
-/* Such a group needs no plan at the engine: its ranks do the work. */
+/* A group of an earlier run needs no plan at the engine, because its ranks do
+ * the work. */
 int group_revive(struct comm *comm, uint32_t record, struct error *err)
 {
 	const struct comms *comms = comm->comms;
@@ -217,8 +218,8 @@ int group_revive(struct comm *comm, uint32_t record, struct error *err)
 
 /* --- registering --------------------------------------------------------- */
 
-/* Find the group that the rank waits for or has, unless it was told of its
- * withdrawal. */
+/* Returns the group that the rank waits for or has, unless it was told that the
+ * group is withdrawn, or NULL. */
 static struct group *find_own(const struct comm *comm, uint32_t rank,
 			      const char *name)
 {
@@ -235,7 +236,8 @@ static struct group *find_own(const struct comm *comm, uint32_t rank,
 	return NULL;
 }
 
-/* Find the first group that others have requested and the rank has not. */
+/* Returns the first group that others have requested and the rank has not, or
+ * NULL. */
 static struct group *find_next(const struct comm *comm, uint32_t rank)
 {
 	struct group *group = comm->first_group;
@@ -245,7 +247,7 @@ static struct group *find_next(const struct comm *comm, uint32_t rank)
 	return group;
 }
 
-/* The rank requests a different group than the one that others wait for. */
+/* Refuse a request for a different group than the one that others wait for. */
 static int refuse_order(struct group *group, uint32_t rank, const char *name,
 			struct error *err)
 {
@@ -264,8 +266,8 @@ static int refuse_order(struct group *group, uint32_t rank, const char *name,
 	return error_set(err, why.code, "%s", why.msg);
 }
 
-/* The rank's request under this name is invalid or differs: `mine` is the
- * message for the rank, `why` that for the others. */
+/* Refuse a request that is invalid or differs from that of other ranks. `mine`
+ * is the message for the rank, and `why` that for the others. */
 static int refuse_group(struct group *group, const struct error *mine,
 			struct error *why, struct error *err)
 {

@@ -1,8 +1,9 @@
 /*
- * Registrations to and from the catalog, and their conversion for plan.h.
+ * Conversion of registrations from requests, to and from the catalog, and for
+ * plan.h.
  *
- * A request is copied by encoding and decoding it: both functions exist, and
- * the catalog stores the encoded form anyway.
+ * A request is copied by encoding and decoding it, since both functions exist
+ * and the catalog stores the encoded form anyway.
  */
 #include "broker/comm/group_spec.h"
 #include "broker/comm/comm.h"
@@ -14,7 +15,7 @@
 #include <string.h>
 
 #define MAX_BLOB 65536
-/* Any valid communicator, since a spec is independent of a run. */
+/* The id of any valid communicator, since a spec does not depend on a run. */
 #define SOME_COMM 1
 
 int group_spec_borrow(const struct group_request *request,

@@ -31,7 +31,8 @@ int group_spec_borrow(const struct group_request *request,
 
 void group_spec_deinit(struct group_spec *spec);
 
-/* Return the mesh of the communicator. */
+/* The mesh of a communicator. group_spec_plan() makes the plan of a spec for
+ * it. */
 struct group_mesh {
 	uint32_t n_shards, n_replicas;
 	bool is_per_rank; /* true on devices */
@@ -39,17 +40,17 @@ struct group_mesh {
 int group_spec_plan(const struct group_spec *spec, struct group_mesh mesh,
 		    struct plan *ret, struct error *err);
 
-/* Compare two specs; the result is that of plan_compare(). */
+/* Compare two specs. Returns the result of plan_compare(). */
 int group_spec_compare(const struct group_spec *mine,
 		       const struct group_spec *theirs, const char *whose,
 		       struct error *err);
 
-/* Encode the blob; the caller frees it. -E2BIG: it exceeds the size of
- * a blob. */
+/* Encode the blob, which the caller frees. Returns -E2BIG if it is larger than
+ * a blob may be. */
 int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 		      size_t *ret_size, struct error *err);
 
-/* Read the spec of a record. */
+/* Read the name, or the spec, of a record. */
 const char *group_spec_name(const struct comms *comms, uint32_t record);
 int group_spec_read(const struct comms *comms, uint32_t record,
 		    struct group_spec *ret, struct error *err);
