@@ -16,7 +16,8 @@ static uint32_t count_filled(const struct comm *comm, uint32_t rank)
 	return n;
 }
 
-/* Parameters with gradients may still have no elements. */
+/* Returns whether the group has gradients. Parameters with gradients may still
+ * have no elements. */
 static bool has_gradients(const struct group *group)
 {
 	const struct plan *plan = &group->plan;
@@ -53,7 +54,7 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 				 name, group->name);
 	if (comm->ranks[rank].n_inputs < comm->n_inputs)
 		return INPUT_OK;
-	/* Otherwise the rank would wait for itself. */
+	/* Without this check, the rank would wait for itself. */
 	if (count_filled(comm, rank) >= comm->n_inputs)
 		return error_set(err, -EBUSY,
 				 "%s fills %u inputs, as many as it may have; "
@@ -102,7 +103,7 @@ int input_check_kept(const struct group *group, uint32_t rank,
 			 name, comm->n_inputs);
 }
 
-/* Find the place of the slot among the rank's inputs, or NULL. */
+/* Returns the entry of the slot among the rank's inputs, or NULL. */
 static uint32_t *find_kept(struct run_rank *who, uint32_t slot)
 {
 	for (uint32_t i = 0; i < who->n_inputs; i++) {
@@ -132,7 +133,7 @@ bool input_is_kept(const struct comm *comm, uint32_t slot)
 	return rank < comm->n_ranks;
 }
 
-/* Take the last one out, and unpin it. */
+/* Remove the last input of the rank, and unpin it. */
 static void release_last(struct comm *comm, struct run_rank *who)
 {
 	assert(who->n_inputs > 0);

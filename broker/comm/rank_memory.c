@@ -1,6 +1,6 @@
 /*
- * Slots for ranks, made one after another; if memory runs out in between, the
- * next call continues from there.
+ * The slots of ranks are made one after another. If memory runs out in between,
+ * the next call continues there.
  */
 #include "broker/comm/rank_memory.h"
 #include "broker/tensor/slot.h"

@@ -12,18 +12,19 @@
 struct error;
 
 struct rank_memory {
-	/* By rank; if shared, only the first is used. 0: not made. */
+	/* The slot of each rank; if it is shared, only the first is used. 0:
+	 * not made. */
 	uint32_t slots[PLAN_MAX_RANKS];
-	/* The communicator is on devices, but this is host memory: each rank
-	 * uses its slot from the first whole page on, so that it can be pinned
-	 * by itself. */
+	/* The memory is in host memory, although the communicator is on
+	 * devices. Each rank uses its slot from the first whole page on, so
+	 * that it can be pinned by itself. */
 	bool is_offloaded;
 };
 
-/* Return the number of slots needed. */
+/* Returns the number of slots that are needed. */
 uint32_t rank_memory_count(const struct comm *comm);
 
-/* Return the slot that the rank uses; 0 if it is not made. */
+/* Returns the slot that the rank uses; 0 if it is not made. */
 uint32_t rank_memory_slot(const struct comm *comm,
 			  const struct rank_memory *memory, uint32_t rank);
 
@@ -31,13 +32,13 @@ bool rank_memory_is_whole(const struct comm *comm,
 			  const struct rank_memory *memory);
 
 /*
- * Make the missing slots, `size` bytes each. Returns enum pool_outcome, as
- * storage_make(); slots that were made are kept for the next attempt.
+ * Make the missing slots, of `size` bytes each. Returns an enum pool_outcome;
+ * slots that were made are kept for the next attempt.
  */
 int rank_memory_make(struct comm *comm, uint64_t size,
 		     struct rank_memory *memory, struct error *err);
 
-/* Make one slot, for this rank. Returns as storage_make(). */
+/* Make one slot for this rank. Returns an enum pool_outcome. */
 int rank_memory_make_one(struct comm *comm, uint32_t rank, uint64_t size,
 			 uint32_t *ret_slot, struct error *err);
 

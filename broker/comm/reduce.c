@@ -14,8 +14,8 @@
 
 /* --- submitting ---------------------------------------------------------- */
 
-/* The input must be the slot that was given to this rank for this group, so
- * that a rank can submit neither foreign memory nor the same input twice. */
+/* Check that the input is the slot that this rank got for this group, so that a
+ * rank can submit neither other memory nor the same input twice. */
 static int check_input(const struct group *group, uint32_t rank,
 		       const struct slot_ref *input, struct error *err)
 {
@@ -62,7 +62,8 @@ static int check_factors(const struct group *group,
 	return 0;
 }
 
-/* Only the worker is told of it. The ranks' own streams need not be told. */
+/* Check the timeline of the input. Only the worker uses one; the ranks' own
+ * streams order their work already. */
 static int check_order(const struct group *group, uint32_t rank,
 		       const struct reduce_request *request, struct error *err)
 {
@@ -78,7 +79,7 @@ static int check_order(const struct group *group, uint32_t rank,
 			 group->name, request->timeline);
 }
 
-/* May the rank begin a reduction that no other rank has begun? */
+/* Check that the rank may begin a reduction that no other rank has begun. */
 static int check_new(const struct group *group, uint32_t rank,
 		     const struct reduce_request *request, struct error *err)
 {
@@ -101,7 +102,7 @@ static int check_new(const struct group *group, uint32_t rank,
 	return check_factors(group, request, err);
 }
 
-/* Find the option in which the two differ, or NULL. */
+/* Returns the option in which the two differ, or NULL. */
 static const char *differs(const struct reduction *reduction,
 			   const struct reduce_request *request)
 {
@@ -119,7 +120,7 @@ static const char *differs(const struct reduction *reduction,
 	return NULL;
 }
 
-/* Does the rank's request match the reduction that others began? */
+/* Check that the rank's request matches the reduction that others began. */
 static int check_next(const struct group *group, uint32_t rank,
 		      const struct reduction *next,
 		      const struct reduce_request *request, struct error *err)
@@ -201,7 +202,7 @@ static int find_next(struct group *group, uint32_t rank,
 	return begin(group, request, ret, err);
 }
 
-/* Transfer the input's pin to the reduction. */
+/* Submit the rank's input. The reduction takes over its pin. */
 static void hand_in(struct reduction *reduction, uint32_t rank,
 		    const struct reduce_request *request)
 {
@@ -282,7 +283,7 @@ void reduction_release_inputs(struct reduction *reduction)
 	for (uint32_t rank = 0; rank < comm->n_ranks; rank++) {
 		if (!reduction->inputs[rank])
 			continue;
-		/* The input counts from input_add() on. */
+		/* It was counted by input_add(). */
 		assert(comm->ranks[rank].n_inputs > 0);
 		(void)slot_unpin(comm->comms->store, reduction->inputs[rank]);
 		comm->ranks[rank].n_inputs--;

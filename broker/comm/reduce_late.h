@@ -1,5 +1,5 @@
 /*
- * What a reduction waits for, and which rank is late.
+ * Why a reduction waits, and which rank is late.
  */
 #pragma once
 #include <stdint.h>
@@ -8,11 +8,11 @@ struct comm;
 struct error;
 struct group;
 
-/* The reduction is pending: -ETIMEDOUT, with what it waits for. */
+/* Set `err` to -ETIMEDOUT, and describe why the reduction is not done. */
 int reduction_refuse_wait(const struct group *group, uint64_t sequence,
 			  struct error *err);
 
-/* When a rank is too late for a reduction (UINT64_MAX: never), and the message
- * for that case. */
+/* Returns the time at which a rank is too late for a reduction (UINT64_MAX:
+ * never), and describes that case. */
 uint64_t reductions_deadline(const struct comm *comm);
 void reductions_describe_late(const struct comm *comm, struct error *ret);

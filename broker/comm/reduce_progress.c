@@ -1,7 +1,8 @@
 /*
  * All reductions of a communicator use one stream in the order of the list, so
- * the gradients or partial sums of one are ready for the next: the flags of a
- * job follow from the jobs submitted before it, done or not.
+ * the gradients or partial sums of one are ready for the next. The flags of a
+ * job therefore follow from the jobs submitted before it, whether they are done
+ * or not.
  */
 #include "broker/comm/reduce_progress.h"
 #include "broker/comm/comm_worker.h"
@@ -44,7 +45,8 @@ static void on_reduced(void *data, const struct job_done *done)
 	failpoint("reduce.done");
 }
 
-/* Without replicas there is no all-reduce to defer. */
+/* Returns whether the all-reduce is deferred. Without replicas there is
+ * none. */
 static bool is_put_off(const struct reduction *reduction)
 {
 	return (reduction->flags & REDUCE_NO_ALL_REDUCE) &&
@@ -87,7 +89,8 @@ static void note_submitted(struct reduction *reduction)
 	failpoint("reduce.submitted");
 }
 
-/* All ranks share one gradient memory. */
+/* Submit the job of a reduction in host memory, where all ranks share the
+ * gradients. */
 static int submit_shared(const struct reduction *reduction, struct work *work,
 			 struct error *err)
 {
@@ -111,8 +114,9 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 			     work, err);
 }
 
-/* The worker gets the files of the timelines that it must wait for. A session
- * that has ended took its communicator with it. */
+/* Send the worker the files of the timelines that it must wait for. All
+ * sessions of the communicator exist, because the end of one fails the
+ * communicator. */
 static int give_timelines(struct reduction *reduction, struct error *err)
 {
 	struct comm *comm = reduction->call.group->comm;
@@ -187,7 +191,7 @@ static int submit(struct reduction *reduction, struct error *err)
 }
 
 /* Get capacity at the engine, and memory for sums that wait for an all-reduce.
- * Returns enum pool_outcome. */
+ * Returns an enum pool_outcome. */
 static int make_room(struct reduction *reduction, struct error *err)
 {
 	struct group *group = reduction->call.group;
@@ -208,8 +212,8 @@ static int make_room(struct reduction *reduction, struct error *err)
 	return r;
 }
 
-/* Returns false if it waits for memory or its turn, or if the communicator has
- * failed. */
+/* Start one reduction. Returns false if it waits for memory or its turn, or if
+ * the communicator has failed. */
 static bool start_one(struct reduction *reduction)
 {
 	struct error err = ERROR_NULL;
@@ -225,8 +229,8 @@ static bool start_one(struct reduction *reduction)
 	return r == 0;
 }
 
-/* The ranks do the work, in the order of the list, so for the broker the
- * reduction is done when it may begin. */
+/* Let the ranks do the work in the order of the list. For the broker a
+ * reduction is then done. */
 static void hand_to_ranks(struct comm *comm)
 {
 	struct reduction *reduction;

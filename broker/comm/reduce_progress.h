@@ -1,5 +1,5 @@
 /*
- * The way of a reduction to the engine and its end.
+ * The steps of a reduction at the engine, and its end.
  */
 #pragma once
 

@@ -13,7 +13,8 @@
 #include "proto/error.h"
 #include <string.h>
 
-/* Its ranks may have seen that it is over. */
+/* Returns whether the run can be continued. It cannot if its ranks may have
+ * seen a verdict that it is over. */
 static bool goes_on(const struct comms *comms, const struct run_record *run)
 {
 	return run_record_is_sound(run) &&
@@ -136,7 +137,7 @@ static void go_on(struct comm *comm, const struct sessions *sessions)
 	comm_wake(comm);
 }
 
-/* `comm` is NULL if it was not made. */
+/* End a run that cannot be continued. `comm` is NULL if it was not made. */
 static void end(struct comms *comms, uint32_t run, struct comm *comm,
 		const struct error *why)
 {
@@ -148,7 +149,7 @@ static void end(struct comms *comms, uint32_t run, struct comm *comm,
 		catalog_release(catalog, SECTION_RUN, run);
 		return;
 	}
-	/* The memory that the run has recorded is not pinned. */
+	/* The slots that the run has recorded are not pinned yet. */
 	run_record_free(comm);
 	comm_free(comm);
 }
@@ -204,7 +205,8 @@ static bool is_running(const struct comms *comms, uint32_t record)
 	return comm;
 }
 
-/* No rank is in it any more: keep it as if all had just left, or free it. */
+/* Keep a communicator that no rank has joined any more as if all ranks had just
+ * left, or free it. */
 static void keep_if_over(struct comms *comms, uint32_t record)
 {
 	const struct comm_record *comm =

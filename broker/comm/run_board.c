@@ -25,9 +25,9 @@ static struct fdstore *fdstore_of(const struct comm *comm)
 	return &comm->comms->store->base->fdstore;
 }
 
-/* If the board cannot be kept now, the run ends with the broker, unless it can
- * be kept when another rank asks. A board is not kept for a run that ends with
- * the broker anyway. */
+/* Put the board into the fd store. If that is not possible now, the run ends
+ * with the broker, unless it is possible when another rank asks for the board.
+ * A board is not kept for a run that ends with the broker anyway. */
 static void keep(struct comm *comm)
 {
 	char name[FDSTORE_NAME_SIZE];
@@ -45,8 +45,8 @@ static void keep(struct comm *comm)
 
 /* --- charges ------------------------------------------------------------- */
 
-/* Ranks write in the file without asking, so all that it can take is charged
- * when it is made. */
+/* Ranks write to the file without a request, so its greatest possible memory is
+ * charged when it is made. */
 static struct room room_of(const struct comm *comm)
 {
 	struct store *store = comm->comms->store;
@@ -56,7 +56,7 @@ static struct room room_of(const struct comm *comm)
 		.charge = board_memory(comm->n_ranks),
 	};
 
-	assert(room.account); /* the run was charged, so it exists */
+	assert(room.account); /* the run was charged */
 	return room;
 }
 
@@ -175,15 +175,15 @@ static void count_reductions(struct group *group)
 	engine->bytes_reduced += n * group->plan.input_size * comm->n_ranks;
 }
 
-/* Here gathers are counted by group; gather_look.h counts them by rank, over
- * all runs. */
+/* Count the gathers of a group. (gather_look.h counts them by rank, over all
+ * runs.) */
 static void count_gathers(struct group *group)
 {
 	group->n_gathered += board_gathered(&group->comm->board, group->index) -
 			     (uint32_t)group->n_gathered;
 }
 
-/* This function is called often, so that counters which wrap are counted
+/* This function is called often enough that counters which wrap are counted
  * correctly. If the broker takes part in the reductions, it counts them
  * itself. */
 void run_board_count(struct comm *comm)
@@ -215,7 +215,7 @@ void run_board_ring(struct comm *comm)
 	boxes_ring_always(&comm->board);
 }
 
-/* A board that was never made has no fd, not fd 0. */
+/* A board that was never made has no fd; its field is 0. */
 void run_board_close(struct comm *comm)
 {
 	char name[FDSTORE_NAME_SIZE];

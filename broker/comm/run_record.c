@@ -19,7 +19,7 @@ void run_record_make(struct comm *comm)
 	if (!comm->direct)
 		return;
 	comm->run = catalog_alloc(catalog_of(comm), SECTION_RUN);
-	assert(comm->run); /* there are as many as verdicts */
+	assert(comm->run); /* there are as many records as verdicts */
 	run = run_record_of(comm);
 	run->id = comm->id;
 	run->comm = comm->record;

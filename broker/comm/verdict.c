@@ -23,7 +23,7 @@ void verdicts_adopt(const struct comms *comms)
 
 static bool is_free(const struct table *table, uint32_t i)
 {
-	/* Relaxed order is enough, since no other process writes it. */
+	/* Relaxed order is enough, since no other process writes the word. */
 	return atomic_load_explicit(&table->header->verdicts[i],
 				    memory_order_relaxed) == 0;
 }

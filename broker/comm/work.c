@@ -21,8 +21,8 @@ int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	return 0;
 }
 
-/* Ids of communicators are never reused. If two that run at the same time got
- * the same number, they would only lose some overlap. */
+/* Ids of communicators are never reused. If two communicators that run at the
+ * same time got the same number, their work would only overlap less. */
 uint32_t work_stream(const struct group *group, enum work_stream stream)
 {
 	return (uint32_t)group->comm->id * 2 + (uint32_t)stream;

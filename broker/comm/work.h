@@ -1,8 +1,8 @@
 /*
- * The purpose of a job of the engine.
+ * Work: the gather or reduction that a job of the engine is for.
  *
  * A job may end after its group was freed, so it carries the group's id and
- * looks it up when it is done.
+ * looks the group up when it is done.
  */
 #pragma once
 #include <stdint.h>
@@ -21,21 +21,21 @@ enum work_stream {
 
 struct work {
 	struct comms *comms;
-	uint64_t group;    /* its id */
-	uint64_t sequence; /* of the group's gather or reduction */
+	uint64_t group;    /* its group's id */
+	uint64_t sequence; /* number of the group's gather or reduction */
 };
 
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	     struct error *err);
 
-/* Return the number of the stream at the engine. */
+/* Returns the number of the stream at the engine. */
 uint32_t work_stream(const struct group *group, enum work_stream stream);
 
-/* The job has ended: free the work, and return the gather or reduction of the
- * stream that it was for; NULL: the communicator has failed or ended. */
+/* Free the work of a job that has ended. Returns the gather or reduction that
+ * it was for, or NULL if the communicator has failed or ended. */
 struct call *work_end(struct work *work, enum work_stream stream);
 
-/* The job, or the attempt to start it, has failed, and with it the
- * communicator. */
+/* Fail the communicator, because the job, or the attempt to start it, has
+ * failed. */
 void work_fail(const struct group *group, enum work_stream stream,
 	       const char *cause);
