@@ -1,8 +1,8 @@
 /*
- * The local engine: the jobs in order, the worker's messages, and its lifetime.
+ * The local engine: the list of jobs, the worker's messages, and the worker's
+ * lifetime.
  *
- * The first part of the list of jobs was sent to the worker, the rest is
- * unsent.
+ * The first jobs of the list were sent to the worker, the others are unsent.
  */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/slot.h"
@@ -18,13 +18,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* A worker that dies so soon without having done a job counts as a
+/* A worker that dies within this time without having done a job counts as a
  * quick death. */
 #define QUICK_MS         10000
 #define MAX_QUICK_DEATHS 5
 #define BACK_OFF_MS      10000
-/* A worker with jobs may be silent for this long, this many times. Counting
- * steps limits the effect of a suspend of the machine to one step. */
+/* The length and number of silent periods that a worker with jobs may have.
+ * Because periods are counted, a suspend of the machine counts as one period
+ * only. */
 #define WATCH_MS       60000
 #define MAX_SILENT     5
 #define DONE_PER_ROUND 64
@@ -57,7 +58,7 @@ int engine_check_room(const struct engine *engine, struct error *err)
 			 engine->n_jobs);
 }
 
-/* Make a job. The caller then fills it in, which cannot fail. */
+/* Make a job, which the caller then fills in. That cannot fail. */
 static int job_new(struct engine *engine, size_t size, engine_done_fn *done,
 		   void *data, struct engine_job **ret, struct error *err)
 {
@@ -264,7 +265,8 @@ static void let_go(struct engine *engine, struct engine_job *job)
 	}
 }
 
-/* The job was removed from the list. Call back, then release its resources. */
+/* Call back for a job that was removed from the list, then release its
+ * resources. */
 static void finish_job(struct engine *engine, struct engine_job *job,
 		       const struct job_done *done)
 {
@@ -291,7 +293,7 @@ static void fail_jobs(struct engine *engine, struct engine_job *jobs,
 	}
 }
 
-/* Remove the jobs that the worker has from the list. */
+/* Remove the jobs that were sent to the worker from the list. Returns them. */
 static struct engine_job *take_sent(struct engine *engine)
 {
 	struct engine_job *sent = engine->first, **end = &sent;
@@ -313,8 +315,8 @@ static struct engine_job *take_all(struct engine *engine)
 	return all;
 }
 
-/* Remove the sent job of that number from the list. NULL: the worker
- * has none. */
+/* Remove the sent job of that number from the list. Returns NULL if the worker
+ * has no such job. */
 static struct engine_job *take_job(struct engine *engine, uint64_t number)
 {
 	struct engine_job **at = &engine->first, *previous = NULL, *job;
@@ -391,7 +393,7 @@ static bool receive(struct engine *engine)
 	do
 		n = recv(worker->link_fd, &message, sizeof(message),
 			 MSG_DONTWAIT | MSG_TRUNC);
-	/* The kernel reports a reset once, before the remaining messages. */
+	/* The kernel reports a reset once; the remaining messages follow. */
 	while (n < 0 && (errno == EINTR || errno == ECONNRESET));
 	if (n < 0 && errno == EAGAIN)
 		return false;
@@ -416,7 +418,7 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	int n = 0;
 
 	(void)status;
-	/* A hang-up is reported as either event. */
+	/* A hang-up may be reported as either event. */
 	(void)events;
 	meter_begin(&engine->store->base->loop.meter);
 	do
@@ -430,8 +432,8 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 
 /* --- lifetime ------------------------------------------------------------ */
 
-/* The worker may itself wait for ranks of other nodes, and reports when they
- * are late. */
+/* Returns the number of silent periods that the worker may have. The worker may
+ * itself wait for ranks of other nodes, and reports when they are late. */
 static uint32_t patience(const struct engine *engine)
 {
 	const struct engine_job *job = engine->first;
@@ -471,7 +473,7 @@ void engine_watch_silence(struct engine *engine)
 
 	if (engine->watch_position)
 		return;
-	/* If memory runs out, the next job tries again. */
+	/* If memory runs out, it is tried again for the next job. */
 	(void)deadlines_add(&engine->store->base->deadlines, &deadline, NULL);
 }
 
@@ -527,7 +529,7 @@ static void forget_comms(struct engine *engine)
 	}
 }
 
-/* The worker is gone, so clear what it had been sent. */
+/* Forget the messages that the dead worker had got. */
 static void forget_worker(struct engine *engine)
 {
 	struct engine_plan *plan, *next;
@@ -559,7 +561,7 @@ static void note_death(struct engine *engine)
 	log_line(LOG_LEVEL_ERROR, "%s", engine->death.msg);
 }
 
-/* Start a new worker for the jobs that were not sent yet. */
+/* Start a new worker if there are jobs that were not sent yet. */
 static void start_again(struct engine *engine)
 {
 	struct error err = ERROR_NULL;
@@ -570,8 +572,8 @@ static void start_again(struct engine *engine)
 	fail_jobs(engine, take_all(engine), &err);
 }
 
-/* The process is gone, so nothing writes any more. The jobs it completed were
- * reported before. */
+/* The process of the worker has exited, so nothing writes any more. It reported
+ * the jobs that it completed before. */
 static void on_pidfd(uv_poll_t *poll, int status, int events)
 {
 	struct engine_worker *worker = poll->data;

@@ -1,9 +1,9 @@
 /*
- * Internals shared by the files of the engine.
+ * Functions that the files of the engine share.
  *
  * engine.c keeps the jobs and receives the worker's messages; engine_link.c
- * sends the worker what it must know; engine_process.c starts, watches and ends
- * its process.
+ * sends messages to the worker; engine_process.c starts, watches and ends its
+ * process.
  */
 #pragma once
 #include "broker/engine/engine.h"
@@ -26,19 +26,19 @@ struct engine_plan {
 /* A communicator on devices that the worker has opened or will open. */
 struct engine_comm {
 	uint64_t id;
-	uint32_t timeout_ms; /* of its ranks */
+	uint32_t timeout_ms; /* time-out of its ranks */
 	bool is_sent, is_removed;
 	uint32_t n_jobs; /* jobs that refer to it */
-	/* For each member, whether the worker has its file of timelines: 0
-	 * means that there is no file, an fd (owned) that it must still be
-	 * sent, and a mark that it was sent. */
+	/* The file of timelines of each member: 0 if there is none, an fd
+	 * (owned) that must still be sent to the worker, or a mark that it was
+	 * sent. */
 	int timelines[PLAN_MAX_RANKS];
 	struct engine_comm *next;
 };
 
 #define ENGINE_TIMELINES_SENT (-1)
 
-/* A reduction on devices has three slots for each rank. */
+/* The slots of a reduction on devices: three for each rank. */
 #define ENGINE_JOB_SLOTS (3 * PLAN_MAX_RANKS)
 
 struct engine_job {
@@ -61,9 +61,9 @@ struct engine_job {
 };
 
 /*
- * One process. A worker counts as lost when it gets no more messages: it was
- * sent SIGKILL, and its pidfd will report its end. The struct is freed when its
- * handles are closed; the engine does not wait for that.
+ * A process of fsdp-worker. A worker is lost when it gets no more messages,
+ * because it was sent SIGKILL and its pidfd will report its end. The struct is
+ * freed when its handles are closed; the engine does not wait for that.
  */
 struct engine_worker {
 	struct engine *engine;
@@ -81,19 +81,20 @@ struct engine_worker {
 
 void engine_on_link(uv_poll_t *poll, int status, int events);
 
-/* The worker has a job from now on: limit its silence. */
+/* Limit the silence of the worker, which has a job from now on. */
 void engine_watch_silence(struct engine *engine);
 
 /* --- engine_link.c ------------------------------------------------------- */
 
-/* Send messages while the link takes them; the rest are sent when it has
+/* Send messages while the link takes them; the others are sent when it has
  * space. */
 void engine_pump(struct engine *engine);
 
 struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id);
 struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id);
 
-/* Free it if it is no longer needed. The worker may have to be told first. */
+/* Free the plan or communicator if it is no longer needed and the worker has
+ * forgotten it. */
 void engine_drop_plan(struct engine *engine, struct engine_plan *plan);
 void engine_drop_comm(struct engine *engine, struct engine_comm *comm);
 
@@ -101,24 +102,25 @@ void engine_free_plan(struct engine *engine, struct engine_plan *plan);
 
 /* --- engine_process.c ---------------------------------------------------- */
 
-/* Start a process that is watched by these two callbacks. */
+/* Start a process. The two callbacks watch it. */
 int worker_start(struct engine *engine, uv_poll_cb on_link, uv_poll_cb on_pidfd,
 		 struct engine_worker **ret, struct error *err);
 
-/* Kill it; on_pidfd is called when it is gone. `format` NULL: it closed its
- * connection itself, so its exit status tells the reason. */
+/* Kill the worker; on_pidfd is called when it has exited. `format` is the
+ * reason, or NULL if the worker closed its connection itself, so that its exit
+ * status gives the reason. */
 void worker_lose(struct engine_worker *worker, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Have on_link called for these events (uv_poll_event). */
+/* Let on_link be called for these events (uv_poll_event). */
 void worker_watch_link(struct engine_worker *worker, int events,
 		       uv_poll_cb on_link);
 
-/* The process is gone: reap it, and describe how it ended. */
+/* Reap the process, which has exited, and describe how it ended. */
 void worker_collect(struct engine_worker *worker, struct error *ret);
 
-/* Close its connection, wait up to `patience_ms`, then kill it. No effect if it
- * has ended. */
+/* Close the worker's connection, wait up to `patience_ms`, then kill it. There
+ * is no effect if it has ended. */
 void worker_stop(struct engine_worker *worker, int patience_ms);
 
 /* Close everything; the memory is freed when the loop has closed

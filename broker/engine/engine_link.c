@@ -1,11 +1,11 @@
 /*
- * The link to the worker: what it must be sent, and when.
+ * The link to the worker: which messages it needs, and when.
  *
  * There is no queue of messages. They are derived when the link has space:
- * first what the worker must forget, then for the next job the plan and the
- * chunks that it has not been sent, then the job. If the link is full, all of
- * that waits. Sending thus allocates nothing, and a worker that does not read
- * costs the broker only waiting jobs.
+ * first those about objects that the worker can forget, then those about the
+ * plan and the chunks that the next job needs and the worker does not have,
+ * then the job. If the link is full, all of that waits. Sending therefore
+ * allocates nothing, and a worker that does not read only delays jobs.
  */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/store.h"
@@ -62,7 +62,7 @@ struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id)
 
 	while (plan && plan->message.plan != id)
 		plan = plan->next;
-	assert(plan); /* the ids are our own */
+	assert(plan); /* the broker made the id */
 	return plan;
 }
 
@@ -95,7 +95,7 @@ struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id)
 
 	while (comm && comm->id != id)
 		comm = comm->next;
-	assert(comm); /* the ids are our own */
+	assert(comm); /* the broker made the id */
 	return comm;
 }
 
@@ -133,7 +133,7 @@ int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,
 
 /* --- the link ------------------------------------------------------------ */
 
-/* 0 or -errno; -EAGAIN: the link is full. */
+/* Returns 0 or a negative errno; -EAGAIN means that the link is full. */
 static int send_message(const struct engine_worker *worker, void *bytes,
 			size_t size, int fd)
 {
@@ -188,8 +188,8 @@ static int forget_plan(struct engine *engine, struct engine_plan *plan)
 	return r;
 }
 
-/* This comes first, since the communicator's work may wait for ranks that are
- * gone. */
+/* Tell the worker to forget communicators. This comes first, since their work
+ * may wait for ranks that have left. */
 static int forget_comms(struct engine *engine)
 {
 	struct engine_comm *comm, *next;
@@ -211,7 +211,7 @@ static int forget_comms(struct engine *engine)
 	return r;
 }
 
-/* Tell the worker to forget what it no longer needs. */
+/* Tell the worker to forget everything that it no longer needs. */
 static int send_stale(struct engine *engine)
 {
 	const struct catalog *catalog = &engine->store->catalog;
@@ -266,8 +266,8 @@ static int send_chunks(struct engine *engine, const struct engine_job *job)
 	return r;
 }
 
-/* Store them in a memfd that only the worker keeps: there may be many groups,
- * and descriptors are scarce. */
+/* Store the entries of a plan in a memfd that only the worker keeps, because
+ * there may be many groups, and descriptors are scarce. */
 static int store_entries(const struct engine_plan *plan, int *ret_fd)
 {
 	size_t size = plan->message.n_entries * sizeof(plan->entries[0]);

@@ -1,10 +1,10 @@
 /*
- * The worker's process.
+ * The process of fsdp-worker.
  *
- * Its pidfd is in the fd store before it gets its first message: whatever kills
- * this broker, the next one can end a worker that still writes. It is in a
- * process group of its own, so that a signal from a terminal to the broker does
- * not end the worker first.
+ * Its pidfd is in the fd store before it gets its first message, so that the
+ * next broker can end a worker that still writes, whatever killed this broker.
+ * The process has a process group of its own, so that a signal from a terminal
+ * to the broker does not end the worker first.
  */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/store.h"
@@ -54,7 +54,7 @@ int engine_find_program(char ret[PATH_MAX], struct error *err)
 			 ret, strerror(errno));
 }
 
-/* It inherits only its end of the link. */
+/* Let the worker inherit only its end of the link. */
 static int set_files(posix_spawn_file_actions_t *files, int link_fd)
 {
 	int r;
@@ -87,7 +87,7 @@ static int set_attributes(posix_spawnattr_t *attributes)
 	return r;
 }
 
-/* 0 or a positive errno, as posix_spawn() returns. */
+/* Returns 0 or a positive errno, like posix_spawn(). */
 static int spawn(const struct engine *engine, const char *path, int link_fd,
 		 pid_t *ret_pid)
 {
@@ -116,9 +116,10 @@ destroy_files:
 }
 
 /*
- * Do it without the protection from the kernel's OOM killer that the unit gives
- * the broker: the worker inherits its value, and can be started again. It could
- * not write its own, since the sandbox has no file of its process.
+ * Start the worker without the protection from the kernel's OOM killer that the
+ * unit gives the broker. The worker inherits the broker's value, and can be
+ * started again. It could not write its own value, since the sandbox does not
+ * allow it to open the file.
  */
 static int spawn_unprotected(const struct engine *engine, const char *path,
 			     int link_fd, pid_t *ret_pid)
@@ -138,7 +139,7 @@ static int spawn_unprotected(const struct engine *engine, const char *path,
 	return r;
 }
 
-/* The raised limit on descriptors is for the broker only. */
+/* Restore the limit on descriptors, which is raised for the broker only. */
 static void restore_limit(const struct engine_worker *worker)
 {
 	const struct rlimit *limit = worker->engine->first_limit;
@@ -273,8 +274,8 @@ void worker_lose(struct engine_worker *worker, const char *format, ...)
 
 /* --- ending -------------------------------------------------------------- */
 
-/* Wait until the process of this pidfd, child or not, is gone;
- * false: time-out. */
+/* Wait until the process of this pidfd has exited, whether it is a child or
+ * not. Returns false if it has not within the time. */
 static bool wait_gone(int pidfd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
@@ -322,7 +323,8 @@ static void on_handle_closed(uv_handle_t *handle)
 		free(worker);
 }
 
-/* A handle that was never initialised has no type. */
+/* Close a descriptor and its handle, which has no type if it was never
+ * initialised. */
 static void close_watched(int *fd, uv_poll_t *poll)
 {
 	if (*fd < 0)
@@ -339,7 +341,7 @@ void worker_stop(struct engine_worker *worker, int patience_ms)
 
 	if (!worker->pid)
 		return;
-	/* Closing the link tells the worker to stop. */
+	/* The worker stops when the link is closed. */
 	close_watched(&worker->link_fd, &worker->link_poll);
 	if (worker->pidfd < 0) {
 		(void)kill(worker->pid, SIGKILL);
@@ -372,7 +374,7 @@ void worker_free(struct engine_worker *worker)
 
 /* --- after a restart ----------------------------------------------------- */
 
-/* Read the pid for messages: -1 if the process is gone, 0 if it is not
+/* Returns the pid for messages: -1 if the process has exited, 0 if it is not
  * visible. */
 static int read_pid(int pidfd)
 {
@@ -396,8 +398,8 @@ static int end_earlier(int pidfd, struct error *err)
 	int pid = read_pid(pidfd);
 
 	if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0) {
-		/* The process is gone already, or the descriptor is not that of
-		 * a process. Neither can write. */
+		/* The process has exited already, or the descriptor is not of a
+		 * process. In both cases nothing writes. */
 		if (errno == ESRCH || errno == EBADF)
 			return 0;
 		return error_errno(err, -errno,
