@@ -1,8 +1,8 @@
 /*
- * The catalog, the state table and the chunks come from the fd store if it has
- * them, and volatile state (accounts, arenas, deadlines, table words, sessions)
- * is rebuilt from the catalog. A catalog whose adoption killed two brokers is
- * not adopted again.
+ * The catalog, the state table and the chunks come from the fd store, if they
+ * are there. The volatile state (accounts, arenas, deadlines, table words,
+ * sessions) is rebuilt from the catalog. A catalog whose adoption killed two
+ * brokers is not adopted again.
  */
 #include "broker/adopt.h"
 #include "broker/broker.h"
@@ -24,8 +24,8 @@
 #include <errno.h>
 #include <unistd.h>
 
-/* The next start may have the memory or descriptors that this one lacked, and
- * the fd store still has the files. */
+/* Fail the start, but keep the files in the fd store. The next start may have
+ * the memory or descriptors that were missing. */
 static int put_off(int r, struct error *err)
 {
 	return error_wrap(err, r,
@@ -33,8 +33,8 @@ static int put_off(int r, struct error *err)
 			  "yet, and leave it to the next start");
 }
 
-/* Ranks that have mapped the table must not go on for a broker that does not
- * know them. */
+/* End all runs of an earlier broker. Ranks that have mapped its table must not
+ * continue with a broker that does not know them. */
 static void end_runs(int table_fd)
 {
 	struct table table;
@@ -94,7 +94,8 @@ static int create_files(struct broker *broker, struct error *err)
 	return r;
 }
 
-/* `*ret_is_adopted`: the memory of an earlier broker was found. */
+/* Open the catalog and the table. `*ret_is_adopted` tells whether those of an
+ * earlier broker were found. */
 static int open_files(struct broker *broker, bool *ret_is_adopted,
 		      struct error *err)
 {
@@ -187,8 +188,8 @@ static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
 	return slot_adopt_all(&broker->store, err);
 }
 
-/* Go on from the catalog, and end the sessions whose process has exited
- * meanwhile. */
+/* Continue with the catalog, and end the sessions whose process has exited in
+ * the meantime. */
 static int adopt_records(struct broker *broker, struct error *err)
 {
 	uint8_t is_gone[CATALOG_MAX_SESSIONS + 1] = {0};

@@ -1,5 +1,5 @@
 /*
- * A start is an adoption: the broker takes over the memory that the fd store
+ * Adoption: at its start the broker takes over the memory that the fd store
  * keeps for it.
  */
 #pragma once
@@ -8,9 +8,9 @@ struct broker;
 struct error;
 
 /*
- * Open the catalog and the state table, and take over what an earlier broker
- * left. If that cannot be adopted, the broker starts empty and logs the cause.
- * If memory or descriptors are short (error_is_short()), the adoption is left
- * to the next start, and the call fails.
+ * Open the catalog and the state table, and take over the memory and sessions
+ * of an earlier broker. If that is not possible, the broker starts empty and
+ * logs the cause. If memory or descriptors are short (error_is_short()), this
+ * fails, and the adoption is left to the next start.
  */
 int broker_adopt(struct broker *broker, struct error *err);

@@ -1,5 +1,5 @@
 /*
- * Setting the broker up, running it, and taking it down.
+ * How the broker is set up, run and stopped.
  */
 #include "broker/broker.h"
 #include "broker/adopt.h"
@@ -147,8 +147,8 @@ static void on_closer(void *data, uint32_t uid)
 
 static void add_deferred(struct broker *broker)
 {
-	/* Sessions come first, since they wake requests. Handlers that others
-	 * wake run in the same round. */
+	/* Sessions come first, since they wake requests. A handler that another
+	 * one wakes runs in the same round. */
 	const struct {
 		struct deferred *handler;
 		bool (*run)(void *data);
@@ -172,7 +172,7 @@ static void add_deferred(struct broker *broker)
 	}
 }
 
-/* What each room borrows from those below it. */
+/* Give each part the pointers that it borrows. */
 static void lend(struct broker *broker)
 {
 	struct store *store = &broker->store;
@@ -222,8 +222,8 @@ static void close_handle(uv_handle_t *handle)
 		uv_close(handle, NULL);
 }
 
-/* Communicators end first, so that no callback of the engine reaches a
- * communicator that could request more of it. */
+/* Stop the communicators and the engine. Communicators end first, so that no
+ * callback of the engine reaches a communicator that could submit more jobs. */
 static void stop_collectives(struct broker *broker)
 {
 	comms_deinit(&broker->comms);
@@ -232,7 +232,7 @@ static void stop_collectives(struct broker *broker)
 		catalog_commit(&broker->store.catalog);
 }
 
-/* Close all handles on the loop, which ends when the last one is closed. */
+/* Close all handles of the loop, which ends when the last one is closed. */
 static void stop(struct broker *broker)
 {
 	if (broker->base.loop.is_stopping)
@@ -260,7 +260,8 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
-/* The broker cannot know whether it will be started again. */
+/* Log the end of the broker, which cannot know whether it will be started
+ * again. */
 static void log_stop(const struct broker *broker, int number)
 {
 	const struct accounts *accounts = &broker->base.accounts;
@@ -293,13 +294,13 @@ static void on_watchdog(uv_timer_t *timer)
 {
 	struct broker *broker = timer->data;
 
-	/* A service manager that does not read its socket cannot judge
-	 * us either. */
+	/* A service manager that does not read its socket cannot miss the
+	 * message. */
 	fdstore_notify_now(&broker->base.fdstore, "WATCHDOG=1");
 }
 
-/* The timer runs only if the service manager asks for it, so that an idle
- * broker does not wake up. */
+/* Start the watchdog timer if the service manager asks for it. Otherwise it
+ * does not run, so that an idle broker does not wake up. */
 static int start_watchdog(struct broker *broker)
 {
 	uint64_t usec = 0;
@@ -402,7 +403,7 @@ static int open_listener(struct broker *broker,
 	return listener_open(&broker->sessions, path, fd, err);
 }
 
-/* The fd store has space again: retry operations that it refused. */
+/* Retry operations that the fd store refused, because it has space again. */
 static void on_store_room(void *data)
 {
 	struct broker *broker = data;
@@ -428,8 +429,9 @@ static void on_parent(uv_poll_t *poll, int status, int events)
 	check_keeper(poll->data);
 }
 
-/* Log it when the --supervised parent dies. Where another process keeps the
- * memory, or the parent cannot be watched, fdstore_put() notices the loss. */
+/* Log the death of the --supervised parent. If another process keeps the
+ * memory, or the parent cannot be watched, fdstore_put() notices that the
+ * keeper is gone. */
 static int watch_keeper(struct broker *broker, struct error *err)
 {
 	int r;
@@ -453,7 +455,7 @@ static int watch_keeper(struct broker *broker, struct error *err)
 			err, r,
 			"cannot watch the process that keeps the memory: %s",
 			uv_strerror(r));
-	/* The keeper may have died before we looked up our parent. */
+	/* The keeper may have died before our parent was looked up. */
 	check_keeper(broker);
 	return 0;
 }
@@ -494,7 +496,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	if (r < 0)
 		return r;
 	engine_init(&broker->engine);
-	/* fsdp-worker and all threads inherit it. */
+	/* This comes before fsdp-worker and all threads, which inherit it. */
 	broker_confine(broker);
 	r = broker_adopt(broker, err);
 	if (r == 0)

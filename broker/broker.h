@@ -1,8 +1,8 @@
 /*
- * The broker: all its parts, owned by one thread.
+ * The broker: all its parts, which one thread owns.
  *
  * Nothing here is locked. Long operations run on libuv's worker threads with
- * copied arguments, and their results come back as callbacks on the loop.
+ * copied arguments, and their results return as callbacks of the loop.
  */
 #pragma once
 #include "broker/base/base.h"
@@ -26,12 +26,13 @@ struct broker {
 	struct comms comms;
 	uv_signal_t sigterm, sigint, sighup;
 	uv_timer_t watchdog;
-	/* The process that keeps our fds may be our parent. */
+	/* The parent of this process may be the process that keeps our fds. */
 	uv_poll_t parent_poll;
-	int parent_fd; /* its pidfd, owned; -1 */
+	int parent_fd; /* pidfd of the parent, owned; -1: none */
 	struct confinement confinement;
 	uint64_t started_ms;
-	/* The limit on descriptors at the start, restored in children. */
+	/* The limit on descriptors at the start, which is restored in
+	 * children. */
 	struct rlimit first_limit;
 };
 
@@ -42,13 +43,13 @@ struct broker_options {
 	bool has_left_mps; /* the environment named an MPS server */
 };
 
-/* Set the broker up, adopting what the fd store holds, and run it until it is
- * told to stop. */
+/* broker_open() sets the broker up and adopts the files of the fd store.
+ * broker_run() runs it until a signal stops it. */
 int broker_open(struct broker *broker, const struct broker_options *options,
 		struct error *err);
 int broker_run(struct broker *broker, struct error *err);
 void broker_close(struct broker *broker);
 
-/* Tie the rooms together, once the loop is open: set the hooks by which lower
- * rooms call higher ones, and register the handlers of deferred work. */
+/* Connect the parts when the loop is open: set the hooks by which lower folders
+ * call higher ones, and register the handlers of deferred work. */
 void broker_link(struct broker *broker);

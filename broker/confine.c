@@ -24,8 +24,8 @@ static void add(struct places *places, const char *path, enum landlock_use use)
 	places->rules[places->n++] = (struct landlock_rule){path, use};
 }
 
-/* A file may be replaced by a new one of its name, so the right is for its
- * folder. */
+/* Add a rule for the folder of a file, which may be replaced by a new file of
+ * the same name. */
 static void add_folder_of(struct places *places, const char *path,
 			  enum landlock_use use)
 {
@@ -42,8 +42,8 @@ static void add_folder_of(struct places *places, const char *path,
 	add(places, folder, use);
 }
 
-/* These are for the worker with its libraries, for the configuration and
- * groups, and for processes and memory limits. */
+/* Add the files that are only read: the worker with its libraries, the
+ * configuration and groups, processes, and memory limits. */
 static void add_read(struct places *places, const struct broker *broker)
 {
 	static const char *const folders[] = {
@@ -60,7 +60,7 @@ static void add_read(struct places *places, const struct broker *broker)
 }
 
 #ifdef FSDP_TEST_POINTS
-/* Failpoints read and write files of the test. */
+/* Add the files of a test that failpoints read and write. */
 static void add_test(struct places *places)
 {
 	static const char *const files[] = {"FSDP_POINTS_LOG", "FSDP_KILL_PLAN",
@@ -85,7 +85,7 @@ static int give_up_files(const struct broker *broker, struct error *err)
 	if (!places)
 		return error_nomem(err, "the rules for files");
 	add_read(places, broker);
-	/* It ends with its own socket. */
+	/* The broker removes its own socket when it ends. */
 	add_folder_of(places, broker->sessions.listener.path, LANDLOCK_OWN);
 	add_test(places);
 	r = landlock_enter(places->rules, places->n, err);
@@ -93,7 +93,7 @@ static int give_up_files(const struct broker *broker, struct error *err)
 	return r;
 }
 
-/* Returns true if it is done. */
+/* Log the result. Returns true if the step succeeded. */
 static bool report(int r, const char *done, const struct error *err)
 {
 	if (r == 0)
@@ -134,8 +134,8 @@ void broker_confine(struct broker *broker)
 		confine_beside_driver(confinement);
 		return;
 	}
-	/* Files come first, since the calls that give them up are then given
-	 * up, too. */
+	/* Files come first, since the calls that restrict them are not allowed
+	 * afterwards. */
 	r = give_up_files(broker, &err);
 	confinement->has_files = report(
 		r,

@@ -1,7 +1,8 @@
 /*
- * What the broker gives up for good once it listens: system calls and files
- * that neither it nor fsdp-worker needs. A CUDA driver needs more than anybody
- * has listed, so on a node with one only a list of calls is refused.
+ * Confinement: system calls and files that neither the broker nor fsdp-worker
+ * needs are given up for good when the broker listens. A CUDA driver may need
+ * more than is known, so on a node with a driver only a list of calls is
+ * refused.
  */
 #pragma once
 
@@ -9,11 +10,11 @@
 
 struct broker;
 
-/* What status reports. */
+/* The confinement as status reports it. */
 enum confine_calls {
 	CONFINE_NO_CALLS = 0,
-	CONFINE_SOME_CALLS = 1, /* those of a list are refused */
-	CONFINE_CALLS = 2,      /* all are refused but those of a list */
+	CONFINE_SOME_CALLS = 1, /* the calls of a list are refused */
+	CONFINE_CALLS = 2,      /* all are refused except those of a list */
 };
 
 struct confinement {
@@ -21,11 +22,12 @@ struct confinement {
 	bool has_files;
 };
 
-/* Before the event loop is opened, so that libuv does not come to rely on what
- * broker_confine() will give up. If it fails, that fails and reports it. */
+/* Give up io_uring before the event loop is opened, so that libuv does not rely
+ * on calls that broker_confine() will give up. If this fails, broker_confine()
+ * fails, too, and reports it. */
 void broker_give_up_rings(const struct broker *broker);
 
-/* Before the first thread starts: the threads and fsdp-worker inherit it, and
- * fsdp-worker gives up more. The broker works without it just as well, so
- * failures are logged only. */
+/* Enter the sandbox before the first thread starts. The threads and fsdp-worker
+ * inherit it, and fsdp-worker gives up more. The broker also works without it,
+ * so failures are only logged. */
 void broker_confine(struct broker *broker);

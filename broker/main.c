@@ -1,5 +1,5 @@
 /*
- * fsdpd: parse arguments, set up, run, tear down.
+ * fsdpd: parses arguments, sets the broker up, runs it and stops it.
  */
 #include "broker/adopt.h"
 #include "broker/base/priority.h"
@@ -84,7 +84,8 @@ static bool add_setting(const char *text)
 	return true;
 }
 
-/* Returns true to continue; false means to exit with `ret_status`. */
+/* Returns true to continue; if it is false, the program exits with
+ * `*ret_status`. */
 static bool parse_arguments(int argc, char **argv, int *ret_status)
 {
 	int option;
@@ -134,7 +135,7 @@ static int report(const struct error *err)
 	return EXIT_FAILURE;
 }
 
-/* Print the configuration as a file that could be read. */
+/* Print the configuration in the format of a configuration file. */
 static int check_config(void)
 {
 	struct error err = ERROR_NULL;
@@ -184,8 +185,8 @@ static int run_broker(void)
 	return error_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE;
 }
 
-/* The parent owns the socket, so connections wait there while the broker
- * is restarted. */
+/* Run the supervisor. It owns the socket, so connections wait there while the
+ * broker is restarted. */
 static int run_supervised(void)
 {
 	const char *path = arg_socket_path;
@@ -201,7 +202,8 @@ static int run_supervised(void)
 	if (listener_bind(path, &listen_fd, &err) < 0)
 		return report(&err);
 	r = supervise(listen_fd, &status, &err);
-	/* The child gets the socket among its inherited descriptors. */
+	/* This is the child, which gets the socket among its inherited
+	 * descriptors. */
 	if (r == 1)
 		return run_broker();
 	close(listen_fd);
@@ -220,8 +222,8 @@ int main(int argc, char **argv)
 	if (arg_is_check)
 		return check_config();
 	(void)signal(SIGPIPE, SIG_IGN);
-	/* The signal is ignored until it has its handler. Closing the terminal
-	 * must not lose the tensors. */
+	/* The signal is ignored until it has its handler, because closing the
+	 * terminal must not lose the tensors. */
 	(void)signal(SIGHUP, SIG_IGN);
 	return arg_is_supervised ? run_supervised() : run_broker();
 }

@@ -41,7 +41,7 @@
 #define DEATHS_WINDOW_MS    10000
 #define FIRST_DELAY_MS      100
 #define FORK_RETRY_MS       1000
-/* The broker had too little memory or too few descriptors to start. */
+/* The delay after a start for which memory or descriptors were short. */
 #define SHORT_RETRY_MS 300
 
 struct kept {
@@ -51,19 +51,20 @@ struct kept {
 
 struct supervisor {
 	int listen_fd;   /* borrowed */
-	int notify_fd;   /* receives notifications */
+	int notify_fd;   /* receives notifications of the child */
 	int notify_path; /* O_PATH of the same socket, for the child */
 	int signal_fd;
 	sigset_t old_mask;
 	pid_t child; /* 0: not running */
 	int child_fd;
-	bool is_ending;    /* a signal requested it */
-	int passed_signal; /* 0: none yet */
-	int status;        /* of the last child */
-	/* On descriptors, at the start; all 0: not raised. */
+	bool is_ending;    /* a signal requested the end */
+	int passed_signal; /* the signal sent to the child; 0: none yet */
+	int status;        /* exit status of the last child */
+	/* The limits on descriptors at the start; all 0 if they were not
+	 * raised. */
 	struct rlimit first_limit;
 	uint64_t restart_ms;
-	uint64_t deaths[MAX_DEATHS]; /* times, a ring */
+	uint64_t deaths[MAX_DEATHS]; /* ring of the times of the last deaths */
 	uint32_t n_deaths;
 	uint32_t n_kept;
 	struct kept kept[MAX_KEPT];
@@ -79,7 +80,7 @@ static bool is_same_file(int a, int b)
 	       one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
-/* Consumes `fd`. */
+/* Keep the descriptor, which is consumed. */
 static void keep(struct supervisor *s, int fd, const char *name)
 {
 	uint32_t i;
@@ -122,8 +123,8 @@ struct notification {
 	pid_t sender;
 };
 
-/* Unknown fields (READY, STATUS, FDPOLL) are ignored. A name with ':' would be
- * split in LISTEN_FDNAMES. */
+/* Parse a notification. Other fields (READY, STATUS, FDPOLL) are ignored, and
+ * so is a name with a colon, which would be split in LISTEN_FDNAMES. */
 static void parse(char *text, struct notification *ret)
 {
 	static const char name_key[] = "FDNAME=";
@@ -176,7 +177,7 @@ static void act(struct supervisor *s, struct notification *note)
 		forget(s, note->name);
 }
 
-/* Read one notification; false: there is none. */
+/* Read one notification. Returns false if there is none. */
 static bool receive(struct supervisor *s)
 {
 	union {
@@ -225,8 +226,8 @@ static bool move_high(int fd, int above, int *ret)
 
 /*
  * Put the listening socket, the kept descriptors and the notification socket at
- * FIRST_FD and above, in that order, and close all others. They are first moved
- * out of the way, since each may occupy the place of another.
+ * FIRST_FD and above, in that order, and close all other descriptors. All are
+ * first moved to higher numbers, since each may have the number of another.
  */
 static bool place_fds(struct supervisor *s, int n)
 {
@@ -275,14 +276,15 @@ static bool set_environment(const struct supervisor *s, int n_listen)
 	       set_number("LISTEN_PID", (int)getpid());
 }
 
-/* For the child processes of the broker, which raises the limit for itself. */
+/* Restore the limit for the child processes of the broker, which raises its own
+ * limit itself. */
 static void restore_descriptor_limit(const struct supervisor *s)
 {
 	if (s->first_limit.rlim_max)
 		(void)setrlimit(RLIMIT_NOFILE, &s->first_limit);
 }
 
-/* From here on this process is the broker. */
+/* Become the broker, in the child process. */
 static int become_child(struct supervisor *s, struct error *err)
 {
 	int n_listen = (int)s->n_kept + 1;
@@ -297,16 +299,17 @@ static int become_child(struct supervisor *s, struct error *err)
 	return 1;
 }
 
-/* Returns 1 in the child. */
+/* Start the broker. Returns 1 in the child. */
 static int start(struct supervisor *s, struct error *err)
 {
 	pid_t pid;
 
-	/* Otherwise the child would print our buffered output again. */
+	/* Without this, the child could print the buffered output again. */
 	(void)fflush(NULL);
 	pid = fork();
 	if (pid < 0 && s->n_deaths > 0) {
-		/* Keep trying, since exiting would lose what we keep. */
+		/* Keep trying, since the kept descriptors are lost if this
+		 * process exits. */
 		log_line(LOG_LEVEL_ERROR, "cannot start the broker again: %s",
 			 strerror(errno));
 		s->restart_ms = now_ms() + FORK_RETRY_MS;
@@ -330,7 +333,7 @@ static int start(struct supervisor *s, struct error *err)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* Count this death; returns the number within the window. */
+/* Count this death. Returns the number of deaths within the window. */
 static uint32_t count_death(struct supervisor *s, uint64_t now)
 {
 	uint32_t n = 0;
@@ -353,8 +356,8 @@ static void collect(struct supervisor *s)
 	if (s->is_ending && WIFSIGNALED(status) &&
 	    (WTERMSIG(status) == s->passed_signal ||
 	     WTERMSIG(status) == SIGKILL)) {
-		/* It got the signal before it had a handler, or got SIGKILL: it
-		 * ended as requested. */
+		/* The child got the signal before it had a handler, or got
+		 * SIGKILL, so it ended as requested. */
 		s->status = 0;
 	} else if (WIFSIGNALED(status)) {
 		s->status = 128 + WTERMSIG(status);
@@ -370,7 +373,7 @@ static void collect(struct supervisor *s)
 	s->child = 0;
 }
 
-/* True: the supervisor ends. */
+/* Handle the death of the child. Returns true if the supervisor ends. */
 static bool judge_death(struct supervisor *s)
 {
 	uint64_t now = now_ms();
@@ -380,7 +383,7 @@ static bool judge_death(struct supervisor *s)
 	collect(s);
 	if (s->is_ending || s->status == 0)
 		return true;
-	/* The first start has nothing to lose. */
+	/* The first start is not repeated, because nothing would be lost. */
 	if (s->status == EX_TEMPFAIL && s->n_deaths > 0) {
 		s->restart_ms = now + SHORT_RETRY_MS;
 		return false;
@@ -408,8 +411,8 @@ static void pass_signal_on(struct supervisor *s)
 	if (read(s->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
 	if (info.ssi_signo == SIGHUP) {
-		/* A broker that is not running reads its configuration when it
-		 * starts. */
+		/* If no broker is running, the next one reads its configuration
+		 * when it starts. */
 		if (s->child > 0)
 			(void)kill(s->child, SIGHUP);
 		return;
@@ -419,7 +422,7 @@ static void pass_signal_on(struct supervisor *s)
 	if (s->child > 0)
 		(void)kill(s->child, s->passed_signal);
 	else
-		s->status = 0; /* no broker was running, so none can fail */
+		s->status = 0; /* no broker was running that could fail */
 }
 
 static int wait_ms(const struct supervisor *s)
@@ -432,7 +435,7 @@ static int wait_ms(const struct supervisor *s)
 	return s->restart_ms > now ? (int)(s->restart_ms - now) : 0;
 }
 
-/* 0: the supervisor ends; 1: we are the child. */
+/* Run the supervisor. Returns 0 when it ends, and 1 in the child. */
 static int run(struct supervisor *s, struct error *err)
 {
 	while (!s->is_ending || s->child > 0) {
@@ -463,7 +466,7 @@ static int run(struct supervisor *s, struct error *err)
 
 /* --- setting up ---------------------------------------------------------- */
 
-/* Make a private directory for the moment of binding. */
+/* Make a private directory in which the socket is bound. */
 static int make_directory(char *ret, size_t size, struct error *err)
 {
 	const char *parent = getenv("XDG_RUNTIME_DIR");
@@ -536,8 +539,8 @@ static int open_signals(struct supervisor *s, struct error *err)
 	if (s->signal_fd < 0)
 		return error_errno(err, -errno, "cannot watch for signals");
 	(void)sigprocmask(SIG_BLOCK, &mask, NULL);
-	/* An ignored SIGCHLD, as some parents leave it, would discard
-	 * exit statuses. */
+	/* If a parent left SIGCHLD ignored, exit statuses would be
+	 * discarded. */
 	(void)signal(SIGCHLD, SIG_DFL);
 	return 0;
 }
@@ -574,15 +577,16 @@ int supervise(int listen_fd, int *ret_status, struct error *err)
 	int r;
 
 	(void)sigprocmask(SIG_BLOCK, NULL, &s.old_mask);
-	/* The kept descriptors may exceed the usual soft limit, and a child
-	 * needs twice their number while it arranges them. */
+	/* There may be more kept descriptors than the usual soft limit allows,
+	 * and a child needs twice their number while it moves them. */
 	descriptors_raise(&s.first_limit);
 	r = open_notify(&s, err);
 	if (r == 0)
 		r = open_signals(&s, err);
 	if (r == 0)
 		r = run(&s, err);
-	/* In the child these descriptors are closed or have been reused. */
+	/* In the child these descriptors are closed, or their numbers are used
+	 * again. */
 	if (getpid() != parent)
 		return r;
 	deinit(&s);
