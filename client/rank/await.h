@@ -1,11 +1,11 @@
 /*
- * A rank waits for other ranks on the board for as long as the caller, the
+ * Waits of a rank for other ranks on the board, for as long as the caller, the
  * communicator and the run allow.
  *
  * A rank that is later than the communicator's time-out allows fails the run,
- * as in every other collective: the rank that waits tells the broker, and the
- * broker tells all others. The caller writes the error that says for what the
- * rank is late.
+ * as in every other collective: the waiting rank tells the broker, and the
+ * broker tells all others. The caller writes the error, which says what the
+ * rank is late for.
  */
 #pragma once
 #include "shm/board.h"
@@ -18,10 +18,10 @@ struct fsdp_comm;
 struct await {
 	enum board_goal goal;
 	uint32_t number, n_pieces;
-	uint32_t of; /* for BOARD_PUT and BOARD_TAKEN: the rank */
+	uint32_t of; /* the rank, for BOARD_PUT and BOARD_TAKEN */
 	const struct mail_wait *mail; /* for BOARD_MAIL */
-	int64_t since_ns; /* of bell_now_ns(): start of the time-out */
-	int64_t until_ns; /* end of the caller's time; INT64_MAX: never */
+	int64_t since_ns; /* start of the time-out (bell_now_ns()) */
+	int64_t until_ns; /* end of the caller's time; INT64_MAX: none */
 };
 
 enum await_outcome {
@@ -31,20 +31,23 @@ enum await_outcome {
 	AWAIT_LEFT = 3,    /* ranks have left */
 };
 
-/* Returns enum await_outcome, with a mask of the ranks that caused it.
- * -ECONNABORTED: the run is over. -EINTR: a signal came. */
+/* Wait for other ranks. Returns an enum await_outcome, with a mask of the ranks
+ * that caused it, -ECONNABORTED if the run is over, or -EINTR after a
+ * signal. */
 int await_ranks(struct fsdp_comm *comm, const struct await *await,
 		uint64_t *ret_ranks, struct error *err);
 
-/* Converts a time-out of the public functions to `until_ns`. */
+/* Convert a time-out of the public functions to `until_ns`. */
 int64_t await_until(int32_t timeout_ms);
 
-/* Returns when to look around next: at the first of the end of the caller's
- * time, the communicator's time-out, and of a slice. */
+/* Return the time at which a wait must look around next: the first of the end
+ * of the caller's time, the end of the communicator's time-out, and the end of
+ * a slice. */
 int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
 		  int64_t until_ns);
 
-/* Writes names like "rank 1 (pid 5, trainer) and 2 more". */
+/* Write names like "rank 1 (pid 5, trainer) and 2 more" to `ret`. Returns `ret`
+ * or a constant string. */
 #define AWAIT_TEXT (BOARD_NAME_TEXT + 32)
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 			     char ret[AWAIT_TEXT]);

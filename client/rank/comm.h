@@ -1,14 +1,14 @@
 /*
- * These structs are this process as a rank: its communicators and groups.
+ * This process as a rank: its communicators and groups.
  *
- * The broker decides; these structs hold what a rank must remember between
- * calls. A rank holds shards and gradients from registering to leaving, the
- * whole parameters from the wait to the reshard, and an input from fsdp_input()
- * to fsdp_reduce().
+ * The broker decides; these structs contain the state that a rank needs between
+ * calls. A rank holds shards and gradients from the registration until it
+ * leaves, the whole parameters from the wait to the reshard, and an input from
+ * fsdp_input() to fsdp_reduce().
  *
- * Both shards are mapped all the time. A commit swaps them at the broker, and
- * here when the rank has waited for the commit. In between, calls that need to
- * know which shards are committed are refused.
+ * Both shards are mapped all the time. A commit exchanges them at the broker,
+ * and here when the rank has waited for the commit. In between, calls that need
+ * to know which shards are committed are refused.
  */
 #pragma once
 #include "client/client.h"
@@ -29,12 +29,12 @@ struct param {
 	struct tensor_type type;  /* whole, as stored */
 	struct tensor_type shard; /* this rank's part, without padding */
 	uint32_t full_dtype;
-	int64_t start; /* of the shard, along the shard dimension */
+	int64_t start; /* start of the shard in the shard dimension */
 	uint64_t shard_size, chunk_size; /* without and with padding */
 	uint64_t full_size;
 	uint64_t shard_offset, full_offset, input_offset, grad_offset;
 	bool is_frozen;
-	bool is_carried; /* if frozen: both shards have the committed values */
+	bool is_carried; /* if frozen: both shards have the committed value */
 };
 
 struct rank_engine; /* engine.h */
@@ -54,8 +54,7 @@ struct fsdp_group {
 	struct fsdp_tensor *grads; /* NULL: all parameters are frozen */
 	struct fsdp_tensor *input; /* NULL: there is no input */
 	struct fsdp_tensor *full;  /* NULL: not whole, or not waited for */
-	/* These places are granted, but not mapped yet while their handle is
-	 * NULL. */
+	/* Granted memory that is not mapped yet, while its handle is NULL. */
 	struct lazy_mapping shard_mappings[2], grads_mapping, input_mapping,
 		full_mapping;
 	uint64_t open; /* sequence of the open unshard; 0: none is open */
@@ -76,12 +75,12 @@ struct fsdp_group {
 	/* owned; on host memory, if ranks do more than gather in place */
 	struct host_group *host;
 	uint32_t index; /* on the board */
-	/* See host_gather.h: the whole parameters, or NULL (borrowed); the
-	 * gather for which the group waits, and since when. */
+	/* The whole parameters, or NULL (borrowed); the gather that the group
+	 * waits for, and the start of that wait (host_gather.h). */
 	struct fsdp_tensor *gathered;
 	uint64_t waits_for;
 	int64_t since_ns;
-	bool is_in_place; /* see unshard.h; the committed shards are whole */
+	bool is_in_place; /* the committed shards are whole (unshard.h) */
 	/* on devices: shards and gradients are in host memory */
 	bool is_offloaded;
 	struct fsdp_group *next;
@@ -101,7 +100,7 @@ struct fsdp_comm {
 	bool takes_fences;
 	/* word of the run in the state table; 0: there is none */
 	uint32_t verdict;
-	struct board board; /* run_board.h; page NULL: not asked for yet */
+	struct board board; /* run_board.h; page NULL: not opened yet */
 	struct barrier barrier;
 	struct lookout lookout;
 	struct exchanges exchanges;
@@ -111,22 +110,24 @@ struct fsdp_comm {
 	/* step whose commit was begun, not waited for; 0: none */
 	uint64_t committing;
 	bool is_commit_unsent; /* commit.h */
-	/* without an engine: when the shards are written */
+	/* without an engine: the point at which the shards are written */
 	struct fence written;
 	/* code < 0: the communicator has failed, for this reason */
 	struct error failure;
-	/* input that was handed in, and is released before the next request; or
-	 * NULL */
+	/* the input that was submitted, and is released before the next
+	 * request; NULL: there is none */
 	struct fsdp_tensor *spent;
 	struct fsdp_group *groups; /* owned */
-	/* of the connection: joined, or left while its device was busy */
+	/* next one of the connection: joined, or left while its device was
+	 * busy */
 	struct fsdp_comm *next;
 };
 
-/* Say why comm_check() refuses a communicator that is NULL or has failed. */
+/* Return the error of comm_check() for a communicator that is NULL or has
+ * failed. */
 int comm_refuse(const struct fsdp_comm *comm, struct error *err);
 
-/* Checks that this process may use the communicator, and that it has not
+/* Check that this process may use the communicator, and that it has not
  * failed. */
 static inline int comm_check(const struct fsdp_comm *comm, struct error *err)
 {
@@ -135,17 +136,17 @@ static inline int comm_check(const struct fsdp_comm *comm, struct error *err)
 	return client_check(comm->client, err);
 }
 
-/* Asks only the verdict, not the broker. The communicator must have a
- * verdict. */
+/* Tell whether the run is alive, by its verdict and without a request. The
+ * communicator must have a verdict. */
 static inline bool comm_is_alive(const struct fsdp_comm *comm)
 {
 	return table_is_alive(&comm->client->table, comm->verdict, comm->id);
 }
 
-/* Ask the broker why the run is over: -ECONNABORTED. */
+/* Ask the broker why the run is over. Returns -ECONNABORTED with the reason. */
 int comm_ask_why(struct fsdp_comm *comm, struct error *err);
 
-/* Checks the verdict, and asks the broker if the run is over. */
+/* Check the verdict, and ask the broker for the reason if the run is over. */
 static inline int comm_check_run(struct fsdp_comm *comm, struct error *err)
 {
 	if (__builtin_expect(!comm_is_alive(comm), 0))
@@ -156,23 +157,25 @@ static inline int comm_check_run(struct fsdp_comm *comm, struct error *err)
 /* Tell the broker, and so the other ranks, why this rank cannot go on. */
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
-/* The run cannot go on for the reason in `err`: tell all ranks, and return what
- * the broker tells them, which is -ECONNABORTED. */
+/* Fail the run for the reason in `err`, which all ranks are told. Returns the
+ * error that the broker tells them, which is -ECONNABORTED. */
 int comm_fail_run(struct fsdp_comm *comm, struct error *err);
 
-/* Checks that the stream is valid for this communicator: -EINVAL. */
+/* Check that the stream is valid for this communicator. Returns -EINVAL if
+ * not. */
 int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 		      struct error *err);
 
-/* Does comm_check(), and checks that no commit is under way: -EBUSY. */
+/* Call comm_check(), and check that no commit is under way. Returns -EBUSY if
+ * one is. */
 int comm_check_idle(const struct fsdp_comm *comm, struct error *err);
 
-/* Does client_call(). -ECONNABORTED ends the communicator, and is
+/* Send a request by client_call(). -ECONNABORTED ends the communicator, and is
  * remembered. */
 int comm_call(struct fsdp_comm *comm, const struct request *request,
 	      struct received *ret, struct error *err);
 
-/* The same, for a reply that says nothing else. */
+/* Do the same for a request whose reply is empty. */
 int comm_command(struct fsdp_comm *comm, const struct request *request,
 		 struct error *err);
 
@@ -180,24 +183,24 @@ int comm_command(struct fsdp_comm *comm, const struct request *request,
  * collects released tensors. */
 void comm_end_spent(struct fsdp_comm *comm);
 
-/* Record that a reduction was waited for. */
+/* Note that a reduction was waited for. */
 void group_note_reduced(struct fsdp_group *group, uint64_t sequence);
 
 /* Free the handles of the group, with their holds. */
 void group_end_handles(struct fsdp_group *group);
-/* Free the rest of the group, whose handles have ended or end with the
+/* Free the other memory of the group. Its handles have ended, or end with the
  * connection. */
 void group_free(struct fsdp_group *group);
 
 /* Copy the committed values of frozen parameters to the next shards. */
 int group_carry_frozen(struct fsdp_group *group, struct error *err);
-/* All ranks have committed, so the shards swap. */
+/* Exchange the shards, since all ranks have committed. */
 void group_on_commit(struct fsdp_group *group, uint64_t step);
 
-/* The unshard of that number is done; `received` has the whole parameters. */
+/* Take the whole parameters of a finished unshard from `received`. */
 int group_take_full(struct fsdp_group *group, uint64_t sequence,
 		    struct received *received, struct error *err);
-/* Checks that the unshard `sequence`, which is not whole yet, can be waited
- * for: -EINVAL. */
+/* Check that the unshard `sequence`, which is not whole yet, can be waited for.
+ * Returns -EINVAL if not. */
 int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 		     struct error *err);

@@ -1,4 +1,4 @@
-/* Only engine*.c and offload.c share this header. */
+/* Internals that engine*.c and offload.c share. */
 #pragma once
 #include "client/rank/engine.h"
 #include "client/rank/registrations.h"
@@ -13,17 +13,17 @@ struct engine_work {
 	struct fsdp_group *group;
 	uint32_t kind; /* enum work_kind */
 	uint64_t sequence;
-	struct device_reduce
-		reduce;            /* its addresses are filled in at the end */
+	/* its addresses are set when it is enqueued */
+	struct device_reduce reduce;
 	struct fsdp_tensor *input; /* owned */
-	/* owned; signals that the gradients are written; NULL: they are
+	/* owned; signals that the gradients are written; NULL: they are already
 	 * written */
 	struct event *ready;
 	struct engine_work *next;
 };
 
-/* Memory of whole parameters, and the event after which no work uses its last
- * contents. */
+/* Memory of whole parameters, and the event after which no work uses its
+ * earlier contents. */
 struct engine_use {
 	uint32_t slot;
 	uint64_t generation;
@@ -31,16 +31,16 @@ struct engine_use {
 	struct engine_use *next;
 };
 
-/* staging memory on the device; tensor NULL: there is none */
+/* staging memory on the device; `tensor` is NULL if there is none */
 struct engine_room {
 	struct fsdp_tensor *tensor; /* owned */
 	uint64_t size;
 	/* Owned; after this event no work uses the memory. NULL: no work uses
-	 * it now. */
+	 * it. */
 	struct event *used;
 };
 
-/* two areas that are used in turn */
+/* two areas that are used alternately */
 struct engine_rooms {
 	struct engine_room rooms[2];
 	uint32_t last;
@@ -87,26 +87,28 @@ struct engine_group {
 
 /* --- engine_base.c ------------------------------------------------------- */
 
-void engine_drop_first(struct rank_engine *engine); /* there is one */
+void engine_drop_first(struct rank_engine *engine); /* the list is not empty */
 void engine_drop_works(struct rank_engine *engine);
 
-/* Memory that NCCL still uses stays registered. */
+/* Abort NCCL. Memory that NCCL still uses stays registered. */
 int engine_abort_nccl(struct rank_engine *engine, struct error *err);
 
-/* Record a new event after all that the stream was given. */
+/* Record a new event after the current work of the stream. */
 int engine_record(struct rank_engine *engine, CUstream stream,
 		  struct event **ret, struct error *err);
 
-/* Make the stream wait for the event; NULL: do nothing. */
+/* Make the stream wait for the event. Does nothing if it is NULL. */
 int engine_follow(struct rank_engine *engine, CUstream stream,
 		  const struct event *event, struct error *err);
 
 /* --- engine_await.c ------------------------------------------------------ */
 
-/* The engine itself has failed, which all ranks on this node must know. */
+/* Fail the communicator because the engine has failed, which all ranks on this
+ * node must learn. */
 int engine_fail(struct rank_engine *engine, struct error *err);
 
-/* Wait on the host for the event and until NCCL is ready; NULL: until NCCL is
- * ready. deadline_ms < 0: for ever. */
+/* Wait on the host for the event and until NCCL is ready; if the event is NULL,
+ * only until NCCL is ready. If deadline_ms is negative, there is no
+ * time-out. */
 int engine_await_event(struct rank_engine *engine, const struct event *event,
 		       int64_t deadline_ms, struct error *err);

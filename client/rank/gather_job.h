@@ -1,7 +1,7 @@
 /*
- * A job is one gather as a rank does it (host_gather.h). It says whether the
- * gather may begin and which memory it uses, copies pieces, and waits for work
- * that only other ranks can do.
+ * Jobs: a job is one gather as a rank does it (host_gather.h). It decides
+ * whether the gather may begin and which memory it uses, copies pieces, and
+ * waits for work that only other ranks can do.
  */
 #pragma once
 #include "client/rank/comm.h"
@@ -25,7 +25,8 @@ struct op {
 struct own_buffer {
 	struct fsdp_tensor *tensor; /* owned; NULL: not asked for yet */
 	uint32_t version;
-	/* count before the request for it; later recalls concern it */
+	/* the recalls that were counted before it was requested; later ones
+	 * apply to it */
 	uint32_t recalls;
 };
 
@@ -34,7 +35,7 @@ struct gatherer {
 	const struct kernels *kernels;
 	uint64_t number;    /* of the last gather that this rank has begun */
 	uint64_t n_commits; /* commits that this rank has begun */
-	/* in order: all gathers that are not known to have ended */
+	/* all gathers that may not have ended yet, in order */
 	struct op *ops;
 	size_t n_ops, max_ops;
 	struct own_buffer *buffers; /* by their index on the board */
@@ -44,8 +45,8 @@ struct gatherer {
 /* what a gather still needs before it is whole */
 enum obstacle {
 	OBSTACLE_LIMITER,
-	OBSTACLE_LOCK,   /* another rank chooses a buffer */
-	OBSTACLE_PIECES, /* other ranks copy */
+	OBSTACLE_LOCK,   /* another rank is choosing a buffer */
+	OBSTACLE_PIECES, /* other ranks are copying */
 };
 
 /* the work of one gather */
@@ -59,52 +60,56 @@ struct job {
 	uint32_t n_pieces;
 };
 
-/* Returns the job of gather `number` of the group, which may not have begun. */
+/* Return the job of gather `number` of the group, which need not have begun. */
 struct job job_of(struct fsdp_group *group, uint64_t number);
 
-/* Returns the bytes of the whole parameters of all replicas. */
+/* Return the size of the whole parameters of all replicas. */
 uint64_t job_size(const struct fsdp_group *group);
-/* Returns the name of the group with that index on the board. */
+/* Return the name of the group with that index on the board. */
 const char *job_name(const struct fsdp_comm *comm, uint32_t index);
 
-/* Does the limiter let it begin? Once this is true it stays true. */
+/* Tell whether the limiter admits the gather. Once this is true it remains
+ * true. */
 bool job_is_admitted(const struct job *job);
-/* Returns the oldest gather before it that is counted and has not ended; NULL:
- * there is none. */
+/* Return the oldest gather before this one that is counted and has not ended,
+ * or NULL. */
 const struct op *job_find_blocker(const struct job *job);
 /* Forget the gathers that have ended. */
 void job_forget_over(struct job *job);
 
-/* Return the memory that the broker has recalled and that other ranks have
- * given up. Does nothing if ranks do not gather themselves. */
+/* Give up the buffers that the broker has recalled or that other ranks have
+ * given up. Does nothing if the ranks do not gather by themselves. */
 void job_heed(struct fsdp_comm *comm);
 
-/* Add to a counter that is only shown; each counter has one writer. */
+/* Add to a counter that is only displayed. Each counter has one writer. */
 void job_count(_Atomic uint64_t *counter, uint64_t n);
 
-/* Does as much as is possible without waiting for other ranks, copying at most
- * `max` pieces; the broker is asked for memory within `timeout_ms`. 0: it is
- * whole; JOB_PENDING, with the obstacle. -ETIMEDOUT: there is no memory. */
+/* Do as much as is possible without waiting for other ranks, but copy at most
+ * `max` pieces. The broker is asked for memory within `timeout_ms`. Returns 0
+ * if the group is whole, JOB_PENDING with the obstacle, or -ETIMEDOUT if there
+ * is no memory. */
 #define JOB_PENDING 1
 int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
 		struct error *err);
 
-/* Returns the memory in which the group is whole. */
+/* Return the memory in which the group is whole. */
 struct fsdp_tensor *job_memory(const struct job *job);
 
 /* --- gather_wait.c: the obstacle ----------------------------------------- */
 
-/* Wait until the obstacle is gone, at most until `until_ns` of bell_now_ns().
- * -ETIMEDOUT, -EINTR. -ECONNABORTED: the run is over, possibly because a rank
- * has left or is later than the communicator's time-out allows. */
+/* Wait until the obstacle is gone, but not longer than until `until_ns` of
+ * bell_now_ns(). Returns -ETIMEDOUT, -EINTR, or -ECONNABORTED if the run is
+ * over, which may be because a rank has left or is later than the
+ * communicator's time-out allows. */
 int job_await(struct job *job, int64_t until_ns, struct error *err);
 
-/* Fails with -ETIMEDOUT, and says for what the gather waits. */
+/* Set `err` to -ETIMEDOUT, and describe why the gather waits. */
 int job_refuse_wait(const struct job *job, struct error *err);
 
-/* The group was not whole within the communicator's time-out, since it `cause`.
- * This fails the run, and returns -ECONNABORTED. */
+/* Fail the run, since the group was not whole within the communicator's
+ * time-out. `cause` is the rest of a sentence that begins with "it". Returns
+ * -ECONNABORTED. */
 int job_fail_late(const struct job *job, const char *cause, struct error *err);
 
-/* Are all pieces copied? */
+/* Tell whether all pieces are copied. */
 bool job_is_copied(const struct job *job);
