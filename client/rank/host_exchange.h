@@ -1,16 +1,16 @@
 /*
- * Every collective on the callers' tensors is an exchange. Each rank has bytes
- * for the others and gets bytes from them, through the boxes of the run
- * (shm/boxes.h), in as many rounds as the largest of the ranks' shares needs.
+ * Exchanges: every collective on the callers' tensors is one. Each rank has
+ * bytes for the others and gets bytes from them, through the boxes of the run
+ * (shm/boxes.h), in as many rounds as the largest share of a rank needs.
  *
- * A rank has either the same bytes for all ranks, and each round fills a whole
- * slot, or different bytes for each, and the slot is divided among the ranks.
- * It copies the bytes that it gets, or folds the bytes of all ranks into one
+ * A rank has either the same bytes for all ranks, so that each round fills a
+ * whole slot, or different bytes for each rank, which divide the slot. It
+ * copies the bytes that it gets, or folds the bytes of all ranks into one
  * result.
  *
- * Before a rank copies bytes it compares the calls of all: kind, dtype and so
- * on, and how many bytes a rank has for it. It only uses its own sizes and
- * addresses.
+ * Before a rank copies bytes it compares the calls of all ranks: the kind, the
+ * dtype and so on, and the number of bytes that a rank has for it. It only uses
+ * its own sizes and addresses.
  */
 #pragma once
 #include "client/fsdp_comm.h"
@@ -32,10 +32,10 @@ enum exchange_kind {
 	EXCHANGE_SCATTER = 6,
 	EXCHANGE_REDUCE_SCATTER = 7,
 	EXCHANGE_ALL_TO_ALL = 8,
-	EXCHANGE_LARGE_ALL_REDUCE = 9, /* of which each rank reduces a share */
+	EXCHANGE_LARGE_ALL_REDUCE = 9, /* each rank reduces a share */
 };
 
-/* for kinds that have no root, or that do not reduce */
+/* the value for kinds that have no root, or that do not reduce */
 #define EXCHANGE_NONE UINT32_MAX
 
 struct bytes {
@@ -46,14 +46,14 @@ struct bytes {
 struct exchange {
 	struct fsdp_comm *comm;
 	uint32_t kind, dtype;
-	uint32_t how, root; /* EXCHANGE_NONE: there is none */
-	bool is_shared;     /* give[0] is for all of `to` */
-	uint64_t to;        /* if so: mask of the ranks that get it */
+	uint32_t how, root; /* EXCHANGE_NONE if there is none */
+	bool is_shared;     /* give[0] is for all ranks of `to` */
+	uint64_t to;        /* mask of the ranks that get it */
 	struct bytes give[FSDP_MAX_RANKS]; /* only read */
 	/* from each rank; size 0: no bytes */
 	struct bytes take[FSDP_MAX_RANKS];
-	/* If this is not NULL, the bytes of all ranks, which have one size, are
-	 * folded into `result`, and `take` has no memory. */
+	/* If this is not NULL, the bytes of all ranks, which have the same
+	 * size, are folded into `result`, and `take` has no memory. */
 	const struct fold *fold;
 	uint8_t *result;
 };
@@ -64,6 +64,6 @@ struct exchanges {
 	uint32_t round;  /* the last round that this rank has put */
 };
 
-/* Run the exchange; the run must have a board. -ECONNABORTED: the run is over.
- * -EINTR: a signal came, and the run ends. */
+/* Run the exchange. The run must have a board. Returns -ECONNABORTED if the run
+ * is over, or -EINTR after a signal, which ends the run. */
 int host_exchange_run(const struct exchange *exchange, struct error *err);

@@ -1,6 +1,6 @@
 /*
- * A rank on host memory that works itself needs the plan of the group, as the
- * broker has it.
+ * The plan of a group, as the broker has it, for a rank that does the work
+ * itself on host memory.
  */
 #pragma once
 #include "collective/plan.h"
@@ -17,21 +17,24 @@ struct host_group {
 	struct layout *layout;       /* owned */
 	struct fsdp_tensor *partial; /* owned; NULL: not needed yet */
 	uint32_t index;              /* among the run's groups */
-	uint64_t n_reductions;       /* that this rank has handed in */
-	/* After these: do the partial sums wait for an all-reduce, and do the
-	 * gradients hold a sum? */
+	/* number of those that this rank has submitted */
+	uint64_t n_reductions;
+	/* The state after these reductions: the partial sums wait for an
+	 * all-reduce, and the gradients contain a sum. */
 	bool has_partial, has_grads;
 };
 
-/* Takes the plan, also on failure. `index`: among the run's groups. */
+/* Make the struct. Takes the plan, also on failure. `index` is the group's
+ * number among the groups of the run. */
 int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
 		   struct error *err);
-void host_group_free(struct host_group *group); /* NULL is fine */
+void host_group_free(struct host_group *group); /* NULL is allowed */
 
-/* Does the group have trained parameters, even without elements? */
+/* Tell whether the group has trained parameters, with or without elements. */
 bool host_group_has_gradients(const struct host_group *group);
 
-/* Checks that the broker's memory is as large as the plan says: -EPROTO. */
+/* Check that the broker's memory is as large as the plan says. Returns -EPROTO
+ * if not. */
 int host_group_check_memory(const struct fsdp_group *group, struct error *err);
 
 /* Call this before the run is left. */

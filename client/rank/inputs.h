@@ -1,13 +1,13 @@
 /*
- * If the ranks reduce without the broker, these are the inputs of this rank,
- * and its mappings of the others' inputs.
+ * Inputs, if the ranks reduce without the broker: those of this rank, and its
+ * mappings of the inputs of other ranks.
  *
  * A rank keeps its inputs from one reduction to the next, of any group. It asks
  * the broker only for memory that it does not have: one more input, a larger
  * one, or an input of another rank that it has not mapped yet. The run pins the
  * inputs, and each process that works with one holds it. So the memory is not
- * used again while a rank that does not know yet of the end of the run still
- * works with it.
+ * used again while a rank that has not noticed the end of the run works with
+ * it.
  */
 #pragma once
 #include "proto/message.h"
@@ -31,11 +31,13 @@ struct other_input {
 };
 
 struct inputs {
-	uint32_t n_max, n; /* how many this rank may have, and has */
+	/* number of inputs that this rank may have, and has */
+	uint32_t n_max, n;
 	struct own_input own[BOARD_MAX_AHEAD];
 	struct other_input *others; /* owned; n_max of each rank */
 	uint32_t next_victim;
-	uint32_t n_recalls; /* recalls of the board that were followed */
+	/* number of recalls of the board that were followed */
+	uint32_t n_recalls;
 };
 
 int inputs_init(struct inputs *inputs, uint32_t n_ranks, uint32_t n_max,
@@ -45,24 +47,25 @@ void inputs_end_handles(struct inputs *inputs, uint32_t n_ranks);
 void inputs_deinit(struct inputs *inputs);
 
 /*
- * Take an input that is large enough for the group and not in use; it stays
- * owned by `comm`. -EBUSY: all are in use. -ETIMEDOUT: there is no memory.
+ * Take an input that is large enough for the group and not in use. It remains
+ * owned by `comm`. Returns -EBUSY if all are in use, and -ETIMEDOUT if there is
+ * no memory.
  */
 int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
 		int64_t until_ns, struct fsdp_tensor **ret, struct error *err);
 
-/* If memory is short: return the inputs that are not in use, and unmap all
- * inputs of other ranks. Only the end of the run is an error. */
+/* Return the inputs that are not in use, and unmap all inputs of other ranks,
+ * because memory is short. Only the end of the run is an error. */
 int inputs_give_back(struct fsdp_comm *comm, struct error *err);
 
-/* Return the inputs that the broker has recalled. Does nothing if ranks do not
- * reduce themselves. */
+/* Return the inputs that the broker has recalled. Does nothing if the ranks do
+ * not reduce by themselves. */
 int inputs_heed(struct fsdp_comm *comm, struct error *err);
 
-/* The input is not in use any more. */
+/* Mark an input as not in use. */
 void inputs_free(struct inputs *inputs, const struct fsdp_tensor *input);
 
-/* Find the memory that a rank has handed in for the group. `ref` comes from its
+/* Find the memory that a rank has submitted for the group. `ref` comes from its
  * cell, and is not trusted. */
 int inputs_find(struct fsdp_comm *comm, const struct fsdp_group *group,
 		uint32_t rank, const struct slot_ref *ref, const uint8_t **ret,

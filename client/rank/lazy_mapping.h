@@ -1,8 +1,8 @@
 /*
- * A lazy mapping: memory of a group that was granted to this rank and is not
+ * Lazy mappings: memory of a group that was granted to this rank and is not
  * mapped yet. Mapping device memory needs a context, which a rank that leaves
- * all work to fsdp-worker may never need; so it is mapped when the first
- * address is needed.
+ * all work to fsdp-worker may never need. So the memory is mapped when its
+ * first address is needed.
  */
 #pragma once
 #include "proto/message.h"
@@ -18,12 +18,12 @@ struct lazy_mapping {
 	struct tensor_place place;
 };
 
-/* Store the grant of `place`; there is none yet. */
+/* Store the grant of `place`. The struct must be empty. */
 void lazy_mapping_take(struct lazy_mapping *lazy_mapping,
 		       const struct tensor_place *place, bool is_writable);
 
-/* Map it and make a handle, which then has the hold; does nothing if there is
- * no grant. On failure the hold is dropped. */
+/* Map the memory and make a handle, which then has the hold. Does nothing if
+ * there is no grant. On failure the hold is dropped. */
 int lazy_mapping_map(struct lazy_mapping *lazy_mapping,
 		     struct fsdp_client *client, struct fsdp_tensor **ret,
 		     struct error *err);
