@@ -90,8 +90,8 @@ static bool is_met(const struct fsdp_comm *comm, const struct await *await,
 			       await->number, await->n_pieces);
 }
 
-/* Returns AWAIT_MET if the caller must wait on, also if the ranks may have come
- * since. */
+/* Return AWAIT_MET if the caller must wait on. The ranks may also have come in
+ * the meantime. */
 static int look_around(struct fsdp_comm *comm, const struct await *await,
 		       uint64_t *ret_ranks, struct error *err)
 {

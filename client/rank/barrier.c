@@ -51,7 +51,8 @@ static int wait_for_all(struct fsdp_comm *comm, int32_t timeout_ms,
 	}
 }
 
-/* The last rank to come passes without reading the clock. */
+/* Arrive at the barrier, unless this rank has arrived already. Returns whether
+ * all ranks have arrived. The last rank does not read the clock. */
 static bool come(struct fsdp_comm *comm)
 {
 	struct barrier *barrier = &comm->barrier;

@@ -26,8 +26,8 @@ const char *box_call_name(uint32_t kind)
 		       : "an unknown call";
 }
 
-/* Writes text like "an all-reduce (sum of f32)" or "a broadcast (f32, rank
- * 0)". */
+/* Write text like "an all-reduce (sum of f32)" or "a broadcast (f32, rank 0)"
+ * to `ret`. */
 static const char *describe(const struct box_call *call, char ret[TEXT])
 {
 	char root[24] = "";

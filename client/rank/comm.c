@@ -1,10 +1,10 @@
 /*
- * This file has the checks and the calls for a communicator.
+ * The checks and the requests of a communicator.
  *
  * A communicator ends for this process when the broker returns -ECONNABORTED.
  * The sentence is kept, so that every later call returns the same. A broker
- * that was restarted returns this for communicators that it does not go on
- * with; for a broker that does not come back, the library returns it.
+ * that was restarted returns this for communicators that it does not continue;
+ * if a broker does not come back, the library returns it.
  */
 #include "client/rank/comm.h"
 #include "client/rank/engine.h"
@@ -39,8 +39,8 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
 	return r;
 }
 
-/* This rank stops here: its caller may free memory that transfers would still
- * use. */
+/* End the communicator for this process. Transfers must not use their memory
+ * afterwards, since the caller may free it. */
 static int end(struct fsdp_comm *comm, struct error *err)
 {
 	comm->failure = *err;
@@ -57,7 +57,7 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 
 	if (r == 0)
 		return 0;
-	/* -EBADF: this process has closed the connection. */
+	/* -EBADF means that this process has closed the connection. */
 	if (r != -ECONNABORTED && r != -EBADF &&
 	    connection_is_down(&comm->client->connection))
 		r = error_wrap(err, -ECONNABORTED,
@@ -104,7 +104,7 @@ int comm_fail_run(struct fsdp_comm *comm, struct error *err)
 
 	comm_give_up(comm, err);
 	r = comm_check_run(comm, err);
-	/* 0: the broker does not know it yet. */
+	/* The result is 0 if the broker does not know the failure yet. */
 	return r < 0 ? r : end(comm, err);
 }
 

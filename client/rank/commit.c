@@ -32,13 +32,15 @@ static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,
 	deadline_ms = clock_now_ms() + timeout_ms;
 	if (!comm->engine)
 		return plain_await(comm, &comm->written, deadline_ms, err);
-	/* Without this, the other ranks' devices would wait for our part of a
-	 * reduction that has no waiter here, while we wait for their commit. */
+	/* Without this, the devices of other ranks would wait for our part of a
+	 * reduction that is not waited for here, while we wait for their
+	 * commit. */
 	r = engine_begin_reductions(comm->engine, err);
 	return r < 0 ? r : engine_await_noted(comm->engine, deadline_ms, err);
 }
 
-/* The next shards contain the frozen parameters too, on all nodes. */
+/* Copy the frozen parameters to the next shards, and check that all nodes
+ * commit the same step. */
 static int finish_shards(struct fsdp_comm *comm, struct error *err)
 {
 	int r = 0;

@@ -1,7 +1,7 @@
 /*
- * This file has the list of works. A work is admitted by the broker, enqueued,
- * and waited for. Every call that adds to the list or waits also enqueues what
- * was admitted since, so a prefetch runs beside the computation.
+ * The list of works. A work is admitted by the broker, enqueued, and waited
+ * for. Every call that adds to the list, or waits, also enqueues the works that
+ * were admitted since then, so a prefetch runs beside the computation.
  */
 #include "client/rank/engine.h"
 #include "client/clock.h"
@@ -104,7 +104,8 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 		.is_sum_forced = asked->flags & REDUCE_FORCE_SUM,
 		.factor = asked->factor,
 	};
-	/* Before the first reduction the gradients are not defined. */
+	/* Before the first reduction the contents of the gradients are
+	 * undefined. */
 	if (asked->flags & REDUCE_ACCUMULATE && own->has_grads)
 		work->reduce.flags |= DEVICE_REDUCE_ACCUMULATE;
 	own->has_partial = is_put_off;
@@ -130,7 +131,8 @@ static int32_t clamp_ms(int64_t ms)
 	return ms > INT32_MAX ? INT32_MAX : (int32_t)ms;
 }
 
-/* Wait until the broker admits the work. `deadline_ms` < 0: for ever. */
+/* Wait until the broker admits the work. If `deadline_ms` is negative, there is
+ * no time-out. */
 static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 			   struct received *ret, struct error *err)
 {
@@ -151,8 +153,8 @@ static int await_admission(const struct engine_work *work, int64_t deadline_ms,
 
 /* --- enqueueing ---------------------------------------------------------- */
 
-/* Take the event of the last reshard of this memory of whole parameters; NULL:
- * there is none. The caller owns the event. */
+/* Take the event of the last reshard of this memory of whole parameters, which
+ * the caller then owns. Returns NULL if there is none. */
 static struct event *take_use(struct rank_engine *engine,
 			      const struct fsdp_tensor *full)
 {
@@ -170,8 +172,8 @@ static struct event *take_use(struct rank_engine *engine,
 	return NULL;
 }
 
-/* Is this the copy that a reshard to a smaller mesh kept, and is it still
- * whole? */
+/* Tell whether this is the copy that a reshard to a smaller mesh kept, and
+ * whether it is still whole. */
 static bool is_kept(const struct engine_group *own,
 		    const struct fsdp_tensor *full)
 {
@@ -179,7 +181,7 @@ static bool is_kept(const struct engine_group *own,
 	       own->kept_generation == full->generation;
 }
 
-/* Memory is registered with NCCL before NCCL moves it. */
+/* Register the memory with NCCL before NCCL uses it. */
 static int announce(struct rank_engine *engine,
 		    const struct fsdp_tensor *tensor, struct error *err)
 {
@@ -252,8 +254,8 @@ static int begin_unshard(struct rank_engine *engine,
 	return 0;
 }
 
-/* Enqueue a reduction with its addresses. `ret_stream`: the stream on which it
- * ends. */
+/* Enqueue a reduction with its addresses. `*ret_stream` is the stream on which
+ * it ends. */
 static int reduce(struct rank_engine *engine, struct engine_work *work,
 		  CUstream *ret_stream, struct error *err)
 {
@@ -333,8 +335,8 @@ static int begin_until(struct rank_engine *engine,
 	return r;
 }
 
-/* Enqueue what may begin now, so that it runs beside the caller's next work.
- * The wait for a work returns its error. */
+/* Enqueue works that may begin now, so that they run beside the caller's next
+ * work. Their errors are returned by the waits for them. */
 static void pump(struct rank_engine *engine)
 {
 	int64_t now_ms = clock_now_ms();
@@ -357,7 +359,8 @@ static int check_known(const struct fsdp_work *work, struct error *err)
 			 "this rank has begun no such work of the group");
 }
 
-/* Wait for the caller, who may be interrupted and wait again. */
+/* Wait for the event in parts, since the caller may be interrupted and wait
+ * again. */
 static int await_slowly(struct rank_engine *engine, const struct event *event,
 			int64_t deadline_ms, struct error *err)
 {
@@ -416,7 +419,8 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 
 /* --- resharding ---------------------------------------------------------- */
 
-/* The next gather into this memory waits for all that `stream` was given. */
+/* Let the next gather into this memory wait for the current work of
+ * `stream`. */
 static int note_use(struct rank_engine *engine, const struct fsdp_tensor *full,
 		    CUstream stream, struct error *err)
 {
@@ -437,8 +441,8 @@ static int note_use(struct rank_engine *engine, const struct fsdp_tensor *full,
 	return 0;
 }
 
-/* Our stream has written the memory, and the caller's stream may still read
- * it. */
+/* Release the memory after the gather stream, which wrote it, and after the
+ * caller's stream, which may still read it. */
 static int release(struct rank_engine *engine, struct fsdp_group *group,
 		   CUstream stream, struct error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * An engine waits for its device on the host. Meanwhile it asks the broker
- * whether the other ranks still live.
+ * Waits of an engine for its device on the host. In the meantime it asks the
+ * broker whether the other ranks are alive.
  */
 #include "client/clock.h"
 #include "client/pause.h"
@@ -9,16 +9,16 @@
 #include "cuda/event_cache.h"
 #include <errno.h>
 
-/* While a device is waited for, the broker is asked this often whether the
- * other ranks still live. */
+/* The interval at which the broker is asked whether the other ranks are alive,
+ * while a device is waited for. */
 #define ASK_MS 20
-/* How long the library waits until the broker tells of a death. */
+/* The time in which the library expects the broker to report a death. */
 #define DEATH_MS 1000
 
 /* --- failing ------------------------------------------------------------- */
 
-/* Does the broker still run the communicator? The state of the commit that it
- * returns is ignored. */
+/* Ask the broker whether the communicator still runs. The state of the commit
+ * in the reply is ignored. */
 static int ask_broker(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {
@@ -32,8 +32,8 @@ static int ask_broker(struct fsdp_comm *comm, struct error *err)
 	return r == -ECONNABORTED ? r : 0;
 }
 
-/* NCCL may notice a death before the broker does, but does not say whose. So
- * the broker gets some time to say it. */
+/* Give the broker some time to report a death, since NCCL may notice it earlier
+ * but does not say which rank has died. */
 static void ask_who_died(struct fsdp_comm *comm)
 {
 	int64_t until_ms = clock_now_ms() + DEATH_MS;
@@ -61,7 +61,7 @@ int engine_fail(struct rank_engine *engine, struct error *err)
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* Returns 0 if the event is done, and NCCL_COMM_BUSY if not. The stream is
+/* Return 0 if the event is done, and NCCL_COMM_BUSY if not. The stream is
  * checked first, since NCCL reports a failure before it releases the stream. */
 static int look(struct rank_engine *engine, const struct event *event,
 		struct error *err)
@@ -110,7 +110,8 @@ int engine_await_event(struct rank_engine *engine, const struct event *event,
 
 int engine_note(struct rank_engine *engine, void *stream, struct error *err)
 {
-	/* Copies in need no event, since these streams wait for them. */
+	/* The stream of copies to the device needs no event, since the other
+	 * streams wait for its copies. */
 	CUstream streams[ENGINE_NOTED] = {stream, engine->nccl.gather_stream,
 					  engine->nccl.reduce_stream,
 					  engine->out_stream};

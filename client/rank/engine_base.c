@@ -1,6 +1,6 @@
 /*
- * What an engine does without asking the broker: comm.c aborts it when the
- * broker has ended the communicator.
+ * The part of an engine that needs no request: comm.c aborts the engine when
+ * the broker has ended the communicator.
  */
 #include "client/rank/engine_impl.h"
 #include "cuda/context.h"
@@ -82,8 +82,8 @@ int engine_abort_nccl(struct rank_engine *engine, struct error *err)
 	return r;
 }
 
-/* NCCL is waited for once: a failing call may find that the engine has failed
- * already. */
+/* Abort the engine. NCCL is waited for only once, because a call that fails may
+ * find that the engine has failed already. */
 void engine_abort(struct rank_engine *engine)
 {
 	struct error *failure = &engine->comm->failure;

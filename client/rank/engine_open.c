@@ -1,6 +1,6 @@
 /*
- * This file opens and closes engines and their groups, and compares what must
- * be equal on all ranks of the world.
+ * How engines and their groups are opened and closed, and how values are
+ * compared that must be equal on all ranks of the world.
  */
 #include "client/clock.h"
 #include "client/device.h"
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-/* How long the other ranks may take to leave together with us. */
+/* The time in which the other ranks are expected to leave together with us. */
 #define CLOSE_MS      2000
 #define STOP_PAUSE_NS 1000000
 /* the size of each of the two buffers for copies from and to the host */
@@ -34,8 +34,9 @@ static int await_gather_stream(struct rank_engine *engine, struct error *err)
 	return r;
 }
 
-/* Checks that all ranks of all nodes have the same value: -EINVAL names a rank
- * that differs. On one node the broker has checked this already. */
+/* Check that all ranks of all nodes have the same value. Returns -EINVAL, with
+ * the name of a rank that has another. On one node the broker has checked this
+ * already. */
 static int verify_equal(struct rank_engine *engine, uint64_t value,
 			const char *what, struct error *err)
 {
@@ -69,8 +70,8 @@ static int open_nccl(struct rank_engine *engine,
 	int r = nccl_rank_open(&options, joined->n_local < joined->n_ranks,
 			       &engine->nccl, err);
 
-	/* NCCL enforces the time-out; meanwhile the broker is asked whether all
-	 * ranks still live. */
+	/* NCCL enforces the time-out; in the meantime the broker is asked
+	 * whether all ranks are alive. */
 	return r < 0 ? r : engine_await_event(engine, NULL, -1, err);
 }
 
@@ -87,7 +88,7 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	engine->timeout_ms = joined->timeout_ms;
 	engine->registrations.is_wanted =
 		joined->memory == COMM_MEMORY_REGISTERED;
-	/* Failures from here on are failures of the communicator. */
+	/* Errors after this point fail the communicator. */
 	comm->engine = engine;
 	r = device_find(&joined->device, &engine->device, err);
 	if (r == 0)
@@ -130,7 +131,8 @@ static void free_on_device(struct rank_engine *engine)
 	context_leave();
 }
 
-/* Are the streams idle? They also count as idle if the device has failed. */
+/* Tell whether the streams are idle. They also count as idle if the device has
+ * failed. */
 static bool has_idle_streams(const struct rank_engine *engine)
 {
 	CUstream streams[] = {engine->in_stream, engine->out_stream};
@@ -164,12 +166,13 @@ static int await_streams(const struct rank_engine *engine, int64_t deadline_ms,
 	return 0;
 }
 
-/* Finalize NCCL in good order if nothing has failed and the other ranks do the
- * same now; otherwise abort it. */
+/* Finalize NCCL if nothing has failed and the other ranks do the same now;
+ * otherwise abort it. */
 static int end_nccl(struct rank_engine *engine, struct error *err)
 {
 	struct nccl_comm_options *options;
-	struct error failure; /* the communicator keeps its own failure */
+	/* the error of the communicator must not change */
+	struct error failure;
 	int r;
 
 	if (engine->comm->failure.code < 0 ||
@@ -182,8 +185,8 @@ static int end_nccl(struct rank_engine *engine, struct error *err)
 	return engine->nccl.comm ? r : engine_abort_nccl(engine, err);
 }
 
-/* A rank that still works with us gets all that it waits for, unless it is
- * late, because our last data may not have reached it yet. */
+/* Finish the work that another rank waits for, unless that rank is late,
+ * because our last data may not have reached it yet. */
 int engine_quiesce(struct rank_engine *engine, struct error *err)
 {
 	int64_t deadline_ms = clock_now_ms() + engine->timeout_ms;
@@ -193,7 +196,7 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	r = end_nccl(engine, err);
 	if (r < 0)
 		return r;
-	/* Work of NCCL ends shortly after NCCL was told to end. */
+	/* NCCL's work ends shortly after NCCL was ended. */
 	if (deadline_ms < clock_now_ms() + CLOSE_MS)
 		deadline_ms = clock_now_ms() + CLOSE_MS;
 	r = await_streams(engine, deadline_ms, err);

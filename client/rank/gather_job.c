@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Memory can be lost once for each rank that leaves; more often, a rank writes
- * nonsense. */
+/* The number of times that memory can be lost: once for each rank that leaves.
+ * If it is more, a rank has written invalid words. */
 #define MAX_LOST (FSDP_MAX_RANKS + 1)
 
 struct job job_of(struct fsdp_group *group, uint64_t number)
@@ -22,7 +22,6 @@ struct job job_of(struct fsdp_group *group, uint64_t number)
 	};
 }
 
-/* Returns the size for all replicas. */
 uint64_t job_size(const struct fsdp_group *group)
 {
 	const struct plan *plan = &group->host->plan;
@@ -30,7 +29,6 @@ uint64_t job_size(const struct fsdp_group *group)
 	return plan->full_size * plan->n_replicas;
 }
 
-/* Returns the name of the group with that index on the board. */
 const char *job_name(const struct fsdp_comm *comm, uint32_t index)
 {
 	const struct fsdp_group *group = comm->groups;
@@ -42,7 +40,8 @@ const char *job_name(const struct fsdp_comm *comm, uint32_t index)
 
 void job_count(_Atomic uint64_t *counter, uint64_t n)
 {
-	/* relaxed: the counter has one writer, and is only shown. */
+	/* Relaxed order is enough, because the counter has one writer and is
+	 * only displayed. */
 	atomic_store_explicit(
 		counter,
 		atomic_load_explicit(counter, memory_order_relaxed) + n,
@@ -56,7 +55,7 @@ static bool is_over(const struct job *job, const struct op *op)
 	return !gathers_open(job->board, op->number, op->group);
 }
 
-/* Once this is true it stays true: see limiter.h. */
+/* Once this is true it remains true (limiter.h). */
 bool job_is_admitted(const struct job *job)
 {
 	const struct gatherer *gatherer = job->gatherer;
@@ -75,7 +74,6 @@ bool job_is_admitted(const struct job *job)
 	return true;
 }
 
-/* Returns the oldest gather that is counted and has not ended, or NULL. */
 const struct op *job_find_blocker(const struct job *job)
 {
 	const struct gatherer *gatherer = job->gatherer;
@@ -118,7 +116,7 @@ static int refuse_board(const struct fsdp_comm *comm, struct error *err)
 			 comm->name);
 }
 
-/* Has the caller pointers into the buffer? */
+/* Tell whether the caller has pointers into the buffer. */
 static bool is_in_use(const struct fsdp_comm *comm,
 		      const struct own_buffer *buffer)
 {
@@ -129,8 +127,9 @@ static bool is_in_use(const struct fsdp_comm *comm,
 	return buffer->tensor && group;
 }
 
-/* Unmap the buffers that ranks have given up. No rank gives up one that another
- * uses, but any may write so. */
+/* Unmap the buffers that ranks have given up, except those in use. A correct
+ * rank does not give up a buffer that another uses, but any rank may write
+ * that. */
 static void drop_stale(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
@@ -161,7 +160,7 @@ static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
 	return 0;
 }
 
-/* Ask the broker for the memory, which it identifies by these numbers. */
+/* Ask the broker for the memory, which these numbers identify. */
 static int ask_memory(const struct job *job, int32_t timeout_ms,
 		      struct fsdp_tensor **ret, struct error *err)
 {
@@ -177,8 +176,8 @@ static int ask_memory(const struct job *job, int32_t timeout_ms,
 			     NULL, ret, err);
 }
 
-/* If another rank has the lock, it is choosing a buffer, and this retires
- * none. */
+/* Retire the idle buffers. If another rank has the lock, it is choosing a
+ * buffer, and none is retired. */
 static void retire_idle(struct fsdp_comm *comm)
 {
 	if (!gathers_lock(&comm->board, comm->rank))
@@ -194,7 +193,8 @@ static bool is_recalled(const struct fsdp_comm *comm, uint32_t i)
 	return buffer->tensor && buffer->recalls != board_recalls(&comm->board);
 }
 
-/* A buffer that is in use stays recalled, and a later call retires it. */
+/* Retire the buffers that the broker has recalled. A buffer that is in use
+ * stays recalled, and a later call retires it. */
 static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
 {
 	if (!gathers_lock(&comm->board, comm->rank))
@@ -206,7 +206,7 @@ static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
 	gathers_unlock(&comm->board);
 }
 
-/* The other ranks unmap their buffers with their next call. */
+/* The other ranks unmap their buffers with their next calls. */
 void job_heed(struct fsdp_comm *comm)
 {
 	struct gatherer *gatherer = comm->gatherer;
@@ -231,8 +231,8 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	return comm_fail_run(comm, err);
 }
 
-/* If memory is short, idle buffers are returned first. A rank waits for memory
- * no longer than for other ranks. */
+/* Ask for the memory, and return idle buffers if there is none. A rank waits
+ * for memory no longer than for other ranks. */
 static int ask_patiently(const struct job *job, int32_t timeout_ms,
 			 struct fsdp_tensor **ret, struct error *err)
 {
@@ -255,8 +255,8 @@ static uint64_t size_of(const struct fsdp_tensor *tensor)
 	return desc_rest(tensor_desc(tensor))->size;
 }
 
-/* The board can say anything of a buffer that this process has already: that it
- * is for another group, or that its memory was replaced. */
+/* Find or map the memory. The board may say that a buffer which this process
+ * has already is now for another group, or that its memory was replaced. */
 static int find_memory(const struct job *job, int32_t timeout_ms,
 		       struct error *err)
 {
@@ -290,8 +290,8 @@ struct fsdp_tensor *job_memory(const struct job *job)
 	return job->gatherer->buffers[job->fill.buffer].tensor;
 }
 
-/* Returns JOB_PENDING with an obstacle, or 0 when `fill` belongs to this
- * gather. */
+/* Find the buffer of the gather, or choose one. Returns 0 when `fill` belongs
+ * to this gather, or JOB_PENDING with an obstacle. */
 static int find_fill(struct job *job, struct error *err)
 {
 	const struct fsdp_group *group = job->group;
@@ -312,7 +312,7 @@ static int find_fill(struct job *job, struct error *err)
 	return r < 0 ? refuse_board(group->comm, err) : 0;
 }
 
-/* The last rank that had the memory has left, so nobody has it any more. */
+/* Write that the memory is lost, because the last rank that had it has left. */
 static int lose_memory(struct job *job)
 {
 	const struct fsdp_group *group = job->group;
@@ -326,7 +326,8 @@ static int lose_memory(struct job *job)
 	return 0;
 }
 
-/* Returns JOB_PENDING with an obstacle, or 0 with `fill` and its memory. */
+/* Find the buffer and its memory. Returns 0, or JOB_PENDING with an
+ * obstacle. */
 static int find_filled(struct job *job, int32_t timeout_ms, struct error *err)
 {
 	for (int i = 0; i < MAX_LOST; i++) {
@@ -376,9 +377,9 @@ static void end_piece(struct job *job, const struct gather *gather)
 	job_count(&own->n_bytes, gather_count_bytes(gather));
 }
 
-/* Copy at most `max` pieces, and no more than there are: if a rank makes the
- * words say that the same piece is to be copied again, others do not copy for
- * ever. Can return -ECONNABORTED. */
+/* Copy at most `max` pieces, but no more than there are. If a rank writes that
+ * the same piece must be copied again, other ranks thus do not copy without
+ * end. Can return -ECONNABORTED. */
 static int copy_pieces(struct job *job, uint32_t max, struct error *err)
 {
 	struct pieces *pieces = gathers_pieces(job->board, job->fill.buffer);
@@ -408,8 +409,6 @@ bool job_is_copied(const struct job *job)
 			       job->fill.lap, job->n_pieces);
 }
 
-/* Do as much as is possible without waiting for other ranks. Returns 0 if the
- * group is whole, or JOB_PENDING with the obstacle. */
 int job_advance(struct job *job, uint32_t max, int32_t timeout_ms,
 		struct error *err)
 {

@@ -9,7 +9,7 @@
 
 /* --- waiting ------------------------------------------------------------- */
 
-/* Returns the ranks for which the job waits, if they are known. */
+/* Return the ranks that the job waits for, if they are known. */
 static uint64_t find_ranks(const struct job *job)
 {
 	const struct op *blocker;
@@ -35,7 +35,7 @@ static uint64_t find_left(const struct job *job)
 	return board_left(job->board, find_ranks(job));
 }
 
-/* Has the obstacle gone? */
+/* Tell whether the obstacle has gone. */
 static bool is_met(const void *data)
 {
 	const struct job *job = data;
@@ -67,7 +67,8 @@ static bool is_beside(const void *data)
 	return board_is_beside(job->board, comm->rank, ranks ? ranks : ~ranks);
 }
 
-/* Writes the cause of the wait, as in "it ...". */
+/* Describe why the gather waits, as the rest of a sentence that begins with
+ * "it". */
 static const char *describe(const struct job *job, char *ret, size_t size)
 {
 	const struct fsdp_comm *comm = job->group->comm;
@@ -115,8 +116,8 @@ int job_refuse_wait(const struct job *job, struct error *err)
 			 job->group->name, describe(job, cause, sizeof(cause)));
 }
 
-/* Returns 0 if the caller must wait on, also if the obstacle may be gone
- * since. */
+/* Return 0 if the caller must wait on. The obstacle may also have gone in the
+ * meantime. */
 static int look_around(const struct job *job, int64_t until_ns,
 		       struct error *err)
 {
@@ -140,8 +141,8 @@ static int look_around(const struct job *job, int64_t until_ns,
 	return now_ns >= until_ns ? job_refuse_wait(job, err) : 0;
 }
 
-/* The time-out of the other ranks counts from when this rank began to wait for
- * the same gather. */
+/* Store when this rank began to wait for this gather, which is the start of the
+ * other ranks' time-out. */
 static void note_wait(const struct job *job)
 {
 	struct fsdp_group *group = job->group;

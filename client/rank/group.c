@@ -1,4 +1,4 @@
-/* The memory of a group, and what this rank knows of it. */
+/* The memory of a group, as this rank uses it. */
 #include "client/places.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
@@ -54,8 +54,8 @@ void group_free(struct fsdp_group *group)
 	free(group);
 }
 
-/* A rank with an engine gets its memory mapped (adopt_one()), so if this fails,
- * there are no streams of ours that would have to be released. */
+/* If this rank has an engine, its memory is already mapped (adopt_one()). So if
+ * this fails, there are no streams of ours that must be released. */
 int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	      struct fsdp_tensor **ret, struct error *err)
 {
@@ -90,7 +90,8 @@ static int zero_padding(struct fsdp_group *group, uint32_t side,
 	return 0;
 }
 
-/* After the first commit other ranks may be reading the committed shards. */
+/* The committed shards are skipped after the first commit, since other ranks
+ * may be reading them. */
 int group_zero_padding(struct fsdp_group *group, struct error *err)
 {
 	int r = zero_padding(group, !group->side, err);
@@ -100,7 +101,7 @@ int group_zero_padding(struct fsdp_group *group, struct error *err)
 	return r;
 }
 
-/* Map the shards and gradients that have only a lazy mapping yet. */
+/* Map the shards and gradients that have only a lazy mapping. */
 static int map_own(struct fsdp_group *group, struct error *err)
 {
 	int r;
@@ -114,8 +115,8 @@ static int map_own(struct fsdp_group *group, struct error *err)
 	return r < 0 ? r : group_zero_padding(group, err);
 }
 
-/* Take the only place of a reply, of at least `size` bytes; on failure its
- * holds are dropped. */
+/* Take the only place of a reply, which has at least `size` bytes. On failure
+ * its holds are dropped. */
 static int adopt_one(const struct fsdp_comm *comm, struct received *received,
 		     bool is_writable, uint64_t size,
 		     struct lazy_mapping *lazy_mapping,
@@ -174,7 +175,8 @@ void group_note_reduced(struct fsdp_group *group, uint64_t sequence)
 		group->reduced = sequence;
 }
 
-/* Until then the memory holds bytes of an earlier user. */
+/* Tell whether the gradients are valid. Before, the memory contains bytes of an
+ * earlier user. */
 static bool has_gradients(const struct fsdp_group *group)
 {
 	return group->first_full && group->reduced >= group->first_full;
@@ -198,8 +200,8 @@ int fsdp_shard(struct fsdp_group *group, size_t param, struct fsdp_shard *ret)
 	it = &group->params[param];
 	current = group->shards[group->side];
 	next = group->shards[!group->side];
-	/* The caller may write `next`; a commit must undo this for frozen
-	 * parameters. */
+	/* The caller may write to `next`, which the commit must undo for a
+	 * frozen parameter. */
 	it->is_carried = false;
 	shard = (struct fsdp_shard){
 		.dtype = (enum fsdp_dtype)it->shard.dtype,

@@ -1,4 +1,4 @@
-/* Copies bytes of the host to and from a rank's memory of a group. */
+/* Copies between host memory of the caller and a rank's memory of a group. */
 #include "client/rank/comm.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
@@ -15,14 +15,14 @@ static bool is_in(const struct fsdp_tensor *tensor, const void *at,
 	if (!tensor || !tensor->data)
 		return false;
 	begin = (uintptr_t)tensor->data;
-	/* The handle may begin after the start of its place. */
+	/* The handle may begin later than its memory. */
 	end = (uintptr_t)tensor_desc(tensor)->data +
 	      desc_rest(tensor_desc(tensor))->size;
 	return where >= begin && where <= end && size <= end - where;
 }
 
-/* Memory that was waited for can be read, and memory of this rank can also be
- * written. */
+/* Check the range. Memory that was waited for can be read, and the rank's own
+ * memory can also be written. */
 static int check_range(const struct fsdp_group *group, const void *at,
 		       uint64_t size, bool is_written, struct error *err)
 {
@@ -45,7 +45,7 @@ static int check_range(const struct fsdp_group *group, const void *at,
 			 size, at, is_written ? "write" : "read");
 }
 
-/* Call this after check_range(). */
+/* Tell whether the memory is on the device. Call check_range() before. */
 static bool is_on_device(const struct fsdp_group *group, const void *at,
 			 uint64_t size)
 {
@@ -54,7 +54,7 @@ static bool is_on_device(const struct fsdp_group *group, const void *at,
 	return is_in(group->full, at, size) || is_in(group->input, at, size);
 }
 
-/* `is_put`: to the group; else from it. */
+/* Copy to the group if `is_put`, otherwise from it. */
 static int copy(struct fsdp_group *group, void *to, const void *from,
 		uint64_t size, bool is_put)
 {

@@ -1,10 +1,10 @@
 /*
- * This file registers a group: it sends the request, and reads the reply.
+ * Registering a group: the request, and the reply.
  *
- * The broker says where this rank's part of every parameter lies. What follows
- * from the parameters alone (sizes, the cut) is computed here and compared with
- * the reply, and every range is checked against its place. After that a pointer
- * is an addition.
+ * The broker says where this rank's part of every parameter is. Everything that
+ * follows from the parameters alone (sizes, parts) is computed here and
+ * compared with the reply, and every range is checked against its place.
+ * Afterwards the address of a parameter is one addition.
  */
 #include "client/places.h"
 #include "client/rank/engine.h"
@@ -23,8 +23,8 @@
 
 _Static_assert(FSDP_MAX_PARAMS == MESSAGE_MAX_PARAMS, "one limit of params");
 
-/* Returns the usable bytes: offloaded memory is used from its first whole page
- * on. */
+/* Return the usable size of the memory. Offloaded memory is used from its first
+ * whole page on. */
 static uint64_t usable(const struct fsdp_group *group,
 		       const struct tensor_place *place)
 {
@@ -88,7 +88,7 @@ static int fill_params(struct fsdp_group *group,
 	return 0;
 }
 
-/* Plan the group as the broker has, whose plan has this hash. */
+/* Plan the group in the same way as the broker, whose plan has this hash. */
 static int make_plan(const struct fsdp_comm *comm,
 		     const struct group_request *asked, uint64_t hash,
 		     struct plan *ret, struct error *err)
@@ -111,7 +111,7 @@ static int make_plan(const struct fsdp_comm *comm,
 			 "the group; install both from one build");
 }
 
-/* Make the data that this rank needs to do the work. On failure the reply is
+/* Make the plan that this rank needs to do the work. On failure the reply is
  * freed, with its holds. */
 static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 		    struct received *received, struct error *err)
@@ -120,7 +120,8 @@ static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
 	struct fsdp_comm *comm = group->comm;
-	/* The group counts also if this fails, because the broker has it. */
+	/* The group is counted also if this fails, because the broker has
+	 * it. */
 	uint32_t index = comm->engine ? 0 : comm->reducer->n_groups++;
 	struct plan plan;
 	int r = make_plan(comm, asked, reply->hash, &plan, err);
@@ -179,14 +180,14 @@ static int ask(struct fsdp_group *group, const char *name,
 
 /* --- registering: the replies -------------------------------------------- */
 
-/* Compute this rank's part, by the rule of torch.chunk (collective/shard.h). */
+/* Compute this rank's part by the rule of torch.chunk (collective/shard.h). */
 static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
 	       struct param *param, struct error *err)
 {
 	const struct tensor_type *type = &param->type;
 	int64_t n = comm->n_shards, rank = comm->rank % comm->n_shards;
 	uint32_t dim = entry->shard_dim;
-	/* A 0-d parameter is cut like a 1-d one of one element. */
+	/* A 0-d parameter is cut like a 1-d parameter of one element. */
 	int64_t size = type->n_dims ? type->shape[dim] : 1;
 	int64_t chunk = (size + n - 1) / n, start = chunk * rank, mine;
 	uint64_t row;
@@ -292,7 +293,8 @@ static int take_entries(struct fsdp_group *group,
 	return 0;
 }
 
-/* The group is the only user of the handles. */
+/* Let offloaded memory begin at whole pages. The group is the only user of the
+ * handles, so they can be changed. */
 static void skip_to_pages(struct fsdp_tensor **tensors)
 {
 	for (size_t i = 0; i < GROUP_REPLY_PLACES; i++) {
@@ -368,7 +370,7 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		return error_set(err, -E2BIG,
 				 "%zu parameters; a group has at most %d", n,
 				 FSDP_MAX_PARAMS);
-	/* The request may wait for this memory. */
+	/* The request may wait for memory that only unused inputs keep. */
 	r = comm->reducer ? inputs_give_back(comm, err) : 0;
 	if (r < 0)
 		return r;

@@ -1,4 +1,4 @@
-/* This file does the public functions of fsdp_collective.h as exchanges. */
+/* The functions of fsdp_collective.h, each as one or two exchanges. */
 #include "client/fsdp_collective.h"
 #include "client/rank/comm.h"
 #include "client/rank/host_exchange.h"
@@ -7,9 +7,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The limit for the bytes of an all-reduce that all ranks have together. Up to
- * here each rank reduces everything, with a single wait; above, each reduces
- * its share. */
+/* The limit of a small all-reduce, in bytes of all ranks together. Up to this
+ * limit each rank reduces everything, with a single wait; above it, each rank
+ * reduces its share. */
 #define SMALL (UINT64_C(256) << 10)
 
 _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
@@ -24,7 +24,7 @@ _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
 
 /* --- checks -------------------------------------------------------------- */
 
-/* Checks a call by itself, without the calls of other ranks. */
+/* Check the arguments of a call, without the calls of other ranks. */
 static int begin(struct exchange *exchange, struct fsdp_comm *comm,
 		 enum exchange_kind kind, enum fsdp_dtype dtype,
 		 struct error *err)
@@ -67,7 +67,7 @@ static int set_root(struct exchange *exchange, uint32_t root, struct error *err)
 				   root, world(exchange));
 }
 
-/* `name` is the name of the argument. */
+/* Check an argument and convert it to bytes. `name` is its name. */
 static int take_bytes(const struct exchange *exchange, const void *data,
 		      uint64_t count, const char *name, struct bytes *ret,
 		      struct error *err)
@@ -212,7 +212,8 @@ int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 
 /* --- reductions ---------------------------------------------------------- */
 
-/* All ranks give as many bytes as this rank takes. */
+/* Set the fold of an exchange, to which each rank gives as many bytes as this
+ * rank takes. */
 static void set_fold(struct exchange *exchange, const struct fold *fold,
 		     const struct bytes *result)
 {
@@ -222,7 +223,8 @@ static void set_fold(struct exchange *exchange, const struct fold *fold,
 		exchange->take[i].size = result->size;
 }
 
-/* take_bytes() for `out`, which is stored as numbers, not as bytes. */
+/* Do the same as take_bytes() for `out`, which is written as numbers and must
+ * therefore be aligned. */
 static int take_result(const struct exchange *exchange, const struct fold *fold,
 		       void *out, uint64_t count, struct bytes *ret,
 		       struct error *err)
@@ -298,7 +300,7 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	return host_exchange_run(&exchange, err);
 }
 
-/* Cut `bytes` into one part of whole lines for each rank. */
+/* Divide `bytes` into one part of whole cache lines for each rank. */
 static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
 {
 	uint64_t share = ((bytes->size + n - 1) / n + 63) / 64 * 64, at = 0;
@@ -312,7 +314,7 @@ static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
 	}
 }
 
-/* Each rank reduces its share into `out`, and then gives it to all. */
+/* Let each rank reduce its share into `out`, and then give it to all ranks. */
 static int reduce_shares(struct exchange *exchange, const struct fold *fold,
 			 const struct bytes *in, const struct bytes *out,
 			 struct error *err)
@@ -321,7 +323,8 @@ static int reduce_shares(struct exchange *exchange, const struct fold *fold,
 	uint32_t rank = exchange->comm->rank;
 	int r;
 
-	/* A share may be as large as what another rank has for all. */
+	/* The kind differs from that of a small all-reduce, because the number
+	 * of bytes for a rank can be the same in both. */
 	exchange->kind = EXCHANGE_LARGE_ALL_REDUCE;
 	second = *exchange;
 	cut(in, world(exchange), exchange->give);
@@ -360,7 +363,7 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 
 /* --- without other ranks ------------------------------------------------- */
 
-/* `name`: "in[N]" or "out". */
+/* Check a tensor. `name` is "in[N]" or "out". */
 static int check_tensor(const struct fold *fold, const char *name,
 			const void *data, uint64_t count, struct error *err)
 {

@@ -9,17 +9,17 @@
 
 #define MS_NS INT64_C(1000000)
 
-/* A rank puts so many rounds ahead of those that it takes, so that others need
- * not wait while it copies. */
+/* The number of rounds by which a rank puts more than it takes, so that other
+ * ranks need not wait while it copies. */
 #define AHEAD 2
-/* Blocks in a slot have this alignment, so that no two ranks use one cache
+/* The alignment of blocks in a slot, so that no two ranks use one cache
  * line. */
 #define LINE UINT64_C(64)
 
 _Static_assert(AHEAD <= BOX_SLOTS, "there is a slot for each");
 _Static_assert(BOX_SLOT_SIZE / BOX_RANKS >= LINE, "each rank has a block");
 
-/* an exchange that is under way */
+/* An exchange that is under way. */
 struct run {
 	const struct exchange *exchange;
 	struct fsdp_comm *comm;
@@ -27,12 +27,13 @@ struct run {
 	struct box_call call; /* the call of this rank */
 	uint32_t first;       /* the first round of this rank */
 	uint64_t block;       /* bytes for one rank in a round */
-	uint64_t n_rounds;    /* as far as known */
+	uint64_t n_rounds;    /* the greatest number known so far */
 	uint64_t n_put, n_taken;
 	uint64_t n_own;   /* rounds in which this rank has bytes */
 	uint32_t longest; /* the rank with the most rounds, and its bytes */
 	uint64_t longest_size;
-	int64_t idle_ns; /* since when only others have bytes; 0: not yet */
+	/* start of the time in which only others have bytes; 0: not yet */
+	int64_t idle_ns;
 };
 
 /* --- waiting ------------------------------------------------------------- */
@@ -66,7 +67,7 @@ static int fail_left(const struct run *run, uint64_t ranks, struct error *err)
 	return comm_fail_run(run->comm, err);
 }
 
-/* A collective that has begun cannot be undone, so it fails the run. */
+/* Fail the run, because a collective that has begun cannot be undone. */
 static int fail_interrupted(const struct run *run)
 {
 	struct error why = ERROR_NULL;
@@ -155,7 +156,7 @@ static uint64_t count_rounds(const struct run *run, uint64_t size)
 	return size ? (size - 1) / run->block + 1 : 1;
 }
 
-/* Compare the calls of all ranks, which have come. */
+/* Compare the calls of all ranks, which have arrived. */
 static int compare(struct run *run, struct error *err)
 {
 	struct box_call theirs;
@@ -178,7 +179,7 @@ static int compare(struct run *run, struct error *err)
 
 /* --- bytes --------------------------------------------------------------- */
 
-/* Returns how many bytes of `bytes` are in round `i`. */
+/* Return how many bytes of `bytes` belong to round `i`. */
 static uint64_t size_of_round(const struct run *run, const struct bytes *bytes,
 			      uint64_t i)
 {
@@ -197,8 +198,8 @@ static void fill(const struct run *run, uint8_t *slot,
 		memcpy(slot, bytes->data + i * run->block, size);
 }
 
-/* The slot does not hold this rank's own block, unless the blocks are
- * folded. */
+/* Fill the blocks of a slot. This rank's own block is left out, unless the
+ * blocks are folded. */
 static void fill_blocks(const struct run *run, uint8_t *slot, uint64_t i)
 {
 	const struct exchange *exchange = run->exchange;
@@ -233,7 +234,7 @@ static int put(struct run *run, struct error *err)
 	return 0;
 }
 
-/* Returns where a rank has put the bytes for this rank. */
+/* Return the address of the bytes that a rank has put for this rank. */
 static const uint8_t *block_of(const struct run *run, uint32_t from,
 			       uint32_t round)
 {
@@ -265,8 +266,8 @@ static int copy(const struct run *run, uint64_t i, uint32_t round,
 	int r;
 
 	take_own(run, i);
-	/* Each rank begins with the next rank, so that they do not all read the
-	 * same one. */
+	/* Each rank begins with the next rank, so that the ranks do not all
+	 * read from the same one. */
 	for (uint32_t k = 1; k < n; k++) {
 		uint32_t from = (own + k) % n;
 		const struct bytes *take = &exchange->take[from];
@@ -325,8 +326,9 @@ static int take(struct run *run, struct error *err)
 	return 0;
 }
 
-/* How many rounds follow is what another rank says, so they have a time-out,
- * and a death is noticed in a round that waits for nothing. */
+/* Check the run and the time-out in a round in which this rank has no bytes and
+ * waits for none. The number of such rounds is a value of another rank, so they
+ * need both checks. */
 static int check_idle(struct run *run, struct error *err)
 {
 	int64_t now_ns = bell_now_ns();
@@ -346,7 +348,7 @@ static int check_idle(struct run *run, struct error *err)
 	return comm_fail_run(run->comm, err);
 }
 
-/* Returns in how many rounds this rank gives or takes bytes. */
+/* Return the number of rounds in which this rank gives or takes bytes. */
 static uint64_t count_own_rounds(const struct run *run)
 {
 	uint64_t size = run->call.size;

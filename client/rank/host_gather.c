@@ -43,7 +43,7 @@ void host_gather_end_handles(struct fsdp_comm *comm)
 	}
 }
 
-/* The handles have ended, or end with the connection. */
+/* The handles have ended already, or end with the connection. */
 void host_gather_deinit(struct fsdp_comm *comm)
 {
 	if (!comm->gatherer)
@@ -94,8 +94,9 @@ static int refuse_order(const struct fsdp_group *group,
 			 job_name(comm, turn->group), turn->rank);
 }
 
-/* A rank that has committed has begun all gathers before its commit. If it
- * began a gather, this rank may begin it, too. */
+/* Check that this rank may begin a gather, although another rank has committed.
+ * A rank that has committed has begun all gathers before its commit, so this
+ * rank may begin those, too. */
 static int check_commits(const struct fsdp_group *group, struct error *err)
 {
 	const struct fsdp_comm *comm = group->comm;
@@ -227,7 +228,7 @@ static int refuse_mesh(const struct fsdp_group *group, uint32_t n_mesh,
 			 group->comm->rank, group->name, n_mesh, rank, mesh);
 }
 
-/* The group keeps the memory until the next step. */
+/* Keep the memory for the group until the next step. */
 static int keep(struct job *job, struct error *err)
 {
 	const struct fsdp_group *group = job->group;
@@ -266,8 +267,8 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 
 /* --- committing ---------------------------------------------------------- */
 
-/* Write the commit, then check: a rank that begins a gather does this in the
- * opposite order, so one of the two sees the other. */
+/* The commit is written before the check. A rank that begins a gather does this
+ * in the opposite order, so at least one of the two sees the other. */
 int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 {
 	struct gatherer *gatherer = comm->gatherer;

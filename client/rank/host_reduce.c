@@ -10,10 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* This flag of a cell is used together with enum reduce_flags. */
+/* A flag of a cell on the board, in addition to enum reduce_flags. */
 #define HAS_FACTOR (UINT32_C(1) << 31)
 
-/* What a call may still do: wait until then, and reduce so many pieces. */
+/* The limits of a call: it waits until `until_ns`, and reduces up to
+ * `n_pieces`. */
 struct allowance {
 	int64_t until_ns;
 	uint64_t n_pieces;
@@ -81,7 +82,7 @@ static const char *name_group(const struct fsdp_comm *comm, uint64_t id)
 	return group ? group->name : "another group";
 }
 
-/* Returns the option in which two inputs differ, or NULL. */
+/* Return the option in which two inputs differ, or NULL. */
 static const char *find_difference(const struct board_input *mine,
 				   const struct board_input *theirs)
 {
@@ -124,7 +125,8 @@ static int compare(const struct fsdp_comm *comm, uint32_t rank,
 			 difference);
 }
 
-/* Compare with the ranks that have handed in already, before any change. */
+/* Compare with the ranks that have submitted already, before anything
+ * changes. */
 static int compare_early(const struct fsdp_comm *comm, uint32_t number,
 			 const struct board_input *mine, struct error *err)
 {
@@ -141,7 +143,7 @@ static int compare_early(const struct fsdp_comm *comm, uint32_t number,
 
 /* --- one reduction ------------------------------------------------------- */
 
-/* The ranks have not done `what` in time. */
+/* Fail the run, because the ranks have not done `what` in time. */
 static int fail_late(struct fsdp_comm *comm, const struct fsdp_group *group,
 		     uint64_t ranks, const char *what, struct error *err)
 {
@@ -169,7 +171,7 @@ static int64_t max_ns(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Wait until all ranks have handed in, or the reduction is done. */
+/* Wait until all ranks have submitted, or the reduction is done. */
 static int await_inputs(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, int64_t until_ns, struct error *err)
 {
@@ -224,7 +226,8 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 	switch (r) {
 	case AWAIT_PENDING:
 		return refuse_wait(mine, err);
-	/* A rank of this library does not leave while it works on a piece. */
+	/* Ranks have left only if they use another library, since ours does not
+	 * leave while it works on a piece. */
 	case AWAIT_LEFT:
 	case AWAIT_LATE:
 		return fail_late(comm, mine->group, ranks,
@@ -234,7 +237,7 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 	}
 }
 
-/* Find the inputs of all ranks, if their options are equal. */
+/* Find the inputs of all ranks, and check that their options are equal. */
 static int find_inputs(struct fsdp_comm *comm, struct handed_in *mine,
 		       uint32_t number, struct error *err)
 {
@@ -257,8 +260,8 @@ static int find_inputs(struct fsdp_comm *comm, struct handed_in *mine,
 	return r;
 }
 
-/* Take no more pieces than there are: if a rank makes the words say that the
- * same piece is to be done again, others do not work for ever. */
+/* Reduce pieces, but no more than there are. If a rank writes that the same
+ * piece must be done again, other ranks thus do not work without end. */
 static void take_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, struct allowance *allowance)
 {
@@ -288,8 +291,8 @@ static bool is_done(const struct fsdp_comm *comm, const struct handed_in *mine,
 			       mine->input.n_pieces);
 }
 
-/* Do what is allowed of the reduction's rest. Others may finish it meanwhile,
- * and then need not keep their inputs. */
+/* Work on a reduction within the limits. If other ranks finish it in the
+ * meantime, they need not keep their inputs. */
 static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 		   uint32_t number, struct allowance *allowance,
 		   struct error *err)
@@ -323,7 +326,7 @@ static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)
 	group_note_reduced(mine->group, mine->sequence);
 }
 
-/* Do the first reduction that is not done. */
+/* Work on the first reduction that is not done. */
 static int do_next(struct fsdp_comm *comm, struct allowance *allowance,
 		   struct error *err)
 {
@@ -333,10 +336,10 @@ static int do_next(struct fsdp_comm *comm, struct allowance *allowance,
 
 	if (r == 0)
 		r = work_on(comm, mine, number, allowance, err);
-	/* Pieces may be left that no rank has begun. */
+	/* There may still be pieces that no rank has begun. */
 	if (r == 0 && !allowance->n_pieces && !is_done(comm, mine, number))
 		r = refuse_wait(mine, err);
-	/* A rank that hands in late gets the full time-out for its pieces. */
+	/* A rank that submits late gets the full time-out for its pieces. */
 	if (r == 0 && !mine->waits_ns)
 		mine->waits_ns = bell_now_ns();
 	if (r == 0)
@@ -396,8 +399,8 @@ static uint32_t cell_flags(const struct fsdp_reduce_options *options)
 	       (options->has_factor ? HAS_FACTOR : 0u);
 }
 
-/* Before the first reduction the gradients are not defined, so the reduction
- * stores. */
+/* Return the flags. The first reduction overwrites the gradients, since their
+ * contents are undefined before. */
 static uint32_t host_flags(const struct host_group *host,
 			   const struct fsdp_reduce_options *options)
 {
@@ -410,7 +413,7 @@ static uint32_t host_flags(const struct host_group *host,
 	return flags;
 }
 
-/* Describe what the rank is about to hand in. */
+/* Describe the input that the rank will submit. */
 static int describe(struct fsdp_group *group,
 		    const struct fsdp_reduce_options *o, struct handed_in *ret,
 		    struct error *err)
@@ -442,7 +445,7 @@ static int describe(struct fsdp_group *group,
 	return 0;
 }
 
-/* Find the memory for the sums of this rank. */
+/* Find the memory for this rank's gradients and partial sums. */
 static int find_outputs(struct fsdp_group *group, struct reduce *reduce,
 			struct error *err)
 {
@@ -450,7 +453,7 @@ static int find_outputs(struct fsdp_group *group, struct reduce *reduce,
 		HOST_REDUCE_PARTIAL_IN | HOST_REDUCE_PARTIAL_OUT;
 	int r = 0;
 
-	/* Without elements there are no sums to keep. */
+	/* Without elements there are no partial sums. */
 	if ((reduce->flags & partial) && group->host->plan.partial_size)
 		r = inputs_find_partial(group, err);
 	if (r < 0)
@@ -518,7 +521,7 @@ static bool is_pending(struct reducer *reducer, const struct fsdp_group *group,
 	return false;
 }
 
-/* Do what is allowed until the reduction is done. */
+/* Work within the limits until the reduction is done. */
 static int do_until(struct fsdp_group *group, uint64_t sequence,
 		    struct allowance *allowance, struct error *err)
 {
@@ -556,7 +559,7 @@ int host_reduce_test(struct fsdp_group *group, uint64_t sequence,
 	return r == -ETIMEDOUT ? -EAGAIN : r;
 }
 
-/* Is the next step of other ranks a reduction? */
+/* Check that no other rank has begun one more reduction. */
 static int check_others(const struct fsdp_comm *comm, struct error *err)
 {
 	uint32_t number = comm->reducer->number + 1;
