@@ -61,7 +61,7 @@ static uint64_t size_of(const struct fsdp_tensor *tensor)
 	return desc_rest(tensor_desc(tensor))->size;
 }
 
-/* Returns an unused input of at least `size` bytes, or NULL. */
+/* Return an unused input of at least `size` bytes, or NULL. */
 static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
 {
 	for (uint32_t i = 0; i < inputs->n; i++) {
@@ -73,7 +73,7 @@ static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
 	return NULL;
 }
 
-/* No rank reads the input any more. */
+/* Return an input to the broker. No rank reads it any more. */
 static int give_back(struct fsdp_comm *comm, struct own_input *input,
 		     struct error *err)
 {
@@ -126,7 +126,8 @@ static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
 			     ret, err);
 }
 
-/* The inputs that this rank keeps may be the memory for which it waits. */
+/* Ask for one more input. If there is no memory, the unused inputs are
+ * returned, since they may be the memory that is missing. */
 static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 	       int64_t until_ns, struct own_input **ret, struct error *err)
 {
@@ -146,7 +147,7 @@ static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 	return 0;
 }
 
-/* Make room for one input. */
+/* Return one unused input, so that another can be requested. */
 static int drop_unused(struct fsdp_comm *comm, struct error *err)
 {
 	struct inputs *inputs = &comm->reducer->inputs;
@@ -194,9 +195,10 @@ static bool is_equal(const struct slot_ref *a, const struct slot_ref *b)
 	return a->slot == b->slot && a->generation == b->generation;
 }
 
-/* Returns where the rank's input is remembered, or will be. This rank does not
- * know which inputs the other has returned. If the row is full, its entries are
- * replaced in turn; at worst one is asked for again. */
+/* Return the entry for an input of another rank, or the entry in which it will
+ * be stored. This rank does not know which inputs the other rank has returned.
+ * If the row is full, its entries are replaced in turn; at worst an input is
+ * requested again. */
 static struct other_input *find_other(struct inputs *inputs, uint32_t rank,
 				      const struct slot_ref *ref)
 {

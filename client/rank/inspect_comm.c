@@ -1,4 +1,4 @@
-/* These functions inspect communicators, groups and plans. */
+/* Inspection of communicators, groups and plans. */
 #include "client/client.h"
 #include "client/pages.h"
 #include <string.h>

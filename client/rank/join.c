@@ -1,4 +1,4 @@
-/* This file joins and leaves communicators. */
+/* Joining and leaving communicators. */
 #include "client/device.h"
 #include "client/one_way.h"
 #include "client/rank/comm.h"
@@ -62,7 +62,7 @@ static struct comm_join_request join_request(const char *name, uint32_t n_ranks,
 	return request;
 }
 
-/* Complete the request of a rank on a device: rank 0 makes the NCCL id, unless
+/* Complete the request of a rank on a device. Rank 0 makes the NCCL id, unless
  * the caller has one. */
 static int prepare(struct comm_join_request *request, struct error *err)
 {
@@ -72,8 +72,8 @@ static int prepare(struct comm_join_request *request, struct error *err)
 		request->n_local = request->n_ranks;
 	if (device_uuid_is_host(&request->device))
 		return 0;
-	/* The worker needs no id of us, since it makes one if all ranks are on
-	 * this node. */
+	/* The worker needs no id of ours, since it makes one if all ranks are
+	 * on this node. */
 	if (request->executor == COMM_EXECUTOR_WORKER &&
 	    (request->n_local == request->n_ranks || request->rank != 0 ||
 	     request->has_nccl_id))
@@ -106,7 +106,7 @@ static void free_one(struct fsdp_comm *comm)
 	free(comm);
 }
 
-/* Their handles end with them. */
+/* Free all communicators. Their handles end with the connection. */
 static void free_all(struct fsdp_client *client)
 {
 	while (client->comms) {
@@ -117,8 +117,9 @@ static void free_all(struct fsdp_client *client)
 	}
 }
 
-/* The failure is only noted, because engine_quiesce() has already dropped the
- * works, and has ended NCCL or waits no longer for its end. */
+/* Stop the engine. A failure is only stored, because engine_quiesce() has
+ * already dropped the works, and has either ended NCCL or stopped waiting for
+ * its end. */
 static int stop(struct fsdp_comm *comm, struct error *err)
 {
 	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
@@ -181,8 +182,8 @@ static void take_comm(struct fsdp_comm *comm, struct fsdp_client *client,
 	snprintf(comm->name, sizeof(comm->name), "%s", joined->name);
 }
 
-/* If the engine cannot open, the others must not wait for us until the
- * time-out. */
+/* Open the engine. If that fails, the run fails, so that other ranks do not
+ * wait for us until the time-out. */
 static int open_engine(struct fsdp_comm *comm,
 		       const struct comm_join_request *joined,
 		       const struct comm_reply *reply, struct error *err)
@@ -199,7 +200,7 @@ static int open_engine(struct fsdp_comm *comm,
 	return error_wrap(err, r, "cannot join communicator '%s'", comm->name);
 }
 
-/* What moves the ranks' bytes. */
+/* Open the parts that move the ranks' bytes. */
 static int open_movers(struct fsdp_comm *comm,
 		       const struct comm_join_request *request,
 		       const struct comm_reply *reply, struct error *err)
@@ -267,8 +268,8 @@ uint64_t fsdp_comm_step(const struct fsdp_comm *comm)
 	return comm ? comm->step : 0;
 }
 
-/* Nothing is released with which a device may still work: such memory must not
- * go to another user before fsdp_close(). */
+/* End the handles. The caller makes sure that no device works with the memory,
+ * which must not go to another user before that. */
 static void end_handles(struct fsdp_comm *comm)
 {
 	fsdp_free(comm->spent);
@@ -280,10 +281,11 @@ static void end_handles(struct fsdp_comm *comm)
 }
 
 /*
- * Without a broker nobody needs to be told, and there is no reply to wait for,
- * unless the ranks do all work alone: their run goes on with the next broker.
- * If this rank has given up waiting for that, its next request or the end of
- * the process tells it.
+ * Tell the broker that this rank leaves. If the broker is down, there is no
+ * need to tell it, and no reply to wait for, unless the ranks do all work by
+ * themselves, so that their run continues with the next broker. If this rank
+ * has given up waiting for that broker, its next request or the end of the
+ * process tells it.
  */
 static void tell_broker(struct fsdp_comm *comm)
 {

@@ -1,6 +1,6 @@
 /*
- * A place outlives the reply that contained it: it has no name, and the broker
- * is asked for its chunk again when the place is mapped.
+ * A place remains valid after the reply that contained it is freed: it has no
+ * name, and its chunk is requested again when the place is mapped.
  */
 #include "client/rank/lazy_mapping.h"
 #include "client/client.h"
@@ -31,7 +31,7 @@ int lazy_mapping_map(struct lazy_mapping *lazy_mapping,
 	if (!lazy_mapping->is_held)
 		return 0;
 	r = places_adopt_batch(client, &places, &use, ret, err);
-	/* If this fails, the grant was returned. */
+	/* On failure the grant was returned. */
 	lazy_mapping->is_held = false;
 	return r;
 }

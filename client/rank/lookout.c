@@ -3,10 +3,10 @@
 #include "proto/ending.h"
 
 #define MS_NS INT64_C(1000000)
-/* Time between two looks, each of which costs some 5 us for each rank. */
+/* The time between two looks, each of which costs about 5 us for each rank. */
 #define LOOK_NS (20 * MS_NS)
-/* The broker did not agree: this process sees other processes by these numbers.
- */
+/* The time until the next question, if the broker did not agree: for this
+ * process the numbers belong to other processes. */
 #define PAUSE_NS (1000 * MS_NS)
 
 int64_t lookout_until(int64_t end_ns)
@@ -16,7 +16,8 @@ int64_t lookout_until(int64_t end_ns)
 	return until_ns < end_ns ? until_ns : end_ns;
 }
 
-/* If several are ending, the first will do, since it ends the run. */
+/* Find a rank that is ending. If there are several, the first is enough, since
+ * its end is that of the run. */
 static bool find(const struct fsdp_comm *comm, uint64_t ranks, uint32_t *ret)
 {
 	const struct board *board = &comm->board;
@@ -31,7 +32,7 @@ static bool find(const struct fsdp_comm *comm, uint64_t ranks, uint32_t *ret)
 	return false;
 }
 
-/* The verdict tells the result. */
+/* Ask the broker to look. The verdict then has the result. */
 static void ask(struct fsdp_comm *comm, uint32_t rank)
 {
 	struct request request = {

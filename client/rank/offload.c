@@ -1,6 +1,6 @@
 /*
- * A rank's part of shards, gradients and sums is one range each. It is copied
- * as a whole, since gaps between parameters are few bytes.
+ * A rank's part of the shards, gradients or sums is one range. It is copied as
+ * a whole, since the gaps between parameters are small.
  */
 #include "client/rank/offload.h"
 #include "client/device.h"
@@ -13,7 +13,7 @@
 /* the alignment of the sums, which follow the gradients */
 #define ROOM_ALIGN 512
 
-/* Returns the part of one rank. */
+/* Return the size of one rank's part. */
 static uint64_t part_of(const struct plan *plan, uint64_t size)
 {
 	return size / plan->n_shards;
@@ -28,7 +28,8 @@ static uint64_t partial_offset(const struct plan *plan)
 	return (size + ROOM_ALIGN - 1) & ~(uint64_t)(ROOM_ALIGN - 1);
 }
 
-/* A larger area replaces the last one, which is not in use any more. */
+/* Make an area of at least this size. A larger area replaces the earlier one,
+ * which is not in use any more. */
 static int want_room(struct rank_engine *engine, struct engine_room *room,
 		     uint64_t size, struct error *err)
 {
@@ -88,14 +89,14 @@ void offload_end_rooms(struct rank_engine *engine)
 	end_rooms(&engine->reduce_rooms);
 }
 
-/* Returns the next area in turn. */
+/* Return the next area; the two alternate. */
 static struct engine_room *take_turn(struct engine_rooms *rooms)
 {
 	rooms->last = !rooms->last;
 	return &rooms->rooms[rooms->last];
 }
 
-/* After the current work of the stream, no work needs the area. */
+/* Note that no work needs the area after the current work of the stream. */
 static int note_used(struct rank_engine *engine, struct engine_rooms *rooms,
 		     CUstream stream, struct error *err)
 {
@@ -139,7 +140,7 @@ void offload_end_streams(struct rank_engine *engine)
 		(void)cu.StreamDestroy(engine->out_stream);
 }
 
-/* Later work of `stream` begins after the current work of `first`. */
+/* Let later work of `stream` begin after the current work of `first`. */
 static int hand_over(struct rank_engine *engine, CUstream first,
 		     CUstream stream, struct error *err)
 {
@@ -257,8 +258,8 @@ int offload_gathered(struct rank_engine *engine, struct error *err)
 			 engine->nccl.gather_stream, err);
 }
 
-/* The group's last reduction has written its results before they are read
- * again. */
+/* Copy in the earlier sums, after the group's last reduction has written
+ * them. */
 static int copy_sums_in(struct rank_engine *engine,
 			const struct fsdp_group *group,
 			const struct device_reduce *reduce, struct error *err)
@@ -277,8 +278,8 @@ static int copy_sums_in(struct rank_engine *engine,
 	return r;
 }
 
-/* Gathers also use the stream of copies, so a reduction without copies to the
- * device avoids it. */
+/* A reduction without copies to the device does not wait for the stream of
+ * copies, because gathers use that stream, too. */
 int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err)
 {

@@ -1,6 +1,6 @@
 /*
- * Each call has a stream of its own: calls are rare, and the library must not
- * add work to the caller's streams.
+ * Each call has a stream of its own, because calls are rare, and the library
+ * must not add work to the caller's streams.
  */
 #include "client/rank/plain_device.h"
 #include "client/clock.h"
@@ -34,7 +34,8 @@ static int refuse_late(const struct fsdp_comm *comm, struct error *err)
 			 comm->name);
 }
 
-/* Without timelines only the driver tells when the stream is done. */
+/* Wait for a stream. Without timelines only the driver knows when it is
+ * done. */
 static int await_stream(const struct fsdp_comm *comm,
 			const struct device *device, void *stream,
 			struct error *err)
@@ -101,7 +102,7 @@ static int begin(const struct fsdp_comm *comm, CUstream *ret, struct error *err)
 	return r;
 }
 
-/* `r` is the result so far. */
+/* Wait for the stream and destroy it. `r` is the result so far. */
 static int end(CUstream stream, int r, struct error *err)
 {
 	if (r == 0)

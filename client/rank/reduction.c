@@ -1,5 +1,5 @@
-/* A rank gets an input, and hands in the gradients that it has written there.
- */
+/* How a rank gets an input, and submits the gradients that it has written
+ * there. */
 #include "client/clock.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
@@ -61,8 +61,8 @@ static uint32_t reduce_flags(const struct fsdp_reduce_options *options)
 	       (options->is_sum_forced ? REDUCE_FORCE_SUM : 0u);
 }
 
-/* fsdp-worker waits until the stream has written the gradients. A broker
- * without ready fences cannot do that. */
+/* Let fsdp-worker wait until the stream has written the gradients. A broker
+ * without ready fences cannot do that, so this rank then waits itself. */
 static int order_gradients(struct fsdp_group *group, void *stream,
 			   struct reduce_request *request, struct error *err)
 {
@@ -80,7 +80,8 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 	return 0;
 }
 
-/* Without replicas no sums are kept for an all-reduce. */
+/* Store the number of the first reduction that changes the gradients. Without
+ * replicas every reduction does. */
 static void note_first_full(struct fsdp_group *group,
 			    const struct fsdp_reduce_options *options,
 			    uint64_t sequence)
@@ -108,7 +109,7 @@ static int check_reduce(const struct fsdp_group *group,
 			   : 0;
 }
 
-/* Have the broker plan the reduction. `ret` is what it was asked. */
+/* Let the broker plan the reduction. `*ret` is the request. */
 static int plan_reduce(struct fsdp_group *group,
 		       const struct fsdp_reduce_options *o, struct request *ret,
 		       struct fsdp_work *ret_work, struct error *err)
@@ -140,8 +141,8 @@ static int plan_reduce(struct fsdp_group *group,
 	return 0;
 }
 
-/* The broker keeps the input until it is reduced, so it need not be woken
- * now. */
+/* Set the input aside until the next request. The broker keeps it until it is
+ * reduced, so it need not be woken now. */
 static void spend_input(struct fsdp_group *group)
 {
 	fsdp_free(group->comm->spent);

@@ -1,6 +1,6 @@
 /*
- * Registrations are a list that is searched from its start, since chunks are
- * few.
+ * Registrations are in a list that is searched from its start, since there are
+ * few chunks.
  */
 #include "client/rank/registrations.h"
 #include "client/client.h"

@@ -9,19 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a rank puts aside of each other rank at most. More is an error: no
- * program sends so much before the other asks for any of it. */
+/* The limits of messages that are put aside for each other rank. It is an error
+ * if there are more, because no correct program sends so much before the other
+ * rank receives any of it. */
 #define MAX_ASIDE   (UINT64_C(16) << 30)
 #define MAX_N_ASIDE 16384
 
 struct fsdp_transfer {
 	struct fsdp_comm *comm;
 	bool is_send, is_aside;
-	bool has_begun; /* a piece was sent, or a message came for it */
-	uint32_t rank;  /* the other rank; FSDP_ANY_RANK: not known yet */
+	bool has_begun; /* a piece was sent, or has come for it */
+	uint32_t rank;  /* the other rank, or FSDP_ANY_RANK so far */
 	struct mail_head head;
 	uint8_t *data;
-	uint64_t at; /* bytes that were copied */
+	uint64_t at; /* number of bytes that were copied */
 	bool is_done;
 	struct fsdp_transfer *next;
 };
@@ -98,7 +99,7 @@ static struct fsdp_transfer *find_receive(const struct transfers *all,
 	return transfer;
 }
 
-/* The communicator fails, because the message cannot be given to another
+/* Fail the communicator, because the message cannot be given to another
  * receive. */
 static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 			const struct mail_head *head, struct error *err)
@@ -112,7 +113,7 @@ static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 	return comm_fail_run(transfer->comm, err);
 }
 
-/* A message belongs to this receive. */
+/* Give a message to this receive. */
 static int give(struct fsdp_transfer *transfer, uint32_t from,
 		const struct mail_head *head, struct error *err)
 {
@@ -172,7 +173,7 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 	return comm_fail_run(comm, err);
 }
 
-/* A receive was begun: find its message if that has come already. */
+/* Find the message of a new receive, if it has come already. */
 static int look_aside(struct transfers *all, struct fsdp_transfer *transfer,
 		      struct error *err)
 {
@@ -227,7 +228,7 @@ static void send_piece(struct fsdp_transfer *transfer)
 	mail_count_sent(&comm->board, comm->rank, counts, transfer->rank);
 }
 
-/* Send the first message that is not done, to each rank. */
+/* Send the first unfinished message to each rank. */
 static bool send_all(struct fsdp_comm *comm)
 {
 	struct transfers *all = comm->transfers;
@@ -266,7 +267,8 @@ static int begin_message(struct fsdp_comm *comm, uint32_t from,
 	return r;
 }
 
-/* A receive may have been begun while the message was put aside. */
+/* End a message. If it was put aside, a receive for it may have been begun in
+ * the meantime. */
 static int end_message(struct fsdp_comm *comm, uint32_t from, struct error *err)
 {
 	struct transfers *all = comm->transfers;
@@ -305,8 +307,8 @@ static int receive_piece(struct fsdp_comm *comm, uint32_t from,
 		       : 0;
 }
 
-/* Find the ranks from which a message is awaited, and to which one must be
- * sent. */
+/* Find the ranks from which a message is expected, and those to which one must
+ * be sent. */
 static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
 {
 	const struct transfers *all = comm->transfers;
@@ -404,7 +406,8 @@ static int begin(const struct fsdp_transfer *transfer,
 		r = look_aside(all, begun, err);
 	if (r == 0)
 		r = move_all(begun->comm, err);
-	/* A failure here is the communicator's, which frees the transfer. */
+	/* A failure here is one of the communicator, which frees the
+	 * transfer. */
 	if (r < 0)
 		return r;
 	*ret = begun;

@@ -19,8 +19,8 @@ bool unshard_is_by_ranks(const struct fsdp_group *group)
 
 /* --- beginning ----------------------------------------------------------- */
 
-/* Runs with the connection's lock. The result is read after the reply of a
- * later call. */
+/* Store the refusal of a one-way unshard. This runs with the connection's lock;
+ * the result is read after the reply of a later call. */
 static void note_refusal(void *data, uint64_t number, const struct error *cause)
 {
 	struct fsdp_group *group = data;
@@ -29,8 +29,8 @@ static void note_refusal(void *data, uint64_t number, const struct error *cause)
 	group->refusal = *cause;
 }
 
-/* On host memory the broker orders the ranks. Its reply would contain nothing
- * for which the wait does not ask, so the request is one-way. */
+/* Send an unshard of a communicator on host memory. The reply would contain
+ * nothing that the wait does not return, so the request is one-way. */
 static int send_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
@@ -48,8 +48,9 @@ static int send_unshard(struct fsdp_group *group, struct error *err)
 	return r;
 }
 
-/* If ranks do the work themselves, it begins in the order of the broker, and
- * not at all if the broker refuses it. */
+/* Send an unshard and wait for the reply. If ranks do the work themselves, they
+ * begin it in the order of the broker, and not at all if the broker refuses
+ * it. */
 static int ask_unshard(struct fsdp_group *group, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_UNSHARD,
@@ -221,15 +222,15 @@ static int reshard_by_ranks(struct fsdp_group *group, uint32_t n_mesh,
 	return 0;
 }
 
-/* End the use of the whole parameters; `stream` NULL: the caller does not use
- * them any more. */
+/* End the use of the whole parameters, after the current work of `stream`, or
+ * at once if it is NULL. */
 static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 		    struct error *err)
 {
 	if (group->engine)
 		return engine_reshard(group, n_mesh, stream, err);
-	/* The broker reclaims the memory when the stream has come so far.
-	 * Memory that was never mapped is used by no stream. */
+	/* The broker reclaims the memory when the stream has reached this
+	 * point. Memory that was never mapped is not used by a stream. */
 	if (stream && group->full) {
 		int r = fsdp_release_on(group->full, stream);
 
@@ -243,8 +244,8 @@ static int end_full(struct fsdp_group *group, uint32_t n_mesh, void *stream,
 	return 0;
 }
 
-/* The broker refuses a mesh that does not match, and then the group must not
- * change. */
+/* The request is sent first, because the broker refuses a mesh that does not
+ * match, and then the group must not change. */
 static int reshard_to_mesh(struct fsdp_group *group, uint32_t n_mesh,
 			   void *stream, struct error *err)
 {
@@ -260,19 +261,19 @@ static int reshard_to_mesh(struct fsdp_group *group, uint32_t n_mesh,
 	return end_full(group, n_mesh, stream, err);
 }
 
-/* The whole parameters can be released without waiting for the reply. */
+/* The whole parameters are released without waiting for the reply. */
 static int reshard_fully(struct fsdp_group *group, void *stream,
 			 struct error *err)
 {
 	const struct request request = {.kind = MESSAGE_RESHARD,
 					.reshard = {.group = group->id}};
-	/* If the request is refused, fsdp_wait() has returned the cause, or
-	 * will. */
+	/* If the request is refused, fsdp_wait() has returned the cause
+	 * already, or will return it. */
 	const struct one_way one_way = {0};
 	int r;
 
-	/* This comes first, so that the broker handles both at once. The memory
-	 * is kept by the broker until it has received the reshard. */
+	/* This comes first, so that the broker handles both at once. It keeps
+	 * the memory until it has received the reshard. */
 	r = end_full(group, 0, stream, err);
 	if (r == 0)
 		r = client_send_one_way(group->comm->client, &request, &one_way,

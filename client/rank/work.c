@@ -1,4 +1,4 @@
-/* This file waits for work: unshards, reductions and commits. */
+/* Waits for work: unshards, reductions and commits. */
 #include "client/rank/comm.h"
 #include "client/rank/commit.h"
 #include "client/rank/engine.h"
@@ -7,7 +7,8 @@
 #include "client/rank/unshard.h"
 #include <errno.h>
 
-/* How often a wait is repeated because it overtook its unshard. */
+/* The number of times that a wait is repeated because it overtook its
+ * unshard. */
 #define MAX_OVERTAKEN 100
 
 static int check_work(const struct fsdp_work *work, struct error *err)
@@ -21,7 +22,8 @@ static int check_work(const struct fsdp_work *work, struct error *err)
 	return comm_check(work->comm, err);
 }
 
-/* Is the work done, as far as this process knows without asking? */
+/* Tell whether the work is done, as far as this process knows without a
+ * request. */
 static bool is_done(const struct fsdp_work *work)
 {
 	if (work->kind == WORK_COMMIT)
@@ -46,8 +48,8 @@ static int end_work(const struct fsdp_work *work, struct received *received,
 
 #define PATIENCE_MS 100
 
-/* An unshard may wait for memory that ranks only keep as inputs, so they return
- * it if the wait is long. */
+/* Ask the broker to wait. An unshard may wait for memory that ranks only keep
+ * as inputs, so they return it if the wait is long. */
 static int ask_patiently(const struct fsdp_work *work, struct request *request,
 			 struct received *ret, struct error *err)
 {
@@ -67,10 +69,10 @@ static int ask_patiently(const struct fsdp_work *work, struct request *request,
 	return r < 0 ? r : comm_call(comm, request, ret, err);
 }
 
-/* Ask the broker. An unshard is a one-way request: if the broker refused it,
- * this returns the cause. If it did not, but does not know the unshard, then it
- * had no room for its reply, and the unshard was sent again after this
- * request. */
+/* Send the wait. An unshard is a one-way request. If the broker has refused it,
+ * this returns the cause. If the broker has not refused it and does not know it
+ * either, it could not record its reply, and the unshard was sent again after
+ * this request; then the wait is repeated. */
 static int ask_for(const struct fsdp_work *work, struct request *request,
 		   struct received *ret, struct error *err)
 {
@@ -80,7 +82,7 @@ static int ask_for(const struct fsdp_work *work, struct request *request,
 		comm_end_spent(work->comm);
 		return comm_call(work->comm, request, ret, err);
 	}
-	request->wait.sequence = 0; /* the open one */
+	request->wait.sequence = 0; /* the open unshard */
 	for (int i = 0; i < MAX_OVERTAKEN; i++) {
 		r = ask_patiently(work, request, ret, err);
 		if (r < 0 && unshard_is_refused(work->group, err))
@@ -91,7 +93,7 @@ static int ask_for(const struct fsdp_work *work, struct request *request,
 	return r;
 }
 
-/* Test a work by asking the broker or the device. */
+/* Test a work by a request to the broker or by the device. */
 static int test_elsewhere(const struct fsdp_work *work)
 {
 	int r = fsdp_wait(work, 0);
@@ -118,7 +120,7 @@ int fsdp_wait(const struct fsdp_work *work, int32_t timeout_ms)
 	return fsdp_wait_on(work, NULL, timeout_ms);
 }
 
-/* Wait by asking the broker. */
+/* Wait by a request to the broker. */
 static int wait_elsewhere(const struct fsdp_work *work, int32_t timeout_ms,
 			  struct error *err)
 {
