@@ -38,6 +38,7 @@ struct calls {
 	struct call *first, *last;
 };
 
+/* Append a call to the list, or remove it. The caller owns the call. */
 void calls_append(struct calls *calls, struct call *call);
 void calls_remove(struct calls *calls, struct call *call);
 

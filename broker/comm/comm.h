@@ -55,6 +55,7 @@ static inline uint64_t rank_bit(uint32_t rank)
 	return UINT64_C(1) << rank;
 }
 
+/* Returns the first rank of a mask, which must not be 0. */
 static inline uint32_t rank_first(uint64_t mask)
 {
 	return (uint32_t)__builtin_ctzll(mask);

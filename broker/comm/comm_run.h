@@ -24,6 +24,8 @@ int comm_new(struct comms *comms, uint32_t record,
 int comm_revive(struct comms *comms, uint32_t run, struct comm **ret,
 		struct error *err);
 
+/* Free the run with everything that it keeps, and wake its parked requests. The
+ * record stays if it has groups. The caller commits. */
 void comm_free(struct comm *comm);
 
 /* Free everything volatile when the broker ends. The records stay, and so do

@@ -50,8 +50,8 @@ static void drop(struct comm *comm, struct run_buffer *buffer)
 		catalog_set(&comm->comms->store->catalog, buffer->slot, 0);
 }
 
-/* Drop the buffers that the ranks have given up on the board, by asking for
- * another version there. */
+/* Drop the buffers that the ranks have given up. The board then shows another
+ * version, which a rank will request. */
 static void drop_retired(struct comm *comm)
 {
 	for (uint32_t i = 0; comm->board.page && i < GATHERS_BUFFERS; i++) {

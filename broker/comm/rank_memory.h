@@ -28,6 +28,7 @@ uint32_t rank_memory_count(const struct comm *comm);
 uint32_t rank_memory_slot(const struct comm *comm,
 			  const struct rank_memory *memory, uint32_t rank);
 
+/* Returns whether all slots are made. */
 bool rank_memory_is_whole(const struct comm *comm,
 			  const struct rank_memory *memory);
 

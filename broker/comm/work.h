@@ -25,6 +25,8 @@ struct work {
 	uint64_t sequence; /* number of the group's gather or reduction */
 };
 
+/* Make the work of a job. The job owns it until work_end(). Returns -ENOMEM if
+ * there is no memory. */
 int work_new(const struct group *group, uint64_t sequence, struct work **ret,
 	     struct error *err);
 

@@ -90,6 +90,8 @@ struct engine {
 	char cpu[32];
 };
 
+/* Prepare the engine, without starting the worker. This comes before the
+ * sandbox, since it opens a file. */
 void engine_init(struct engine *engine);
 
 /* Find the path of fsdp-worker. It is also set when -ENOENT says that there is

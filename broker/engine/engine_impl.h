@@ -79,6 +79,7 @@ struct engine_worker {
 
 /* --- engine.c ------------------------------------------------------------ */
 
+/* The callback of the link: receives messages of the worker, and sends more. */
 void engine_on_link(uv_poll_t *poll, int status, int events);
 
 /* Limit the silence of the worker, which has a job from now on. */
@@ -90,6 +91,7 @@ void engine_watch_silence(struct engine *engine);
  * space. */
 void engine_pump(struct engine *engine);
 
+/* These return the plan or communicator of this id, which must exist. */
 struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id);
 struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id);
 
@@ -98,6 +100,7 @@ struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id);
 void engine_drop_plan(struct engine *engine, struct engine_plan *plan);
 void engine_drop_comm(struct engine *engine, struct engine_comm *comm);
 
+/* Free the plan now. The worker must not have it. */
 void engine_free_plan(struct engine *engine, struct engine_plan *plan);
 
 /* --- engine_process.c ---------------------------------------------------- */

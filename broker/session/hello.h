@@ -36,6 +36,8 @@ struct hello {
 	int fds[2];
 };
 
+/* Prepare for the hello of a connection. `sock_fd` and `cred` are borrowed.
+ * hello_deinit() closes the pidfd and the fds that no session has taken. */
 void hello_init(struct hello *hello, struct sessions *sessions, int sock_fd,
 		const struct ucred *cred);
 void hello_deinit(struct hello *hello);

@@ -30,6 +30,8 @@ int listener_open(struct sessions *sessions, const char *path, int listen_fd,
  * no peers. */
 int listener_bind(const char *path, int *ret_fd, struct error *err);
 
+/* Close the listening socket, and remove its file if listener_open() made it.
+ * Idempotent. */
 void listener_close(struct listener *listener);
 
 /*

@@ -84,6 +84,7 @@ void peer_reply(struct peer *peer, uint16_t kind, uint64_t number, int32_t code,
 		const uint8_t *body, size_t size, const int *fds,
 		uint16_t n_fds);
 
+/* Send a refusal: the code and the sentence of `cause`. */
 void peer_reply_error(struct peer *peer, uint16_t kind, uint64_t number,
 		      const struct error *cause);
 

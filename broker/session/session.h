@@ -168,6 +168,7 @@ bool sessions_on_idle(struct sessions *sessions);
  * the broker's own user and the admin group may. */
 bool session_is_admin(const struct session *session);
 
+/* Returns the session that has these holdings; NULL for NULL. */
 static inline struct session *session_of(struct holdings *holdings)
 {
 	return (struct session *)holdings; /* its first member */
