@@ -94,9 +94,9 @@ static int refuse_order(const struct fsdp_group *group,
 			 job_name(comm, turn->group), turn->rank);
 }
 
-/* Check that this rank may begin a gather, although another rank has committed.
- * A rank that has committed has begun all gathers before its commit, so this
- * rank may begin those, too. */
+/* Check that no other rank has committed before this gather. A rank that has
+ * committed has begun all gathers before its commit, so this rank may begin a
+ * gather that another rank has begun. */
 static int check_commits(const struct fsdp_group *group, struct error *err)
 {
 	const struct fsdp_comm *comm = group->comm;

@@ -52,8 +52,8 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 			struct error *err);
 
 /* Call host_gather_begin_commit() before a commit of this rank. It returns
- * -EBUSY or -EINVAL if this rank cannot commit. Call host_gather_undo_commit()
- * if the broker refuses the commit. */
+ * -EINVAL if another rank has begun a gather that this rank has not. Call
+ * host_gather_undo_commit() if the broker refuses the commit. */
 int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err);
 void host_gather_undo_commit(struct fsdp_comm *comm);
 /* Return the number of gathers that this rank has begun. */

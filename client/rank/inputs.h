@@ -40,6 +40,8 @@ struct inputs {
 	uint32_t n_recalls;
 };
 
+/* Prepare for `n_max` inputs of each rank. Returns -ENOMEM if there is no
+ * memory. */
 int inputs_init(struct inputs *inputs, uint32_t n_ranks, uint32_t n_max,
 		struct error *err);
 /* Drop the holds of all inputs. */
