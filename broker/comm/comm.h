@@ -97,8 +97,9 @@ struct comm {
 	bool is_on_devices;        /* each rank has memory of its own */
 	/* The ranks do the work on devices; otherwise fsdp-worker does it. */
 	bool is_by_ranks;
-	uint32_t verdict;   /* verdict.h; 0: none */
-	uint32_t direct;    /* enum comm_direct: work of ranks without us */
+	uint32_t verdict; /* verdict.h; 0: none */
+	/* enum comm_direct: the work that its ranks do by themselves */
+	uint32_t direct;
 	struct board board; /* run_board.h; page NULL: not made */
 	bool is_board_kept; /* in the fd store */
 	/* These fields are for comm_worker.h. */
@@ -233,8 +234,8 @@ void comm_wake(struct comm *comm);
 void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 		       size_t size);
 
-/* Returns whether all ranks have joined, and whether all that joined have
- * left. */
+/* comm_has_all() returns whether all ranks have joined, comm_is_over() whether
+ * all that joined have left. */
 bool comm_has_all(const struct comm *comm);
 bool comm_is_over(const struct comm *comm);
 

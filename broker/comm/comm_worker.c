@@ -45,7 +45,7 @@ static struct comm *end_matter(struct matter *matter, uint64_t *ret_value)
 	return comm && comm->state != COMM_FAILED ? comm : NULL;
 }
 
-/* Returns NULL if there is no memory. */
+/* Make a matter. Returns NULL with `err` set if there is no memory. */
 static struct matter *matter_new(const struct comm *comm, uint64_t value,
 				 struct error *err)
 {

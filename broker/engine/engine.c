@@ -529,7 +529,7 @@ static void forget_comms(struct engine *engine)
 	}
 }
 
-/* Forget the messages that the dead worker had got. */
+/* Free a worker that has exited. The next one must be sent everything again. */
 static void forget_worker(struct engine *engine)
 {
 	struct engine_plan *plan, *next;

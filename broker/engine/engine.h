@@ -147,7 +147,7 @@ int engine_submit(struct engine *engine, const struct job *job,
  * `plan` and the fields after them in `job`.
  */
 /* A timeline of a rank's session, and the value that it must reach. There is no
- * wait if both are 0. */
+ * wait if `timeline` is 0. */
 struct engine_fence {
 	uint32_t timeline;
 	uint64_t value;

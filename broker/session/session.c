@@ -109,7 +109,7 @@ void session_end_dead(struct session *session)
 /* Handle the exit of the session's process. */
 static void note_death(struct session *session)
 {
-	/* Any reply to a goodbye has no reader any more. */
+	/* The reply to a goodbye would have no reader any more. */
 	if (session->peer)
 		peer_close(session->peer);
 	if (session->is_ending || session->is_dead)

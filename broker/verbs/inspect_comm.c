@@ -129,7 +129,8 @@ static void fill_failed(const struct comm *comm, struct comm_item *ret)
 	fill_run(comm, ret);
 }
 
-/* Returns false if the page is full. */
+/* List communicators by their records, from record `from` on. Returns false if
+ * the page is full. */
 static bool list_records(struct verb_call *call, uint64_t from, char *names)
 {
 	const struct catalog *catalog = &call->broker->store.catalog;
