@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* The number of times that memory can be lost: once for each rank that leaves.
- * If it is more, a rank has written invalid words. */
+ * If it is lost more often, a rank has written invalid words. */
 #define MAX_LOST (FSDP_MAX_RANKS + 1)
 
 struct job job_of(struct fsdp_group *group, uint64_t number)

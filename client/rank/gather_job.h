@@ -77,8 +77,8 @@ const struct op *job_find_blocker(const struct job *job);
 /* Forget the gathers that have ended. */
 void job_forget_over(struct job *job);
 
-/* Give up the buffers that the broker has recalled or that other ranks have
- * given up. Does nothing if the ranks do not gather by themselves. */
+/* Retire the buffers that the broker has recalled, and unmap those that ranks
+ * have given up. Does nothing if the ranks do not gather by themselves. */
 void job_heed(struct fsdp_comm *comm);
 
 /* Add to a counter that is only displayed. Each counter has one writer. */

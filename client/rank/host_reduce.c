@@ -226,8 +226,8 @@ static int await_pieces(struct fsdp_comm *comm, const struct handed_in *mine,
 	switch (r) {
 	case AWAIT_PENDING:
 		return refuse_wait(mine, err);
-	/* Ranks have left only if they use another library, since ours does not
-	 * leave while it works on a piece. */
+	/* A rank of this library does not leave while it works on a piece, so
+	 * one that has left is treated as late. */
 	case AWAIT_LEFT:
 	case AWAIT_LATE:
 		return fail_late(comm, mine->group, ranks,
