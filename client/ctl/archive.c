@@ -1,4 +1,5 @@
-/* A directory in which published names are saved. */
+/* Reads and writes the index of a directory in which published names are
+ * saved. */
 #include "client/ctl/archive.h"
 
 #include "client/ctl/args.h"
@@ -101,7 +102,8 @@ int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
 
 /* --- the index ----------------------------------------------------------- */
 
-/* A name that leads elsewhere is refused. */
+/* Returns whether `name` is a file of the directory itself, so that an index
+ * cannot lead to another directory. */
 static bool is_file_name(const char *name)
 {
 	return name && *name && *name != '.' && !strchr(name, '/');
@@ -191,7 +193,8 @@ static int write_text(const char *path, const char *text, struct error *err)
 	struct output output = OUTPUT_NULL;
 	int r = output_open(path, &output, err);
 
-	/* The names are nobody else's business, either. */
+	/* The index lists the names of private tensors, so others may not read
+	 * it. */
 	if (r == 0 && fchmod(output.fd, 0600) < 0)
 		r = error_errno(err, -errno, "cannot set the mode of %s", path);
 	if (r == 0)
@@ -202,7 +205,8 @@ static int write_text(const char *path, const char *text, struct error *err)
 	return r;
 }
 
-/* So that a rename in it survives a crash of the machine. */
+/* Syncs the directory, so that a rename in it survives a crash of the
+ * machine. */
 static int sync_directory(const char *directory, struct error *err)
 {
 	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

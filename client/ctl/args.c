@@ -1,5 +1,6 @@
 /*
- * The command line. getopt_long() walks; the tables say what each option is.
+ * Parses the command line. getopt_long() walks over it, and tables describe
+ * each option.
  */
 #include "client/ctl/args.h"
 
@@ -262,7 +263,8 @@ static int read_tree(struct args *args, const char *text, struct error *err)
 				 "an empty prefix would be everything");
 }
 
-/* Which of the `n` words, which are `all` together, is it? */
+/* Returns the index of `text` among the `n` words. `all` lists them for the
+ * error. */
 static int read_word(const char *text, const char *const *words, int n,
 		     const char *all, struct error *err)
 {
@@ -439,7 +441,8 @@ const struct args_option *args_option(enum arg arg)
 	return &rows[arg];
 }
 
-/* Of two options of one name, that which `accepts` has; else the first. */
+/* Two options may have the same name. The one that `accepts` does not have is
+ * hidden; if it has neither, the later one is. */
 static bool is_hidden(int arg, uint64_t accepts)
 {
 	for (int i = 0; i < N_ARGS; i++) {
@@ -453,7 +456,8 @@ static bool is_hidden(int arg, uint64_t accepts)
 	return false;
 }
 
-/* getopt's tables: the value of a long option is 256 + enum arg. */
+/* Fills the tables for getopt_long(). The value of a long option is 256 plus
+ * its `enum arg`. */
 static void fill_tables(uint64_t accepts, struct option *options, char *letters)
 {
 	for (int i = 0; i < N_ARGS; i++) {
@@ -500,7 +504,7 @@ static int take(struct args *args, int arg, const char *text, const char *who,
 	return 0;
 }
 
-/* Why getopt_long() did not like the last word. */
+/* Says why getopt_long() refused the last word. */
 static int refuse(int value, char **argv, struct error *err)
 {
 	const char *word = argv[optind - 1];
@@ -520,7 +524,8 @@ int args_parse(struct args *args, int argc, char **argv, uint64_t accepts,
 	       bool is_before_verb, struct error *err)
 {
 	struct option options[N_ARGS + 1];
-	/* '+' stops at the first operand, ':' tells a missing value apart */
+	/* '+' ends the parsing at the first operand. ':' makes getopt_long()
+	 * return ':' for a missing value. */
 	char letters[2 * N_ARGS + 4] = "+:";
 	int value, r;
 

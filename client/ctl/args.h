@@ -1,6 +1,6 @@
 /*
- * The command line: every option of every verb, in one table, with its kind
- * of value. Values are checked here, so that verbs see numbers only.
+ * The command line: all options of all verbs, in one table, with the kind of
+ * their values. Values are checked here, so that verbs get numbers only.
  */
 #pragma once
 #include "client/fsdp.h"
@@ -33,7 +33,7 @@ enum arg {
 	ARG_SHAPE,
 	ARG_COUNT,
 	ARG_FAITHFUL,
-	ARG_BUCKET_MODE, /* also --mode: only one of the two is taken */
+	ARG_BUCKET_MODE, /* --mode as well: no verb accepts both */
 	ARG_GATHER_MODE,
 	ARG_REDUCE_MODE,
 	ARG_CAPS,
@@ -45,11 +45,11 @@ enum arg {
 	ARG_SORT,
 	ARG_BUNDLES,
 	ARG_BY,
-	ARG_TREE, /* also --prefix: only one of the two is taken */
+	ARG_TREE, /* --prefix as well: no verb accepts both */
 	ARG_NEWER_THAN,
 	ARG_CANCEL,
 	ARG_VIEW,
-	ARG_COLUMN, /* also --sort: only one of the two is taken */
+	ARG_COLUMN, /* --sort as well: no verb accepts both */
 	ARG_DELAY,
 	ARG_BATCH,
 	ARG_PAGES,
@@ -62,23 +62,23 @@ enum arg {
 
 #define ARG_BIT(arg) (UINT64_C(1) << (arg))
 _Static_assert(N_ARGS <= 64, "a bit for each option");
-/* What every verb takes. */
+/* The options that every verb accepts. */
 #define ARGS_COMMON (ARG_BIT(ARG_HELP) | ARG_BIT(ARG_SOCKET))
-/* What may stand before the verb. */
+/* The options that are allowed before the verb. */
 #define ARGS_GLOBAL                                                            \
 	(ARGS_COMMON | ARG_BIT(ARG_VERSION) | ARG_BIT(ARG_JSON) |              \
 	 ARG_BIT(ARG_QUIET) | ARG_BIT(ARG_TIMEOUT))
 
-/* How one kind of collective is put in buckets. */
+/* How one kind of collective is divided into buckets. */
 struct args_rule {
 	uint32_t mode; /* enum bucketing_mode */
 	double caps_mb[ARGS_MAX_CAPS];
 	uint32_t n_caps;
 };
 
-/* What ls goes by. */
+/* The order of the lists of ls. */
 enum args_sort { SORT_NAME, SORT_BYTES, SORT_AGE, SORT_HOLDERS, SORT_N };
-/* What top lists, in the order of the keys 1, 2, ... */
+/* The lists of top, in the order of the keys 1, 2, ... */
 enum top_view {
 	TOP_PROCESSES,
 	TOP_USERS,
@@ -88,27 +88,27 @@ enum top_view {
 	TOP_COMMS,
 	TOP_N
 };
-/* What du adds up by. */
+/* What du sums up by. */
 enum args_by { BY_UID, BY_PROCESS, BY_BUNDLE, BY_PREFIX, BY_N };
 
 struct args {
-	uint64_t given; /* ARG_BIT() of each option that was there */
+	uint64_t given; /* ARG_BIT() of each option on the command line */
 	const char *socket, *prefix, *output, *name;
-	int32_t timeout_ms; /* 0: do not wait, -1: for ever */
-	uint64_t ttl_ms;    /* 0: never */
+	int32_t timeout_ms; /* 0: do not wait, -1: without a limit */
+	uint64_t ttl_ms;    /* 0: the name stays */
 	uint64_t newer_than;
 	uint32_t mode, gid;
-	uint32_t cast;           /* enum dtype; 0: none */
-	struct tensor_type type; /* of --dtype and --shape */
+	uint32_t cast;           /* enum dtype; 0: no cast */
+	struct tensor_type type; /* from --dtype and --shape */
 	uint32_t count;
 	struct args_rule gather, reduce;
 	struct fsdp_device device; /* all 0: host memory */
 	enum args_sort sort;
 	enum args_by by;
 	enum top_view view;
-	const char *column; /* title of one that top sorts by; NULL */
+	const char *column; /* title of the column that top sorts by, or NULL */
 	uint32_t delay_ms;
-	uint32_t n_rows;       /* of a page; 0: all */
+	uint32_t n_rows;       /* rows of a page; 0: all */
 	char *const *operands; /* borrowed from argv */
 	size_t n_operands;
 };
@@ -119,22 +119,23 @@ typedef int args_read_fn(struct args *args, const char *text,
 /* A row of the table of options. */
 struct args_option {
 	const char *name;
-	char letter;       /* 0: none */
-	const char *value; /* what stands behind it; NULL: nothing */
+	char letter;       /* 0: there is no short form */
+	const char *value; /* placeholder of the value; NULL: it has no value */
 	args_read_fn *read;
 	const char *help;
-	const char *choices; /* all values, for completion; NULL: too many */
+	/* all values, for completion; NULL: too many to list */
+	const char *choices;
 };
 const struct args_option *args_option(enum arg arg);
 
-/* What holds when no option is given. */
+/* Sets the values that are used for options that are not given. */
 void args_init(struct args *args);
 
 /*
- * Read the options of `argv`, whose first word is who they are for, on top of
- * what `args` has. Only those in `accepts` are taken. With `is_before_verb`
- * it stops at the first word that is no option. All refusals are mistakes of
- * the person who typed.
+ * Reads the options of `argv` into `args`; options that it does not mention
+ * keep their values. The first word of `argv` names the tool or the verb in
+ * errors. Only options in `accepts` are allowed. With `is_before_verb` parsing
+ * ends at the first word that is not an option. Every error is a usage error.
  */
 int args_parse(struct args *args, int argc, char **argv, uint64_t accepts,
 	       bool is_before_verb, struct error *err);
@@ -144,5 +145,5 @@ static inline bool args_has(const struct args *args, enum arg arg)
 	return args->given & ARG_BIT(arg);
 }
 
-/* One line for each option in `accepts`. */
+/* Prints one line for each option in `accepts`. */
 void args_print_help(uint64_t accepts, FILE *file);

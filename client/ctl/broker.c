@@ -1,4 +1,4 @@
-/* The connection to the broker. */
+/* Connects to the broker. */
 #include "client/ctl/broker.h"
 
 #include "client/ctl/args.h"
@@ -8,7 +8,8 @@
 #include <errno.h>
 #include <string.h>
 
-/* A person waits in front of the terminal: ten seconds would look hung. */
+/* The default limit of ten seconds would look like a hang to a person at a
+ * terminal. */
 #define RECONNECT_MS 3000
 
 int broker_failed(struct error *err, int code)

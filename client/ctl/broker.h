@@ -1,5 +1,5 @@
 /*
- * The connection to the broker, and its errors as ours.
+ * The connection to the broker. Errors of libfsdp become errors of our kind.
  */
 #pragma once
 
@@ -7,12 +7,14 @@ struct args;
 struct error;
 struct fsdp_client;
 
-/* Connect as the options say. If there is no broker, the error says how to
- * start one. */
+/* Connects with the options of the command line. If there is no broker, the
+ * error says how to start one. */
 int broker_connect(const struct args *args, struct fsdp_client **ret,
 		   struct error *err);
 
-/* What the library said about its call that failed with `code`. */
+/* Returns `code`, and sets the error to the library's sentence about its call
+ * that failed. */
 int broker_failed(struct error *err, int code);
-/* The same of a list that ended early; its callbacks return -ENOMEM only. */
+/* Does the same for a call that failed while it listed items. Our callbacks
+ * return no error but -ENOMEM. */
 int broker_walk_failed(struct error *err, int code);

@@ -1,4 +1,4 @@
-/* The bundles that listed tensors belong to. */
+/* Collects the bundles that listed tensors belong to. */
 #include "client/ctl/bundles.h"
 
 #include "client/ctl/broker.h"
@@ -11,7 +11,7 @@
 
 #define AT(field) .offset = offsetof(struct bundle, field)
 
-/* What every member has is shown as it is of a tensor. */
+/* Columns that are the same for all members show the value of one member. */
 const struct column bundles_columns[] = {
 	{"NAME", "name", COLUMN_TEXT, AT(name)},
 	{">VERSION", "version", COLUMN_U64, AT(member.info.version)},
@@ -35,7 +35,8 @@ const struct column bundles_columns[] = {
 
 static struct bundle *find(const struct bundles *bundles, uint64_t id)
 {
-	/* from the end: members come one after another, mostly */
+	/* search from the end, because the members of a bundle mostly follow
+	 * one another */
 	for (size_t i = bundles->n; i-- > 0;)
 		if (bundles->list[i].id == id)
 			return &bundles->list[i];
@@ -130,7 +131,7 @@ void bundles_deinit(struct bundles *bundles)
 	*bundles = BUNDLES_NULL;
 }
 
-/* Of those below the name only the one of the name. */
+/* Removes all bundles but those of exactly this name. */
 static void keep(struct bundles *bundles, const char *name)
 {
 	size_t n = 0;

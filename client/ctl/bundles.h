@@ -6,11 +6,12 @@
 
 #include <stdint.h>
 
-/* One version of one; what is said of all members is taken from the first. */
+/* One version of a bundle. Properties that all members share are taken from the
+ * first member. */
 struct bundle {
-	char *name; /* with its '/' */
+	char *name; /* ends in '/' */
 	uint64_t id, n_tensors, size;
-	uint64_t n_held; /* members that somebody holds */
+	uint64_t n_held; /* members that a process holds */
 	struct listed member;
 };
 
@@ -23,14 +24,16 @@ struct bundles {
 
 extern const struct column bundles_columns[];
 
-/* Those whose names begin with `prefix` (NULL: all), of which `listing` has all
- * members and stays for as long. -ENOMEM, without a sentence. */
+/* Collects the bundles whose names begin with `prefix` (NULL: all bundles).
+ * `listing` must have all their members and outlive the result. Returns -ENOMEM
+ * without a sentence. */
 int bundles_collect(const struct listing *listing, const char *prefix,
 		    struct bundles *ret);
 void bundles_sort(struct bundles *bundles, enum args_sort sort);
 void bundles_deinit(struct bundles *bundles);
 
-/* The bundle of exactly this name and all its members; -ENOENT. */
+/* Finds the bundle of exactly this name and lists its members. Returns -ENOENT
+ * if there is no such bundle. */
 int bundles_find(struct fsdp_client *client, const char *name,
 		 struct listing *ret_members, struct bundles *ret,
 		 struct error *err);

@@ -1,5 +1,5 @@
 /*
- * Small floats to f32 by moving bits.
+ * Converts small floats to f32 by moving bits.
  *
  *   format   sign exponent mantissa bias  all ones in the exponent
  *   f16        1      5       10     15   infinity, NaN
@@ -7,9 +7,9 @@
  *   f8_e5m2    1      5        2     15   infinity, NaN
  *   f8_e4m3    1      4        3      7   ordinary, except S.1111.111: NaN
  *
- * bf16 is the upper half of an f32, and f8_e5m2 the upper half of an f16.
- * Where the exponent is 0 the mantissa counts units of the smallest
- * subnormal, all of which are normal numbers in f32.
+ * A bf16 is the upper half of an f32, and an f8_e5m2 is the upper half of an
+ * f16. If the exponent is 0, the mantissa counts units of the smallest
+ * subnormal number. All these values are normal numbers in f32.
  */
 #include "client/ctl/cast.h"
 

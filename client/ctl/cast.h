@@ -1,14 +1,14 @@
 /*
- * Small floats to f32, exactly: f32 has every value that f16, bf16 and the
- * two 8-bit formats have, so nothing is rounded.
+ * Converts small floats to f32. The conversion is exact, because f32 has every
+ * value of f16, bf16 and the two 8-bit formats.
  */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Does cast_to_f32() know this dtype? */
+/* Returns whether cast_to_f32() can convert this dtype. */
 bool cast_is_known(uint32_t dtype);
 
-/* `n` elements of a known dtype; `src` needs no alignment. */
+/* Converts `n` elements of such a dtype; `src` needs no alignment. */
 void cast_to_f32(uint32_t dtype, const void *src, float *dst, size_t n);

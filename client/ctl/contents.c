@@ -1,4 +1,4 @@
-/* The contents of a tensor. */
+/* Reads the contents of a tensor. */
 #include "client/ctl/contents.h"
 
 #include "client/ctl/broker.h"
@@ -10,8 +10,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Of what is on a device so much is copied at a time; any element's size
- * divides it. */
+/* The bytes that are copied from a device at a time. It is a multiple of the
+ * size of any element. */
 #define PIECE ((uint64_t)16 << 20)
 
 void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret)
@@ -44,7 +44,8 @@ const void *contents_address(const struct fsdp_tensor *tensor)
 	return fsdp_data(tensor);
 }
 
-/* Copies of pieces of it, of which each is like a tensor of one dimension. */
+/* Copies piece after piece to `buffer` and passes each to `write`, as a tensor
+ * of one dimension. */
 static int write_pieces(struct fsdp_tensor *tensor,
 			const struct tensor_type *type, uint32_t cast,
 			void *buffer, pack_fn *write, void *data,

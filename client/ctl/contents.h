@@ -1,6 +1,6 @@
 /*
- * The contents of a tensor in row-major order, wherever it is and whatever its
- * strides.
+ * The contents of a tensor in row-major order, on the host or a device and with
+ * any strides.
  */
 #pragma once
 #include "client/ctl/pack.h"
@@ -12,17 +12,17 @@
 
 struct error;
 
-/* The type as it lies in memory. */
+/* Gets the type, with the strides in memory. */
 void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret);
 
-/* The contents if they lie contiguously in host memory; else NULL. */
+/* Returns the contents if they are contiguous in host memory, else NULL. */
 const void *contents_address(const struct fsdp_tensor *tensor);
 
-/* Give them to `write` piece by piece, those on a device by copies. `cast` as
- * for pack_write(). */
+/* Passes the contents to `write` in pieces. Those on a device are copied to the
+ * host first. `cast` has the same meaning as for pack_write(). */
 int contents_write(struct fsdp_tensor *tensor, uint32_t cast, pack_fn *write,
 		   void *data, struct error *err);
 
-/* Their XXH3. */
+/* Computes the XXH3 of the contents. */
 int contents_digest(struct fsdp_tensor *tensor, uint64_t *ret,
 		    struct error *err);

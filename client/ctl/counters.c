@@ -1,4 +1,5 @@
-/* What the broker's status says. There are about 100, so searching is cheap. */
+/* Reads the counters of the broker. There are about 100, so a linear search is
+ * cheap. */
 #include "client/ctl/counters.h"
 
 #include "client/ctl/broker.h"

@@ -1,5 +1,5 @@
 /*
- * What the broker's status says, by name.
+ * The counters that the broker reports, by name.
  */
 #pragma once
 #include <stddef.h>
@@ -16,7 +16,7 @@ struct counter {
 struct counters {
 	struct counter *list; /* in the broker's order */
 	size_t n;
-	char *note; /* what an operator should know; "" */
+	char *note; /* hints for the operator; "" if there are none */
 };
 
 #define COUNTERS_NULL ((struct counters){0})
@@ -25,5 +25,5 @@ int counters_read(struct fsdp_client *client, struct counters *ret,
 		  struct error *err);
 void counters_deinit(struct counters *counters);
 
-/* 0 if the broker says nothing of it. */
+/* Returns 0 if the broker does not report this counter. */
 uint64_t counters_find(const struct counters *counters, const char *name);

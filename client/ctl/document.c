@@ -1,4 +1,4 @@
-/* Answers for programs. Times are in milliseconds, sizes in bytes. */
+/* Makes JSON documents. Times are in milliseconds, sizes in bytes. */
 #include "client/ctl/document.h"
 
 #include "proto/error.h"

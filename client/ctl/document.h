@@ -1,8 +1,9 @@
 /*
  * Output for programs: one JSON document on standard output.
  *
- * The makers never fail halfway: when memory runs out they give NULL, which
- * jansson's setters refuse, and document_print() says so in the end.
+ * The functions that make values return NULL if memory runs out. jansson's
+ * setters refuse NULL, so the document becomes NULL as well, and only
+ * document_print() has to report the error.
  */
 #pragma once
 #include <jansson.h>
@@ -11,11 +12,13 @@
 
 struct error;
 
-/* Text that may not be UTF-8, such as a command; what is not becomes '?'. */
+/* Makes a string of text that may not be UTF-8, such as a command. If it is
+ * not, each byte above 127 becomes '?'. */
 json_t *document_text(const char *text);
-/* 2^63 and more become 2^63 - 1: JSON readers could not take them. */
+/* Makes a number. Values from 2^63 on become 2^63 - 1, the largest that JSON
+ * readers accept. */
 json_t *document_number(uint64_t value);
 json_t *document_shape(const int64_t *shape, uint32_t n_dims);
 
-/* Print and drop `document`. */
+/* Prints the document. Consumes it, also on failure. */
 int document_print(json_t *document, struct error *err);

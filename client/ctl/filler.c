@@ -1,6 +1,6 @@
 /*
- * Filling tensors from files. Bytes go straight from the page cache into the
- * tensor's memory, or into what a device copies from.
+ * Fills tensors from files. The bytes are read from the page cache directly
+ * into the tensor's memory, or into the buffer from which a device copies.
  */
 #include "client/ctl/filler.h"
 
@@ -22,7 +22,7 @@
 
 /* --- devices ------------------------------------------------------------- */
 
-/* Tensors that are being filled, and how far. */
+/* The tensors of one batch, and how many are filled. */
 struct filling {
 	const struct input *input;
 	const struct safetensors_entry *entries;
@@ -30,7 +30,7 @@ struct filling {
 	XXH3_state_t *state;
 	uint64_t *digests;
 	size_t i;
-	uint64_t done; /* bytes of the i-th */
+	uint64_t done; /* bytes of tensor `i` */
 	struct error err;
 };
 
@@ -101,7 +101,8 @@ static int fill_on_device(const struct filler *filler,
 
 	if (!filling.state)
 		return error_nomem(err, "a digest");
-	/* read_next() is not called for tensors without elements. */
+	/* set these first, because read_next() is not called for empty
+	 * tensors */
 	for (size_t i = 0; i < n; i++)
 		ret_digests[i] = XXH3_64bits(NULL, 0);
 	r = fsdp_fill(tensors, n, read_next, &filling);
@@ -152,7 +153,8 @@ int filler_add(struct filler *filler, const struct input *input,
 {
 	int r = 0;
 
-	/* A batch is on one device, but empty tensors are nowhere. */
+	/* All tensors of a batch are on one device, but empty ones count as
+	 * host memory, so all must be checked. */
 	for (size_t i = 0; i < n; i++)
 		if (!is_on_host(tensors[i]))
 			return fill_on_device(filler, input, entries, tensors,

@@ -1,6 +1,7 @@
 /*
- * Filling tensors from files, with their digests: those in host memory by
- * several threads (transfer.h), those on devices by libfsdp's staging buffers.
+ * Fills tensors from files and computes their digests. Tensors in host memory
+ * are filled by several threads (transfer.h), those on devices through the
+ * staging buffers of libfsdp.
  */
 #pragma once
 #include "client/ctl/safetensors.h"
@@ -23,14 +24,15 @@ int filler_start(struct progress *progress, struct filler *ret,
 		 struct error *err);
 
 /*
- * Fill `n` tensors with what the entries say, and store the digests, when
- * filler_wait() returns; all of it stays until then. A file that got shorter is
- * refused, and a signal noted by interrupt.h ends it (-EINTR).
+ * Fills `n` tensors with the data of the entries and stores their digests. Both
+ * are complete when filler_wait() returns; until then all arguments must stay
+ * valid. An error is returned if the file has become shorter, or if interrupt.h
+ * has noted a signal (-EINTR).
  */
 int filler_add(struct filler *filler, const struct input *input,
 	       const struct safetensors_entry *entries,
 	       struct fsdp_tensor *const *tensors, size_t n,
 	       uint64_t *ret_digests, struct error *err);
 int filler_wait(struct filler *filler, struct error *err);
-/* Drops what is not done. */
+/* Cancels what is not done yet. */
 void filler_stop(struct filler *filler);

@@ -1,5 +1,5 @@
 /*
- * Numbers as people read and type them. Sizes use powers of 1024, times the
+ * Formats and parses numbers for people. Sizes use powers of 1024 and the
  * largest unit that leaves at least one digit before the point.
  */
 #include "client/ctl/format.h"
@@ -16,8 +16,8 @@
 #include <strings.h>
 #include <time.h>
 
-/* Printing millions of cells, printf() would take most of the time. Returns the
- * end of the digits. */
+/* Writes the digits and returns their end. printf() would take most of the time
+ * of a list with millions of cells. */
 static char *put_number(char *to, uint64_t n)
 {
 	char digits[20];
@@ -37,7 +37,8 @@ const char *format_number(uint64_t n, char buffer[FORMAT_SIZE])
 	return buffer;
 }
 
-/* In tenths of 1 << `shift` bytes, as printf() rounds: halves to even. */
+/* Returns the size in tenths of 1 << `shift` bytes. It rounds halves to even,
+ * as printf() does. */
 static uint64_t tenths_of(uint64_t size, unsigned int shift)
 {
 	uint64_t rest = (size & ((UINT64_C(1) << shift) - 1)) * 10;
@@ -143,7 +144,8 @@ const char *format_shared(enum fsdp_shared shared)
 const char *format_place(const struct fsdp_info *info, enum fsdp_shared shared,
 			 char buffer[FORMAT_SIZE])
 {
-	/* The rest of a UUID would fill half a line; stat shows all of it. */
+	/* A UUID would fill half a line, so only its beginning is shown; stat
+	 * shows all of it. */
 	static const size_t width = sizeof("GPU-01234567") - 1;
 	const char *kind = format_shared(shared);
 	char text[FSDP_DEVICE_TEXT], *end = buffer;
@@ -158,7 +160,8 @@ const char *format_place(const struct fsdp_info *info, enum fsdp_shared shared,
 
 const char *format_user(uint32_t uid, char buffer[FORMAT_SIZE])
 {
-	/* Looking one up can take long, and lists are of few users. */
+	/* A look-up can take long, and most rows of a list have the same
+	 * user. */
 	static char name[FORMAT_SIZE];
 	static uint32_t last;
 
@@ -182,7 +185,7 @@ uint64_t format_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The digits at `text`; `*ret_end` is what stands behind them. */
+/* Parses the digits at `text`. `*ret_end` is the first character after them. */
 static int read_digits(const char *text, uint64_t *ret, const char **ret_end)
 {
 	uint64_t value = 0;
@@ -200,7 +203,7 @@ static int read_digits(const char *text, uint64_t *ret, const char **ret_end)
 	return 0;
 }
 
-/* What may stand behind a number. */
+/* A suffix that a number may have. */
 struct unit {
 	const char *name;
 	uint64_t factor;
@@ -219,7 +222,8 @@ int format_read_number(const char *text, uint64_t *ret, struct error *err)
 	return 0;
 }
 
-/* A number with a unit behind it. False: it is neither, or too large. */
+/* Parses a number with a suffix. Returns false if it has another form or is too
+ * large. */
 static bool read_with_unit(const char *text, const struct unit *units, size_t n,
 			   uint64_t *ret)
 {

@@ -1,4 +1,4 @@
-/* A file that tensors are read from. */
+/* Opens files that tensors are read from. */
 #include "client/ctl/input.h"
 
 #include "client/ctl/npy.h"
@@ -16,7 +16,7 @@ int input_open(const char *path, struct input *ret, struct error *err)
 	struct stat status;
 	int fd, r;
 
-	/* NONBLOCK: a FIFO must not hold us before it is refused */
+	/* with O_NONBLOCK a FIFO cannot block the open; it is refused below */
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	if (fd < 0)
 		return error_errno(err, -errno, "cannot open %s", path);

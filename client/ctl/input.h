@@ -1,5 +1,5 @@
 /*
- * A file that tensors are read from, by its suffix.
+ * A file that tensors are read from. Its suffix tells the format.
  */
 #pragma once
 #include "client/ctl/safetensors.h"
@@ -16,13 +16,13 @@ struct input {
 
 #define INPUT_NULL ((struct input){.fd = -1})
 
-/* Open a regular file. */
+/* Opens a file and refuses anything but a regular file. `path` is borrowed. */
 int input_open(const char *path, struct input *ret, struct error *err);
 void input_close(struct input *input);
 
 /*
- * The one tensor of the file: .npy, .safetensors (with a single tensor), or
- * .raw, whose type is `raw` (NULL: none was given).
+ * Finds the only tensor of a .npy, .safetensors or .raw file. `raw` is the type
+ * of a .raw file, or NULL if the user gave no type.
  */
 int input_find_tensor(const struct input *input, const struct tensor_type *raw,
 		      struct safetensors_entry *ret, struct error *err);

@@ -1,6 +1,6 @@
 /*
- * Ctrl-C while something half done would be left behind. The handler is not
- * restarting system calls, so a blocked write() comes back too.
+ * Notes signals. The handler is installed without SA_RESTART, so a blocked
+ * write() returns, too.
  */
 #include "client/ctl/interrupt.h"
 
@@ -10,7 +10,7 @@
 #include <signal.h>
 #include <string.h>
 
-/* The signal that came, or 0. Written by the signal handler only. */
+/* The number of the signal, or 0. Only the handler writes it. */
 static volatile sig_atomic_t caught;
 
 static void on_signal(int signal)
@@ -26,7 +26,7 @@ void interrupt_catch(void)
 	struct sigaction old;
 
 	for (size_t i = 0; i < sizeof(signals) / sizeof(*signals); i++) {
-		/* what nohup or a shell had us ignore stays ignored */
+		/* keep ignoring what nohup or the shell ignores */
 		if (sigaction(signals[i], NULL, &old) == 0 &&
 		    old.sa_handler != SIG_IGN)
 			(void)sigaction(signals[i], &action, NULL);

@@ -1,15 +1,16 @@
 /*
- * Ctrl-C (or SIGTERM) while something half done would be left behind: the
- * signal is noted, loops look at it, and the tool dies of it after it has
- * cleaned up. A second signal kills at once.
+ * Handles Ctrl-C and SIGTERM while a verb has unfinished files or bundles. The
+ * signal is noted, loops check for it, and the tool cleans up before it dies of
+ * it. A second signal kills the tool at once.
  */
 #pragma once
 
 struct error;
 
-/* From now on note signals instead of dying of them. */
+/* Makes signals be noted from now on, instead of ending the process. */
 void interrupt_catch(void);
-/* -EINTR with a sentence if one came. */
+/* Returns -EINTR with a sentence if a signal was noted. */
 int interrupt_check(struct error *err);
-/* If one came, die of it, as the shell expects. Otherwise come back. */
+/* Ends the process by the signal that was noted, as a shell expects. Returns if
+ * there was no signal. */
 void interrupt_die(void);

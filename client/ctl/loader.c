@@ -1,4 +1,4 @@
-/* A bundle that is made of files. */
+/* Makes a bundle of files. */
 #include "client/ctl/loader.h"
 
 #include "client/ctl/broker.h"
@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One call's worth of members. Names are full: the bundle's and the file's. */
+/* The members of one allocation request. Names are full names: the bundle's
+ * name and then the name in the file. */
 struct batch {
 	size_t n;
 	char names[FSDP_MAX_BATCH][FSDP_MAX_NAME + 1];
@@ -27,7 +28,8 @@ int loader_begin(struct loader *loader, struct fsdp_client *client,
 {
 	int r;
 
-	/* calloc(0) may be NULL, which is not out of memory */
+	/* One more element, because calloc(0) may return NULL without being out
+	 * of memory. */
 	*loader = (struct loader){
 		.name = name,
 		.n_max = n_max,
@@ -112,7 +114,8 @@ int loader_commit(struct loader *loader, const json_t *metadata,
 {
 	int r = 0;
 
-	/* A model without tensors becomes a bundle, too: of its metadata. */
+	/* A bundle needs a member, so a model without tensors gets its metadata
+	 * as the only one. */
 	if (json_object_size(metadata) > 0 || loader->n == 0)
 		r = metadata_put(loader->bundle, loader->name, metadata, err);
 	if (r == 0)

@@ -1,9 +1,9 @@
 /*
- * fsdpctl: look into the broker and move tensors between it and files.
+ * fsdpctl shows the state of the broker and moves tensors between it and files.
  *
- * What concerns the broker goes through the public libfsdp; a script in any
- * language could do the same. Exit codes: 0 done, 1 failed (and said why), 2
- * wrong usage.
+ * It uses the public API of libfsdp only, so a script in another language could
+ * do the same. Exit codes: 0 for success, 1 for failure (after an error
+ * message), 2 for wrong usage.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -24,7 +24,7 @@
 
 static void complain(struct error *err)
 {
-	/* names and commands in it can come from other processes */
+	/* names and commands in the message may come from other processes */
 	table_clean(err->msg);
 	fprintf(stderr, "fsdpctl: %s\n", err->msg);
 }
@@ -77,7 +77,7 @@ static const struct verb *find_verb(const char *name, struct error *err)
 	return NULL;
 }
 
-/* The words behind the verb, against what the verb takes. */
+/* Parses the words after the verb and checks them against its table row. */
 static int parse_verb(const struct verb *verb, struct args *args,
 		      struct error *err)
 {
@@ -85,7 +85,7 @@ static int parse_verb(const struct verb *verb, struct args *args,
 	uint64_t before = args->given & ~accepts;
 	int r;
 
-	/* options that stood before the verb were taken for any verb */
+	/* options before the verb were accepted without knowing the verb */
 	if (before)
 		return error_set(err, -EINVAL, "%s takes no --%s", verb->name,
 				 before & ARG_BIT(ARG_TIMEOUT) ? "timeout"
@@ -122,7 +122,7 @@ static int run_verb(const struct verb *verb, const struct args *args,
 	return r;
 }
 
-/* `verb`: NULL if the error is not in the words of a verb. */
+/* `verb` is NULL if the error is not about the words after a verb. */
 static int usage_failed(const struct verb *verb, struct error *err)
 {
 	complain(err);
@@ -131,7 +131,7 @@ static int usage_failed(const struct verb *verb, struct error *err)
 	return EXIT_USAGE;
 }
 
-/* help [VERB] */
+/* Runs "help [VERB]". */
 static int run_help(const struct args *args, struct error *err)
 {
 	const struct verb *verb;
@@ -187,12 +187,13 @@ int main(int argc, char **argv)
 {
 	struct error err = ERROR_NULL;
 
-	/* getopt needs a word that says who is speaking */
+	/* getopt needs argv[0] */
 	if (argc < 1)
 		return EXIT_USAGE;
 	argv[0] = (char *)"fsdpctl";
-	/* A page of a list takes more than malloc() would keep: the memory of
-	 * each would be returned, and be faulted in for the next. */
+	/* A page of a list needs more memory than malloc() keeps by default.
+	 * Without this, each page would be returned to the kernel and faulted
+	 * in again for the next one. */
 	(void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
 	return run(argc, argv, &err);
 }

@@ -1,5 +1,5 @@
-/* The metadata of a bundle. What is read comes from anybody who could make a
- * member of that name, so it is checked like a file's. */
+/* Reads and writes the metadata of a bundle. Any process that may write to the
+ * bundle can have made this member, so it is checked like a file. */
 #include "client/ctl/metadata.h"
 
 #include "client/ctl/broker.h"
@@ -40,7 +40,7 @@ static int put_text(struct fsdp_bundle *bundle, const char *name,
 		r = fsdp_copy_in(tensor, 0, text, strlen(text));
 	if (r == 0)
 		r = fsdp_set_digests(&tensor, &digest, 1);
-	/* The handle is not freed here: fsdp_close() does it. */
+	/* The handle stays open until fsdp_close(). */
 	return r < 0 ? broker_failed(err, r) : 0;
 }
 

@@ -1,7 +1,8 @@
 /*
- * The "__metadata__" of safetensors files, kept with their bundle: a member of
- * that name, of bytes, with the JSON text. No tensor can have that name in a
- * file, and a member lives, moves and is replaced as the bundle does.
+ * The "__metadata__" of safetensors files, which is kept in the bundle as a
+ * member of that name, with the JSON text as bytes. A file cannot have a tensor
+ * of that name. As a member, the metadata is published, replaced and removed
+ * together with the bundle.
  */
 #pragma once
 #include <jansson.h>
@@ -12,16 +13,16 @@ struct fsdp_bundle;
 struct fsdp_client;
 struct fsdp_tensor;
 
-/* Is it that member of this bundle? */
+/* Returns whether `name` is the metadata of this bundle. */
 bool metadata_is_name(const char *name, const char *bundle);
 
-/* Put the object into the bundle that is being made. */
+/* Adds the metadata to a bundle that is not committed yet. */
 int metadata_put(struct fsdp_bundle *bundle, const char *name,
 		 const json_t *metadata, struct error *err);
 
-/* Read it from the member, which is held. */
+/* Reads the metadata from the member, which the caller holds. */
 int metadata_read(struct fsdp_tensor *tensor, json_t **ret, struct error *err);
 
-/* The bundle's, an empty object if it has none. */
+/* Gets the metadata of a bundle, or an empty object if it has none. */
 int metadata_get(struct fsdp_client *client, const char *bundle, json_t **ret,
 		 struct error *err);

@@ -1,4 +1,4 @@
-/* A model on disk: one safetensors file, several, or an index. */
+/* Opens a model: one safetensors file, several, or an index. */
 #include "client/ctl/model.h"
 
 #include "proto/error.h"
@@ -15,7 +15,7 @@ static int out_of_memory(struct error *err)
 	return error_nomem(err, "the model");
 }
 
-/* Takes `path`. */
+/* Consumes `path`, also on failure. */
 static int add_file(struct model *model, char *path, struct error *err)
 {
 	struct model_file *files =
@@ -57,7 +57,8 @@ static bool is_index(const char *path)
 	       strcmp(path + size - suffix, INDEX_SUFFIX) == 0;
 }
 
-/* The file beside the index; a name that leads elsewhere is refused. */
+/* Adds a file in the directory of the index. A name that leads to another
+ * directory is refused. */
 static int add_beside(struct model *model, const char *index,
 		      const char *tensor, const char *name, struct error *err)
 {
@@ -145,7 +146,8 @@ static int check_map(json_t *seen, json_t *map, struct error *err)
 	return 0;
 }
 
-/* `map` is the index's; NULL: there is none. */
+/* Checks that no tensor is in two files, and that `map`, the weight map of the
+ * index, is right. `map` is NULL if there is no index. */
 static int check_tensors(const struct model *model, json_t *map,
 			 struct error *err)
 {

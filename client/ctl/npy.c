@@ -1,6 +1,7 @@
 /*
- * numpy's .npy files. The parser walks over a header that is followed by a 0
- * byte, so every look ahead is defined; it never goes back.
+ * Reads and writes numpy's .npy files. A 0 byte follows the header in memory,
+ * so the parser may look at the next character without a check of the size. It
+ * never goes backwards.
  */
 #include "client/ctl/npy.h"
 
@@ -49,7 +50,7 @@ static void skip_spaces(struct parser *parser)
 		parser->p++;
 }
 
-/* Is `text` next? Then step over it, and over spaces. */
+/* If `text` is next, steps over it and the spaces around it. */
 static bool take(struct parser *parser, const char *text)
 {
 	size_t size = strlen(text);
@@ -62,7 +63,7 @@ static bool take(struct parser *parser, const char *text)
 	return true;
 }
 
-/* A string in either kind of quotes, without escapes. */
+/* Parses a string in single or double quotes, without escapes. */
 static int take_string(struct parser *parser, char *ret, size_t size,
 		       struct error *err)
 {
@@ -222,7 +223,7 @@ static int parse_dict(struct parser *parser, struct error *err)
 	return 0;
 }
 
-/* Where the text of the header is, by the version's way of counting. */
+/* Finds the text of the header, whose offset and size depend on the version. */
 static int find_text(const uint8_t *head, size_t head_size, size_t *ret_begin,
 		     size_t *ret_size, struct error *err)
 {
@@ -251,7 +252,8 @@ static int find_text(const uint8_t *head, size_t head_size, size_t *ret_begin,
 	return 0;
 }
 
-/* What was parsed, against what a tensor and this file can be. */
+/* Checks that the header describes a valid tensor that matches the file's
+ * size. */
 static int check_parsed(struct parser *parser, uint64_t offset,
 			uint64_t file_size, struct npy *ret, struct error *err)
 {
@@ -339,7 +341,7 @@ size_t npy_make_header(const struct tensor_type *type,
 	int n;
 
 	assert(npy_holds(type->dtype));
-	/* one size is written (3,): (3) would be a number */
+	/* Python needs the comma in (3,), because (3) is a number. */
 	for (uint32_t i = 0; i < type->n_dims; i++)
 		used += (size_t)snprintf(shape + used, sizeof(shape) - used,
 					 "%" PRId64 ",%s", type->shape[i],

@@ -1,6 +1,6 @@
 /*
- * numpy's .npy files: a line of Python that says dtype and shape, then the
- * elements.
+ * numpy's .npy files. A line of Python describes dtype and shape, and the
+ * elements follow.
  *
  * LAYOUT
  *   offset size  meaning
@@ -10,9 +10,9 @@
  *       10    H  {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }
  *                spaces, '\n'; the data begin at a multiple of 64
  *
- * Only what a tensor of ours can be is accepted: plain dtypes, little-endian,
- * C order. The header is not run as Python: it is read by a small parser that
- * knows exactly these three keys.
+ * Only types that a tensor can have are accepted: plain dtypes, little-endian,
+ * in C order. A small parser that knows exactly these three keys reads the
+ * header; no Python is run.
  */
 #pragma once
 #include "proto/tensor.h"
@@ -24,7 +24,7 @@
 struct error;
 
 #define NPY_MAX_HEADER  65536
-#define NPY_HEADER_SIZE 320 /* room that npy_make_header() needs at most */
+#define NPY_HEADER_SIZE 320 /* the maximum that npy_make_header() writes */
 
 struct npy {
 	struct tensor_type type;
@@ -33,18 +33,19 @@ struct npy {
 };
 
 /*
- * Check the beginning of a file of `file_size` bytes: `head` has its first
- * `head_size` bytes, at least NPY_MAX_HEADER of them or the whole file.
+ * Parses and checks the beginning of a file of `file_size` bytes. `head` is its
+ * first `head_size` bytes: at least NPY_MAX_HEADER bytes or the whole file.
  */
 int npy_parse(const uint8_t *head, size_t head_size, uint64_t file_size,
 	      struct npy *ret, struct error *err);
 
-/* Read and check the header of the file `fd`. */
+/* Reads and checks the header of the file `fd`. */
 int npy_read(int fd, struct npy *ret, struct error *err);
 
-/* Does npy have this dtype? It has neither bf16 nor the 8-bit floats. */
+/* Returns whether the format has this dtype. It has neither bf16 nor 8-bit
+ * floats. */
 bool npy_holds(uint32_t dtype);
 
-/* Write the header of a checked type; gives its bytes, a multiple of 64. */
+/* Writes the header of a valid type. Returns its size, a multiple of 64. */
 size_t npy_make_header(const struct tensor_type *type,
 		       char buffer[NPY_HEADER_SIZE]);
