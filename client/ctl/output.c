@@ -1,7 +1,7 @@
 /*
- * A file that appears whole or not at all. The temporary file lies in the
- * directory of its target, because rename() does not cross file systems, and
- * links are followed first, because rename() would replace the link.
+ * Writes files that appear complete or not at all. The temporary file is in the
+ * directory of its target, because rename() does not work across file systems.
+ * Symbolic links are resolved first, because rename() would replace the link.
  */
 #include "client/ctl/output.h"
 
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* One write() at most, so that a signal is seen soon. */
+/* The limit of one write(), so that a signal is noticed soon. */
 #define PIECE ((size_t)8 << 20)
 
 static int out_of_memory(struct error *err)
@@ -37,7 +37,7 @@ static int open_in_place(const char *path, struct output *output,
 	return 0;
 }
 
-/* What open() would have given a new file. */
+/* Sets the mode that open() would have given to a new file. */
 static int set_mode(int fd)
 {
 	mode_t mask = umask(0);

@@ -1,9 +1,9 @@
 /*
- * A file that appears whole or not at all: written beside its place, synced,
- * then renamed.
+ * A file that appears complete or not at all: it is written to a temporary file
+ * in the same directory, synced and renamed.
  *
- * Standard output ("-") and what is no regular file (a device, a FIFO) are
- * written to as they are, since there is nothing to rename.
+ * Standard output ("-") and special files (a device, a FIFO) are written
+ * directly, since they cannot be renamed.
  */
 #pragma once
 #include <stddef.h>
@@ -12,19 +12,19 @@ struct error;
 
 struct output {
 	int fd;           /* -1: closed */
-	char *path;       /* where it will be; NULL: written in place */
-	char *temp;       /* where it is until output_commit() */
-	const char *name; /* borrowed; for sentences */
+	char *path;       /* the final path; NULL: it is written directly */
+	char *temp;       /* the path until output_commit() */
+	const char *name; /* borrowed; for errors */
 };
 
 #define OUTPUT_NULL ((struct output){.fd = -1})
 
 int output_open(const char *path, struct output *ret, struct error *err);
-/* Everything or an error; a signal noted by interrupt.h is one (-EINTR). */
+/* Writes all bytes. A signal noted by interrupt.h is an error (-EINTR). */
 int output_write(struct output *output, const void *data, size_t size,
 		 struct error *err);
-/* The same, for pack.h. */
+/* The same as output_write(), as a pack_fn. */
 int output_pack(void *output, const void *data, size_t size, struct error *err);
 int output_commit(struct output *output, struct error *err);
-/* Without output_commit() before it, nothing is left behind. */
+/* Closes the file, and removes it if output_commit() was not called. */
 void output_close(struct output *output);

@@ -1,4 +1,4 @@
-/* A connection as another user. */
+/* Connects as another user. */
 #include "client/ctl/owner.h"
 
 #include "client/ctl/args.h"
@@ -62,8 +62,8 @@ static int find_identity(uid_t uid, const json_t *gids, struct identity *ret,
 	return 0;
 }
 
-/* Root can set all of them in this order, and only root as the real user comes
- * back from them. */
+/* Sets the identity of the process. This order works for root, and root can
+ * restore its own identity later, because its real uid stays 0. */
 static int take_on(const struct identity *identity)
 {
 	if (seteuid(0) < 0 ||
@@ -97,7 +97,7 @@ int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 		r = broker_connect(args, ret, err);
 	else
 		error_errno(err, r, "cannot connect as uid %u", uid);
-	/* Whatever came after would be done with the wrong rights. */
+	/* continuing would use the rights of the wrong user */
 	if (take_on(&own) < 0)
 		abort();
 	return r < 0 ? error_wrap(err, r, "as uid %u", uid) : 0;

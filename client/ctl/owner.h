@@ -1,10 +1,11 @@
 /*
- * A connection as another user, which only root can make.
+ * Connects to the broker as another user. Only root can do that.
  *
- * The broker knows a client by its user and groups at the time of the
- * connection. So the process takes on those of the other for that moment only,
- * and opens files as root before and after. The library could not connect again
- * as the other: a broker that is restarted meanwhile ends the session.
+ * The broker identifies a client by its user and groups at the time of the
+ * connection. So the process takes the identity of the other user only while it
+ * connects, and opens files as root before and after. The library cannot
+ * connect again with this identity, so the session ends if the broker is
+ * restarted.
  */
 #pragma once
 #include <jansson.h>
@@ -14,7 +15,7 @@ struct args;
 struct error;
 struct fsdp_client;
 
-/* `gids` is an array of numbers: groups besides those that the user has here
- * (with none of them, the user need not be known here). */
+/* `gids` is an array of group numbers in addition to the user's own groups. The
+ * user must be known on this node unless the array has a group. */
 int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 		  struct fsdp_client **ret, struct error *err);

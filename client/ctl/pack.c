@@ -1,7 +1,8 @@
 /*
- * The elements of a tensor in row-major order. The last dimensions that lie
- * contiguously form a run; the others are counted through. Long runs go out
- * straight from the tensor, short ones and casts through a small buffer.
+ * Writes the elements of a tensor in row-major order. The last dimensions that
+ * are contiguous form a run, and an index counts through the other dimensions.
+ * Long runs are written directly from the tensor; short runs and casts go
+ * through a small buffer.
  */
 #include "client/ctl/pack.h"
 
@@ -29,7 +30,8 @@ static int flush(struct pack *pack, struct error *err)
 	return size ? pack->write(pack->data, pack->staging, size, err) : 0;
 }
 
-/* Copy or cast as many of the `n` elements as fit; gives how many. */
+/* Copies or casts as many of the `n` elements as fit, and returns their
+ * number. */
 static uint64_t stage(struct pack *pack, const uint8_t *src, uint64_t n)
 {
 	size_t size = dtype_size(pack->cast ? pack->cast : pack->dtype);
@@ -72,7 +74,7 @@ static int write_run(struct pack *pack, const uint8_t *src, uint64_t n,
 	return 0;
 }
 
-/* Step the index of the outer dimensions; false when it is round. */
+/* Advances the index of the outer dimensions. Returns false at the end. */
 static bool step(const struct tensor_type *type, uint32_t n_outer,
 		 int64_t *index)
 {

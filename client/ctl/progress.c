@@ -1,6 +1,6 @@
 /*
- * How far a long transfer is. The rate is the mean since the start: it is
- * what the time left is computed from, and it does not jump.
+ * Shows the progress of a long transfer. The rate is the mean since the start,
+ * because it does not jump, and the remaining time is computed from it.
  */
 #include "client/ctl/progress.h"
 
@@ -11,8 +11,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#define TTY_EVERY_NS   100000000ull  /* the eye sees no more */
-#define PLAIN_EVERY_NS 5000000000ull /* a log wants few lines */
+#define TTY_EVERY_NS   100000000ull  /* faster updates are not visible */
+#define PLAIN_EVERY_NS 5000000000ull /* keeps logs short */
 #define BAR_MAX        40
 
 void progress_init(struct progress *progress, const char *label, uint64_t size,
@@ -31,7 +31,7 @@ double progress_seconds(const struct progress *progress)
 	return (double)(format_now_ns() - progress->start_ns) / 1e9;
 }
 
-/* "1.2 GiB of 3.4 GiB, 800.0 MiB/s, 3 s left" */
+/* Formats "1.2 GiB of 3.4 GiB, 800.0 MiB/s, 3 s left". */
 static int figures(const struct progress *progress, char *text, size_t size)
 {
 	double seconds = progress_seconds(progress);
@@ -55,7 +55,7 @@ static int bar_width(int n_taken)
 
 	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col)
 		width = window.ws_col;
-	/* two for the brackets, one so that the line never wraps */
+	/* two columns for the brackets, and one so that the line never wraps */
 	width -= n_taken + 3;
 	return width > BAR_MAX ? BAR_MAX : width;
 }

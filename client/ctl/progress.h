@@ -1,6 +1,7 @@
 /*
- * How far a long transfer is, on standard error: one line that is drawn again
- * on a terminal, a plain line every few seconds elsewhere, nothing if quiet.
+ * The progress of a long transfer, on standard error. On a terminal one line is
+ * redrawn; elsewhere a line is printed every few seconds; with --quiet nothing
+ * is printed.
  */
 #pragma once
 #include <stdbool.h>
@@ -11,15 +12,15 @@ struct progress {
 	uint64_t size, done;
 	uint64_t start_ns, last_ns;
 	bool is_quiet, is_tty;
-	bool is_drawn; /* the terminal's line has something on it */
+	bool is_drawn; /* the line must be erased */
 };
 
 void progress_init(struct progress *progress, const char *label, uint64_t size,
 		   bool is_quiet);
-/* `size` more bytes are done. */
+/* Adds `size` bytes to those that are done. */
 void progress_add(struct progress *progress, uint64_t size);
-/* Wipe the terminal's line. */
+/* Erases the line on the terminal. */
 void progress_deinit(struct progress *progress);
 
-/* Seconds since the beginning. */
+/* Returns the seconds since progress_init(). */
 double progress_seconds(const struct progress *progress);

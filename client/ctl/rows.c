@@ -1,7 +1,7 @@
 /*
- * Rows are appended without order. When there are twice as many as are wanted,
- * a sort finds the better half, and from then on the worst of these is what a
- * new row must surpass.
+ * Rows are appended without order. When there are twice as many as the limit,
+ * they are sorted and the second half is dropped. From then on a new row is
+ * added only if it comes before the last of the sorted rows.
  */
 #include "client/ctl/rows.h"
 
@@ -38,7 +38,7 @@ static int compare_fields(const struct column *column, const void *a,
 	return compare_u64(*(const uint64_t *)a, *(const uint64_t *)b);
 }
 
-/* Negative: `a` comes before `b`. */
+/* Returns a negative number if `a` comes before `b`. */
 static int compare(const void *a, const void *b, void *data)
 {
 	const struct rows *rows = data;

@@ -1,7 +1,7 @@
 /*
- * Copies of the rows of a list, in the order of one column: all of them, or
- * only the first ones. A list of a million rows of which a screen shows fifty
- * so costs one comparison for most of them, and no memory.
+ * Copies of the rows of a list, sorted by one column: all rows, or only the
+ * first ones. If a list has a million rows and a screen shows fifty, most rows
+ * cost one comparison and no memory.
  */
 #pragma once
 #include "client/ctl/sheet.h"
@@ -11,29 +11,29 @@
 
 struct rows {
 	const struct column *columns; /* borrowed */
-	size_t size;                  /* of a row */
+	size_t size;                  /* of a row, in bytes */
 	const struct column *by;      /* one of the columns */
 	bool is_reversed;
-	size_t n_max;   /* so many are kept; 0: all */
-	size_t n_added; /* since rows_clear() */
+	size_t n_max;   /* number of rows to keep; 0: all */
+	size_t n_added; /* rows since rows_clear() */
 	char *items;
 	size_t n, n_room;
-	size_t n_best; /* so many in front are sorted, and no row that was
-			* dropped belongs before one of them */
+	/* number of sorted rows at the beginning; no dropped row belongs before
+	 * any of them */
+	size_t n_best;
 };
 
 /*
- * Add a copy of a row, with copies of the texts that columns of kind
- * COLUMN_TEXT show; -ENOMEM, without a sentence. The columns, their order and
- * n_max must not change between the first call and rows_cut().
+ * Adds a copy of a row, and of the texts of its columns of kind COLUMN_TEXT.
+ * Returns -ENOMEM without a sentence. The columns, their order and n_max must
+ * not change between the first call and rows_cut().
  */
 int rows_add(struct rows *rows, const void *row);
-/* Drop what is not among the first `n_max`. */
+/* Drops all rows after the first `n_max`. */
 void rows_cut(struct rows *rows);
 /*
- * Put the rows that are left in order: the largest number or the first text
- * comes first, and equal rows stay as they were added (by qsort() of glibc, as
- * long as there is memory for it).
+ * Sorts the rows: the largest number or the first text comes first. Equal rows
+ * keep their order, as long as qsort() of glibc has memory for its copy.
  */
 void rows_sort(struct rows *rows);
 void rows_clear(struct rows *rows);

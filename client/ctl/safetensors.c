@@ -1,8 +1,8 @@
 /*
- * safetensors files. jansson refuses what is not JSON, not UTF-8, nested too
- * deeply, or has an integer that does not fit 64 bits or a key twice; what
- * the numbers mean is checked here. A number written with a point or an
- * exponent is not an integer, so nothing passes through a double.
+ * Reads and writes safetensors files. jansson refuses invalid JSON and UTF-8,
+ * deep nesting, duplicate keys and integers above 64 bits. This file checks
+ * what the values mean. jansson does not treat a number with a point or an
+ * exponent as an integer, so no offset is converted through a double.
  */
 #include "client/ctl/safetensors.h"
 
@@ -103,7 +103,8 @@ static int read_offsets(const json_t *info, uint64_t *ret_begin,
 	return 0;
 }
 
-/* Offsets are relative to the data here; place_entries() moves them. */
+/* Reads offsets relative to the data; place_entries() adds the start of the
+ * data. */
 static int read_info(const json_t *info, struct safetensors_entry *entry,
 		     struct error *err)
 {
@@ -176,7 +177,8 @@ static int read_entries(json_t *header, struct safetensors *safetensors,
 	json_t *info;
 	int r;
 
-	/* calloc(0) may be NULL, which is not out of memory */
+	/* One more element, because calloc(0) may return NULL without being out
+	 * of memory. */
 	safetensors->entries = calloc(json_object_size(header) + 1,
 				      sizeof(*safetensors->entries));
 	if (!safetensors->entries)
@@ -199,7 +201,8 @@ static int read_entries(json_t *header, struct safetensors *safetensors,
 	return 0;
 }
 
-/* By offset; the empty ones of an offset before the one that begins there. */
+/* Sorts by offset. Empty tensors come before the tensor that begins at their
+ * offset. */
 static int compare_entries(const void *a, const void *b)
 {
 	const struct safetensors_entry *x = a, *y = b;
@@ -211,7 +214,7 @@ static int compare_entries(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Do the sorted entries fill the data exactly? */
+/* Checks that the sorted entries fill the data exactly. */
 static int check_cover(const struct safetensors *safetensors, struct error *err)
 {
 	uint64_t at = 0;
@@ -314,7 +317,7 @@ static int read_at(int fd, void *buffer, size_t size, uint64_t offset,
 	return 0;
 }
 
-/* N, checked against the file. */
+/* Reads N and checks it against the size of the file. */
 static int read_header_size(int fd, uint64_t file_size, size_t *ret,
 			    struct error *err)
 {
@@ -371,7 +374,7 @@ int safetensors_read(int fd, struct safetensors *ret, struct error *err)
 	return r;
 }
 
-/* {"dtype": ..., "shape": [...], "data_offsets": [begin, end]} */
+/* Makes {"dtype": ..., "shape": [...], "data_offsets": [begin, end]}. */
 static json_t *make_info(const struct tensor_type *type, uint64_t begin,
 			 uint64_t end)
 {
@@ -413,7 +416,8 @@ static int make_object(const struct safetensors_item *items, size_t n_items,
 	return 0;
 }
 
-/* Length in front, spaces behind, so that the data begin at 8 n bytes. */
+/* Puts the length before the JSON and spaces after it, so that the offset of
+ * the data is a multiple of 8. */
 static int frame_header(const char *json, char **ret, size_t *ret_size,
 			struct error *err)
 {

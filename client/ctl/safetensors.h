@@ -1,6 +1,6 @@
 /*
- * safetensors files: a JSON header that says where each tensor's bytes are,
- * then the bytes.
+ * safetensors files. A JSON header says where the bytes of each tensor are, and
+ * the bytes follow.
  *
  * LAYOUT
  *   offset  size  meaning
@@ -10,9 +10,9 @@
  *                 "__metadata__" -> {string: string}
  *      8+N     .  data, row-major, little-endian; offsets count from here
  *
- * A file comes from anywhere, so everything is checked before a single byte
- * of data is believed: the tensors must fill the data exactly, without holes,
- * overlaps or a rest, and every size must be what dtype and shape say.
+ * A file may come from any source, so the whole header is checked before any
+ * data is used: the tensors must fill the data exactly, without gaps, overlaps
+ * or remaining bytes, and each size must match dtype and shape.
  */
 #pragma once
 #include "proto/tensor.h"
@@ -29,7 +29,7 @@ struct error;
 struct json_t;
 
 struct safetensors_entry {
-	char *name; /* legal by proto/name.h */
+	char *name; /* valid for name_check() */
 	struct tensor_type type;
 	uint64_t offset; /* in the file */
 	uint64_t size;
@@ -39,27 +39,28 @@ struct safetensors {
 	struct safetensors_entry *entries; /* in the order of their offsets */
 	size_t n_entries;
 	uint64_t data_size;
-	struct json_t *metadata; /* an object of strings; NULL: there is none */
+	/* an object of strings; NULL if there is none */
+	struct json_t *metadata;
 };
 
 #define SAFETENSORS_NULL ((struct safetensors){0})
 
 /*
- * Check a header (the JSON only) of a file with `data_size` bytes of data.
- * Refusals are -EINVAL and name the tensor and the cause.
+ * Parses and checks the JSON of a header. The file has `data_size` bytes of
+ * data. Errors are -EINVAL and name the tensor and the cause.
  */
 int safetensors_parse(const char *json, size_t json_size, uint64_t data_size,
 		      struct safetensors *ret, struct error *err);
 
-/* Read and check the header of the file `fd`. */
+/* Reads and checks the header of the file `fd`. */
 int safetensors_read(int fd, struct safetensors *ret, struct error *err);
 
 void safetensors_deinit(struct safetensors *safetensors);
 
-/* Do such files have the dtype? */
+/* Returns whether the format has this dtype. */
 bool safetensors_holds(uint32_t dtype);
 
-/* Is it an object of strings? */
+/* Checks that `metadata` is an object of strings. */
 int safetensors_check_metadata(struct json_t *metadata, struct error *err);
 
 struct safetensors_item {
@@ -68,10 +69,10 @@ struct safetensors_item {
 };
 
 /*
- * Make the beginning of a file (the first 8 + N bytes) whose data are the
- * items' elements one after the other, with `metadata` unless that is NULL or
- * empty. free() it. -ENOTSUP: the format has no
- * such dtype.
+ * Makes the beginning of a file, which is its first 8 + N bytes. The elements
+ * of the items follow one another in the data. `metadata` is left out if it is
+ * NULL or empty. The caller frees the result with free(). Returns -ENOTSUP if
+ * the format does not have a dtype.
  */
 int safetensors_make_header(const struct safetensors_item *items,
 			    size_t n_items, struct json_t *metadata, char **ret,

@@ -1,5 +1,5 @@
-/* What a mistyped word was probably meant to be: the edit distance, with
- * swapped neighbours as one edit. */
+/* Finds similar words. An exchange of two neighbouring letters counts as one
+ * edit. */
 #include "client/ctl/suggest.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
 /*
- * What a mistyped word was probably meant to be.
+ * Finds the word that a mistyped word was probably meant to be.
  */
 #pragma once
 #include <stddef.h>
 
-/* Letters to insert, drop, change or swap to turn `a` into `b`; words longer
- * than 31 letters count as different. */
+/* Returns the number of letters to insert, remove, replace or exchange with
+ * their neighbour to turn `a` into `b`. Words longer than 31 letters always
+ * count as different. */
 size_t suggest_distance(const char *a, const char *b);

@@ -1,6 +1,7 @@
 /*
- * Threads that move pieces of jobs. One lock protects all lists and states; a
- * piece takes a thousand times as long as the lock is held.
+ * Threads that move pieces of jobs. One lock protects all lists and states,
+ * because moving a piece takes about a thousand times as long as the lock is
+ * held.
  */
 #include "client/ctl/transfer.h"
 
@@ -18,15 +19,16 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Small enough that a digest finds the piece in a cache. */
+/* The size of a piece, small enough to stay in a cache until it is digested. */
 #define PIECE ((uint64_t)2 << 20)
-/* More threads than this only wait for each other. */
+/* More threads would only wait for memory and for each other. */
 #define MAX_THREADS 16
 #define PAGE_SIZE   ((uintptr_t)4096)
 
 struct job {
-	struct job *next; /* with pieces that nobody has taken */
-	struct job *open_next, *open_prev; /* not done */
+	/* the next job with pieces that no thread has taken */
+	struct job *next;
+	struct job *open_next, *open_prev; /* the list of unfinished jobs */
 	struct transfer_job what;
 	uint64_t n_pieces, n_taken, n_digested;
 	bool is_digesting;
@@ -37,8 +39,9 @@ struct job {
 struct transfer {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
-	struct job *first, *last; /* with pieces that nobody has taken */
-	struct job *open;         /* all that are not done */
+	/* jobs with pieces that no thread has taken */
+	struct job *first, *last;
+	struct job *open; /* all unfinished jobs */
 	bool is_stopping;
 	struct error err; /* of the first job that failed */
 	struct progress *progress;
@@ -55,8 +58,8 @@ static uint64_t piece_size(const struct job *job, uint64_t piece)
 	return left < PIECE ? left : PIECE;
 }
 
-/* Map the pages at once instead of one fault after another. It fails on old
- * kernels, where faults do it. */
+/* Maps all pages with one call instead of one page fault each. On kernels
+ * without MADV_POPULATE_WRITE it fails, and page faults map them. */
 static void populate(char *memory, uint64_t size)
 {
 	uintptr_t begin =
@@ -143,7 +146,8 @@ static void close_job(struct transfer *transfer, struct job *job)
 		pthread_cond_broadcast(&transfer->done);
 }
 
-/* Digest the pieces that are next, unless another thread does that. */
+/* Digests the pieces that are next in order, unless another thread does
+ * that. */
 static void digest(struct transfer *transfer, struct job *job)
 {
 	if (job->is_digesting)
@@ -167,7 +171,7 @@ static void digest(struct transfer *transfer, struct job *job)
 	close_job(transfer, job);
 }
 
-/* The next piece; jobs whose pieces are all taken leave the list. */
+/* Takes the next piece. A job leaves the list when all its pieces are taken. */
 static struct job *take(struct transfer *transfer, uint64_t *ret_piece)
 {
 	struct job *job = transfer->first;

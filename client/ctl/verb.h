@@ -1,5 +1,6 @@
 /*
- * The verbs of fsdpctl: what each takes, says, and does. verbs.c has the table.
+ * The verbs of fsdpctl: their operands, options, help and functions. verbs.c
+ * has the list.
  */
 #pragma once
 #include <stdbool.h>
@@ -13,18 +14,20 @@ struct fsdp_client;
 struct verb {
 	const char *name;
 	const char *operands; /* as in the usage line */
-	const char *summary;  /* one line; NULL: help does not list it */
-	uint64_t accepts;     /* ARG_BIT()s besides ARGS_COMMON */
-	size_t n_min, n_max;  /* operands */
-	bool is_local;        /* needs no broker; its client is NULL */
-	/* Do the options fit each other? A refusal is a usage error. NULL:
-	 * nothing to check. */
+	/* for the usage; NULL: help does not list the verb */
+	const char *summary;
+	uint64_t accepts;    /* ARG_BIT() of options, besides ARGS_COMMON */
+	size_t n_min, n_max; /* number of operands */
+	bool is_local;       /* it runs without a broker; `client` is NULL */
+	/* Checks that the options are compatible; an error is a usage error. It
+	 * may be NULL. */
 	int (*check)(const struct args *args, struct error *err);
 	int (*run)(struct fsdp_client *client, const struct args *args,
 		   struct error *err);
 };
 
-/* One per family, in verb_<family>.c; each ends with a row without name. */
+/* One array for each family, in verb_<family>.c. Each ends with a row without a
+ * name. */
 extern const struct verb verbs_load[];
 extern const struct verb verbs_list[];
 extern const struct verb verbs_rm[];
@@ -48,10 +51,11 @@ extern const struct verb verbs_save[];
 extern const struct verb verbs_restore[];
 extern const struct verb verbs_top[];
 
-/* All families; the last one is NULL. */
+/* All families. The list ends with NULL. */
 extern const struct verb *const verb_families[];
 
-/* What the completion of shells calls; it looks into the families. */
+/* The verb that the completion scripts of shells call. It is not in the list,
+ * because it uses the list. */
 extern const struct verb verb_complete;
 
 /* clang-format off */

@@ -1,4 +1,4 @@
-/* collect, trim, evict, drain and log-level: what administrators do. */
+/* collect, trim, evict, drain and log-level: the verbs of administrators. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "3 tensors freed, 1.5 MiB" */
+/* Prints "3 tensors freed, 1.5 MiB". */
 static int report(const struct args *args, const char *what, uint64_t n,
 		  uint64_t bytes, struct error *err)
 {

@@ -33,7 +33,7 @@ static const char *text_role(const void *field, char buffer[COLUMN_BUFFER])
 		       : "consumer";
 }
 
-/* Since it opened the channel. */
+/* The mean rate since the user opened the channel. */
 static const char *text_rate(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_channel_entry *entry = field;

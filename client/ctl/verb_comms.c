@@ -19,7 +19,7 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_RUNNING] = "running",
 				     [FSDP_COMM_FAILED] = "failed"};
 
-/* The ranks or fsdp-worker; unknown for a communicator that does not run. */
+/* The executor is unknown if the communicator is not running. */
 static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_comm_entry *entry = field;
@@ -159,9 +159,9 @@ static int print_groups(struct fsdp_client *client, const struct args *args,
 
 /* --- one group's plan ---------------------------------------------------- */
 
-/* What is said once, and the rows. */
+/* The properties of the whole group, and the rows of its parameters. */
 struct plan {
-	struct fsdp_plan_entry head; /* its name is not kept */
+	struct fsdp_plan_entry head; /* without the name */
 	struct sheet sheet;
 };
 
@@ -190,14 +190,15 @@ static json_t *json_shape(const void *field)
 	return document_shape(entry->shape, entry->n_dims);
 }
 
-/* Of a parameter without a gradient nothing is reduced, and offsets of that
- * mean nothing. */
+/* A parameter without a gradient is not reduced, so the offsets in its
+ * reduction have no meaning. */
 static bool is_frozen(const struct fsdp_plan_entry *entry)
 {
 	return !entry->reduce_dtype;
 }
 
-/* Of the gradient that is handed in, and of the sum. */
+/* The dtype of the gradient or of the sum; "-" for a parameter without a
+ * gradient. */
 static const char *text_grad_dtype(const struct fsdp_plan_entry *entry,
 				   enum fsdp_dtype dtype)
 {
@@ -350,7 +351,8 @@ static int print_table(struct plan *plan, struct error *err)
 	return sheet_print(&plan->sheet, err);
 }
 
-/* Hashes are 64 bits, which JSON's numbers are not. */
+/* Hashes are strings, because JSON readers may not keep all 64 bits of a
+ * number. */
 static int print_document(const struct plan *plan, struct error *err)
 {
 	return document_print(
@@ -403,7 +405,8 @@ static int run_groups(struct fsdp_client *client, const struct args *args,
 
 /* --- end ----------------------------------------------------------------- */
 
-/* They are ended one by one; what stands before one that is not is ended. */
+/* Communicators are ended one by one. After an error the earlier ones are
+ * ended, and the later ones are not. */
 static int run_end(struct fsdp_client *client, const struct args *args,
 		   struct error *err)
 {

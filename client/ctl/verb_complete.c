@@ -1,10 +1,12 @@
 /*
- * complete: what can follow on a command line, for the completion of shells.
+ * complete: lists what can follow on a command line, for the completion of
+ * shells.
  *
- * The words are those behind "fsdpctl", the last of which is being typed. Each
- * line of the output is a candidate, a tab and what it means; the line ":files"
- * stands for names of files. All of it follows from the tables of verbs and
- * options, so that the scripts of the shells know none of them.
+ * The operands are the words after "fsdpctl"; the last one is the word that is
+ * being typed. Each line of the output is a candidate, a tab and its
+ * description. The line ":files" means that names of files can follow. The
+ * candidates come from the tables of verbs and options, so the completion
+ * scripts do not contain any.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -18,7 +20,7 @@
 #include <string.h>
 
 struct completion {
-	const char *typed; /* the word so far */
+	const char *typed; /* the word that is being typed */
 	struct args args;  /* for the connection */
 };
 
@@ -49,7 +51,8 @@ static int offer_name(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* A bundle once: its first member comes first, mostly. */
+/* Offers a bundle at its first member. The members of a bundle mostly follow
+ * one another in a list, so it is seldom offered twice. */
 static int offer_bundle(const struct fsdp_entry *entry, void *data)
 {
 	static uint64_t last;
@@ -98,7 +101,7 @@ static void ask_broker(struct completion *completion, const char *what)
 {
 	struct fsdp_client *client;
 
-	/* Without a broker there is nothing to offer. */
+	/* without a broker there are no candidates */
 	if (broker_connect(&completion->args, &client, NULL) < 0)
 		return;
 	if (strcmp(what, "TICKET") == 0)
@@ -118,7 +121,7 @@ static void ask_broker(struct completion *completion, const char *what)
 
 /* --- values and operands ------------------------------------------------- */
 
-/* By the word that stands for it in the usage line. */
+/* Offers values for a placeholder of the usage line, such as "FILE". */
 static void offer_kind(struct completion *completion, const char *kind)
 {
 	static const char *const files[] = {"FILE", "PATH", "DIRECTORY",
@@ -147,8 +150,9 @@ static void offer_value(struct completion *completion,
 		offer_kind(completion, option->value);
 }
 
-/* "[COMM [GROUP]]": the word number `n` without brackets, the last one again
- * if it ends in "...". */
+/* Finds the placeholder of operand `n` in a usage line such as "[COMM
+ * [GROUP]]", without the brackets. The last one is used for all further
+ * operands if it ends in "...". */
 static void offer_operand(struct completion *completion,
 			  const struct verb *verb, size_t n)
 {

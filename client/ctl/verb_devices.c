@@ -1,4 +1,5 @@
-/* devices: the GPUs of this node, and what the broker has on them. */
+/* devices: the GPUs of this node, and the memory that the broker uses on
+ * them. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/counters.h"
@@ -13,10 +14,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* What a row is made of. */
+/* The data of one row. */
 struct row {
 	struct fsdp_device_entry entry;
-	uint64_t used, max; /* by the broker: bytes */
+	uint64_t used, max; /* of the broker, in bytes */
 };
 
 struct look {
@@ -63,7 +64,7 @@ static int print(struct look *look, struct error *err)
 						document_number(version)),
 				      err);
 	r = sheet_print(&look->sheet, err);
-	if (version) /* the broker knows */
+	if (version) /* the broker uses a driver */
 		printf("\nCUDA driver %" PRIu64 ".%" PRIu64 "\n",
 		       version / 1000, version % 1000 / 10);
 	return r;

@@ -1,9 +1,9 @@
 /*
- * du: how much memory each user, process, bundle or prefix has.
+ * du: how much memory each user, process, bundle or prefix uses.
  *
- * Memory is allocated in blocks, and a block lives as long as one tensor in
- * it. So blocks are counted, each once and in one place: under the name that
- * shows it, if one does.
+ * Memory is allocated in blocks, and a block lives until its last tensor is
+ * freed. So du counts blocks, each of them once. A block with a published
+ * tensor counts under its name.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -20,23 +20,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Why a block is there, the strongest reason first. */
+/* Why a block exists. The first reason that applies is shown. */
 enum reason { PUBLISHED, WRITING, COLLECTIVE, TICKETS, LIMBO, N_REASONS };
 
-/* A row. */
+/* One row. */
 struct usage {
 	char *key;
-	char command[32]; /* of a process that is still connected; "" */
+	/* command of the process, if it is connected; else "" */
+	char command[32];
 	uint64_t size, sizes[N_REASONS];
-	uint64_t device_size; /* of `size`: on devices */
+	uint64_t device_size; /* the part of `size` on devices */
 	uint64_t n_blocks, n_tensors;
 };
 
 struct usages {
 	struct usage *list;
 	size_t n;
-	struct usage total;  /* its key is NULL */
-	uint64_t board_size; /* beside the blocks: of communicators */
+	struct usage total; /* its key is NULL */
+	/* memory of communicators, which is not in blocks */
+	uint64_t board_size;
 };
 
 /* --- blocks -------------------------------------------------------------- */
@@ -73,7 +75,8 @@ static bool is_on_device(const struct listed *listed)
 	return memcmp(&listed->info.device, &host, sizeof(host)) != 0;
 }
 
-/* Whose or what the block of this tensor is; "" if it is of nothing such. */
+/* Makes the key of the row to which the block of this tensor belongs, or "" if
+ * it belongs to none of that kind. */
 static int make_key(const struct listed *listed, enum args_by by, char **ret)
 {
 	const struct fsdp_entry *entry = &listed->entry;
@@ -103,7 +106,7 @@ static int make_key(const struct listed *listed, enum args_by by, char **ret)
 
 /* --- adding up ----------------------------------------------------------- */
 
-/* Takes `key`. */
+/* Consumes `key`, also on failure. */
 static struct usage *find_usage(struct usages *usages, char *key)
 {
 	struct usage *list;
@@ -135,8 +138,8 @@ static void add_block(struct usage *usage, const struct listed *first,
 	usage->n_tensors += n_tensors;
 }
 
-/* `listing` is sorted: the tensors of a block come one after another. Memory
- * of legacy IPC is its process's. */
+/* In the sorted `listing` the tensors of a block follow one another. Memory of
+ * legacy IPC is skipped, because the process that shares it owns it. */
 static int add_blocks(struct usages *usages, const struct listing *listing,
 		      enum args_by by)
 {
@@ -191,7 +194,7 @@ static int collect(struct fsdp_client *client, enum args_by by,
 	return r;
 }
 
-/* Who is behind the pids, as far as they are connected. */
+/* Notes the command of a process that is still connected. */
 static int note_command(const struct fsdp_peer *peer, void *data)
 {
 	struct usages *usages = data;
