@@ -1,8 +1,8 @@
 /*
- * get: a tensor, or a whole bundle, into a file.
+ * get: writes a tensor or a whole bundle to a file.
  *
- * The tensors are held while they are written, so a name that is replaced in
- * between changes nothing: the file has one version.
+ * The tensors are held while they are written, so the file always has one
+ * version, even if the name is replaced meanwhile.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -25,13 +25,13 @@
 
 enum format { FORMAT_NONE, FORMAT_RAW, FORMAT_NPY, FORMAT_SAFETENSORS };
 
-/* What was gotten, and how to write it. */
+/* The tensors, and how to write them. */
 struct get {
 	const struct args *args;
 	enum format format;
 	struct fsdp_tensor **tensors;
 	size_t n_tensors;
-	json_t *metadata; /* owned; of a bundle that has some */
+	json_t *metadata; /* owned; NULL if the bundle has no metadata */
 };
 
 static enum format find_format(const char *path)
@@ -72,7 +72,7 @@ static int check_get(const struct args *args, struct error *err)
 	return name_check_bundle(args->operands[0], err);
 }
 
-/* The type as it will be in the file. */
+/* Finds the type that the tensor has in the file. */
 static int find_file_type(const struct get *get,
 			  const struct fsdp_tensor *tensor,
 			  struct tensor_type *type, struct error *err)
@@ -117,7 +117,8 @@ static int write_safetensors_header(const struct get *get,
 				    struct output *output, struct error *err)
 {
 	const char *bundle = get->args->operands[0];
-	/* members are called in the file what they were called before load */
+	/* In the file members have the names that they had before load added
+	 * the bundle's name. */
 	size_t skip = name_is_bundle(bundle) ? strlen(bundle) : 0;
 	struct safetensors_item *items;
 	char *header = NULL;
@@ -153,7 +154,7 @@ static int write_header(const struct get *get, struct output *output,
 		return write_npy_header(get, output, err);
 	if (get->format == FORMAT_SAFETENSORS)
 		return write_safetensors_header(get, output, err);
-	/* raw has none, but the cast must be possible */
+	/* a raw file has no header, but this checks the cast */
 	return find_file_type(get, get->tensors[0], &type, err);
 }
 
@@ -197,7 +198,7 @@ static int hold_tensors(struct get *get, struct fsdp_client *client,
 	return 0;
 }
 
-/* It is no tensor of the file, but part of the header. */
+/* Moves the metadata from the list of tensors to the header. */
 static int take_metadata(struct get *get, struct error *err)
 {
 	const char *bundle = get->args->operands[0];

@@ -1,4 +1,4 @@
-/* who, limbo and clients: which process holds what. */
+/* who, limbo and clients: which processes hold which tensors. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/bundles.h"
@@ -23,8 +23,8 @@ static int add_holders(struct sheet *sheet, const struct roster *roster)
 }
 
 /*
- * The holders of a listed slot; nobody if it was freed since. Whoever may see
- * the tensor but not its holders gets the row without them.
+ * Finds the holders of a listed slot. If the slot was freed meanwhile, or the
+ * caller may not see its holders, `roster` stays empty.
  */
 static int find_holders(struct fsdp_client *client, const struct listed *listed,
 			struct roster *roster, struct error *err)
@@ -47,7 +47,8 @@ static int check_who(const struct args *args, struct error *err)
 				    : name_check(name, err);
 }
 
-/* Each process once, with its holds of all members. */
+/* Collects the holders of all members; each process is listed once, with the
+ * sum of its holds. */
 static int find_bundle_holders(struct fsdp_client *client, const char *name,
 			       struct roster *roster, struct error *err)
 {
@@ -63,7 +64,7 @@ static int find_bundle_holders(struct fsdp_client *client, const char *name,
 			continue;
 		r = fsdp_who_slot(client, member->info.slot,
 				  member->info.generation, roster_add, roster);
-		if (r == -ENOENT || r == -ESTALE) /* it went meanwhile */
+		if (r == -ENOENT || r == -ESTALE) /* it was freed meanwhile */
 			r = 0;
 		else if (r < 0)
 			broker_walk_failed(err, r);
@@ -106,8 +107,8 @@ static int run_who(struct fsdp_client *client, const struct args *args,
 
 /* --- limbo --------------------------------------------------------------- */
 
-/* One row for each holder, so that every row can be read by itself. A tensor
- * without one has a row whose pid is 0. */
+/* There is one row for each holder, so that each row is complete in itself. A
+ * tensor without holders has one row with pid 0. */
 struct limbo_row {
 	struct listed listed;
 	struct fsdp_holder holder;
@@ -140,8 +141,8 @@ static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
 
 #define OF(member) .offset = offsetof(struct limbo_row, member)
 
-/* Of what is printed as a table; documents have the tensor's and the holders'
- * own columns. */
+/* The columns of the table. A document has the columns of the tensor and of its
+ * holders instead. */
 static const struct column limbo_columns[] = {
 	{"SLOT", OF(listed), .text = listing_text_slot},
 	{"WAS", OF(listed), .text = text_was},
@@ -172,7 +173,7 @@ static int add_limbo_rows(struct sheet *sheet, const struct listed *listed,
 	return r;
 }
 
-/* The tensor, and "held_by". */
+/* Adds an object with the columns of the tensor, and the array "held_by". */
 static int add_limbo_object(struct sheet *sheet, const struct listed *listed,
 			    const struct roster *roster)
 {

@@ -1,8 +1,9 @@
 /*
- * load: safetensors files become a bundle, all of it at once or nothing.
+ * load: publishes the tensors of safetensors files as one bundle, all or
+ * nothing.
  *
- * Until the commit nobody sees anything, and if we die before it, by whatever
- * means, the broker takes everything back when it sees us gone.
+ * Other processes see nothing of the bundle before the commit. If this process
+ * dies earlier, the broker frees the memory.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/document.h"
@@ -45,7 +46,7 @@ static int check_load(const struct args *args, struct error *err)
 	return 0;
 }
 
-/* Before a byte is moved: would every name be legal? */
+/* Checks all names before any bytes are moved. */
 static int check_names(const char *prefix, const struct model_file *file,
 		       struct error *err)
 {
@@ -114,8 +115,8 @@ static int load_members(struct load *load, struct error *err)
 	return r < 0 ? r : loader_wait(&load->loader, err);
 }
 
-/* --once found it there. -ENOENT: another name than the bundle's was found, and
- * the caller's error stays. */
+/* Reports the bundle that --once has found. -ENOENT means that another name
+ * than the bundle's exists; the caller then reports its own error. */
 static int report_present(const struct load *load, struct fsdp_client *client)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};

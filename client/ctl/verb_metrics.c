@@ -1,4 +1,4 @@
-/* metrics: what a monitoring system wants to know, in Prometheus' format. */
+/* metrics: prints metrics of the broker in Prometheus' text format. */
 #include "client/ctl/broker.h"
 #include "client/ctl/verb.h"
 #include "client/monitor/prometheus.h"

@@ -1,6 +1,6 @@
 /*
- * plan: which collectives of a graph travel together, where each lies on the
- * wire, and the graph in which they do. Needs no broker.
+ * plan: puts the collectives of a graph into buckets, and shows the buckets,
+ * their layout on the wire, and the new graph. It needs no broker.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/document.h"
@@ -17,15 +17,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#define INPUTS_SIZE 64 /* what a table shows of a node's operands */
+#define INPUTS_SIZE 64 /* length of a node's inputs in a table */
 
-/* Members of a list go in buffers of their own. */
+/* The members of a list are sent from their own buffers, so they have no
+ * offset. */
 static bool is_list(const struct bucketing_bucket *bucket)
 {
 	return bucket->form == MERGE_LISTED && bucket->n_members > 1;
 }
 
-/* Bytes of one rank's part of the wire. */
+/* Returns the bytes of one rank's part of the wire. */
 static uint64_t part_size(const struct bucketing_bucket *bucket)
 {
 	return bucket->layout.row_size * dtype_size(bucket->layout.dtype);
@@ -49,7 +50,8 @@ static json_t *member_document(const struct bucketing_bucket *bucket,
 			 "length", document_number(entry->length * unit));
 }
 
-/* NULL if memory runs out, which the setters around it refuse. */
+/* Returns NULL if memory runs out. json_pack(), to which it is passed, then
+ * fails as well. */
 static json_t *members_document(const struct bucketing_bucket *bucket)
 {
 	json_t *array = json_array();
@@ -133,7 +135,7 @@ static int print_document(const struct bucketing *result,
 
 /* --- as tables ----------------------------------------------------------- */
 
-/* Print the table, below a line of text (NULL: none). */
+/* Prints `text`, unless it is NULL, and then the table. */
 static int finish(struct table *table, const char *text, struct error *err)
 {
 	int r = table->is_incomplete ? error_nomem(err, "a table") : 0;
@@ -199,7 +201,7 @@ static void add_entry(struct table *table, const struct bucketing *result,
 		table_add(table, "%" PRIu64, part_size(bucket));
 }
 
-/* The wire: rank r's part begins at r times PART. */
+/* Prints the layout of the wire. The part of rank r begins at r times PART. */
 static int print_wire(const struct bucketing *result, struct error *err)
 {
 	static const char *const titles[] = {">BUCKET", "NODE",    "DTYPE",
@@ -232,7 +234,7 @@ static int print_left(const struct bucketing *result, struct error *err)
 	return finish(&table, "", err);
 }
 
-/* "a, b, c", or as much as fits and "...". */
+/* Formats "a, b, c". If they do not fit, "..." stands for the last ones. */
 static void format_inputs(const struct graph *graph,
 			  const struct graph_node *node, char ret[INPUTS_SIZE])
 {
@@ -245,7 +247,8 @@ static void format_inputs(const struct graph *graph,
 				 k ? ", " : "", name);
 
 		if (n < 0 || (size_t)n >= INPUTS_SIZE - at) {
-			/* a cut name can end inside a character */
+			/* this name is left out, because a cut could split a
+			 * UTF-8 character */
 			snprintf(ret + at, INPUTS_SIZE - at, "%.*s",
 				 (int)(INPUTS_SIZE - at - 1),
 				 k ? ", ..." : "...");

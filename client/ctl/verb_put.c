@@ -1,4 +1,4 @@
-/* put: one tensor from a file. */
+/* put: publishes one tensor from a file. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"

@@ -1,9 +1,9 @@
 /*
- * restore: what save wrote becomes published again.
+ * restore: publishes what save has written.
  *
- * A name that has the saved contents already, by the digests of its tensors, is
- * left alone, so a restore that was interrupted goes on where it was. Nothing
- * becomes visible before its digests were checked.
+ * A name is skipped if it has the saved contents already, which the digests of
+ * its tensors show. So a restore that was interrupted can be run again. Nothing
+ * is published before its digests were checked.
  */
 #include "client/ctl/archive.h"
 #include "client/ctl/args.h"
@@ -35,17 +35,17 @@ struct restore {
 	const struct args *args;
 	const char *directory;
 	json_t *present; /* {name of a tensor: its digest as text} */
-	uint64_t uid;    /* whose entries are restored now */
+	uint64_t uid;    /* the user whose entries are being restored */
 	struct progress progress;
 	uint64_t n_restored, n_kept, n_foreign, size;
 };
 
-/* One entry while it is restored. */
+/* One entry that is being restored. */
 struct item {
 	const char *name;
 	const json_t *entry;
 	char *path;
-	struct input input; /* its path is borrowed from here */
+	struct input input; /* borrows `path` */
 	struct safetensors file;
 	struct fsdp_access access;
 	struct fsdp_device device;
@@ -75,8 +75,8 @@ static int note_present(const struct fsdp_entry *entry, void *data)
 		       : 0;
 }
 
-/* Has every tensor of the entry the same digest now? `*ret_exists`: at least
- * one is there. */
+/* Returns whether each tensor of the entry is published with the saved digest.
+ * `*ret_exists` tells whether at least one of its names exists. */
 static bool is_present(const struct restore *restore, const struct item *item,
 		       bool *ret_exists)
 {
@@ -103,7 +103,8 @@ static bool is_present(const struct restore *restore, const struct item *item,
 
 /* --- one entry ----------------------------------------------------------- */
 
-/* The type of the entry in the place of what the file has of it. */
+/* Replaces the type in the file by the type of the index, which save may have
+ * stored as bytes. */
 static int check_tensor(const struct item *item,
 			struct safetensors_entry *entry, struct error *err)
 {
@@ -176,7 +177,7 @@ static int open_item(const struct restore *restore, struct item *item,
 	return check_file(item, err);
 }
 
-/* Are the bytes that were read those that were saved? */
+/* Checks that the bytes have the digest of the saved tensor. */
 static int check_digest(const struct item *item, size_t i, uint64_t digest,
 			struct error *err)
 {
@@ -360,7 +361,7 @@ static int read_index(const struct restore *restore, json_t **ret,
 	return r;
 }
 
-/* The entries of one user. */
+/* Restores the entries of one user. */
 static int restore_user(struct restore *restore, json_t *entries, uint64_t uid,
 			struct error *err)
 {
@@ -377,7 +378,8 @@ static int restore_user(struct restore *restore, json_t *entries, uint64_t uid,
 	return r;
 }
 
-/* {uid as text: groups of its entries, an array}. NULL: no memory. */
+/* Makes {uid as text: array of the groups of its entries}. Returns NULL if
+ * there is no memory. */
 static json_t *list_owners(json_t *entries)
 {
 	json_t *owners = json_object(), *entry, *gids;
@@ -399,7 +401,8 @@ static json_t *list_owners(json_t *entries)
 	return owners;
 }
 
-/* What root publishes as others, nobody else may have written. */
+/* Root publishes as other users only from an index that no other user can have
+ * written. */
 static int check_trust(const struct restore *restore, struct error *err)
 {
 	char *path = archive_path(restore->directory, ARCHIVE_INDEX);
@@ -418,7 +421,8 @@ static int check_trust(const struct restore *restore, struct error *err)
 	return r;
 }
 
-/* As that user: the names and the charge are its own again. */
+/* Restores the entries as their user, who then owns the names and is charged
+ * for them. */
 static int restore_as(struct restore *restore, json_t *entries, uint64_t uid,
 		      const json_t *gids, struct error *err)
 {
@@ -449,7 +453,8 @@ static uint64_t count_foreign(json_t *entries)
 	return n;
 }
 
-/* Those of the caller first. */
+/* Restores the entries of the caller first, and then, if it is root, those of
+ * the others. */
 static int restore_users(struct restore *restore, json_t *entries,
 			 struct error *err)
 {

@@ -1,4 +1,4 @@
-/* rm: names go, by themselves or all that begin alike. */
+/* rm: removes names one by one or by prefix. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/format.h"
@@ -30,7 +30,8 @@ static int check_rm(const struct args *args, struct error *err)
 	return 0;
 }
 
-/* A request takes one batch, all of it or nothing. */
+/* Removes the names in batches. Each batch is removed completely or not at
+ * all. */
 static int remove_all(struct fsdp_client *client, const char *const *names,
 		      size_t n, struct error *err)
 {
@@ -53,7 +54,8 @@ static int remove_all(struct fsdp_client *client, const char *const *names,
 
 /* --- by prefix ----------------------------------------------------------- */
 
-/* Names to remove: those of tensors, and of bundles instead of members. */
+/* The names to remove. A bundle is listed by its own name, not by its
+ * members. */
 struct names {
 	char **list;
 	size_t n, n_room;
@@ -98,7 +100,7 @@ static int compare(const void *a, const void *b)
 	return strcmp(*x, *y);
 }
 
-/* Members of a bundle all gave the same name. */
+/* Each member of a bundle has added the name of the bundle. */
 static void drop_duplicates(struct names *names)
 {
 	size_t n = 0;

@@ -1,9 +1,9 @@
 /*
- * save: published names into a directory.
+ * save: writes published names to a directory.
  *
- * What the directory has already is not written again: the digests are compared
- * with those of an earlier save, complete or not. Each entry is held while it
- * is written, so that it is of one version.
+ * Contents that the directory has already are not written again: their digests
+ * are compared with those of earlier saves, including an incomplete one. Each
+ * entry is held while it is written, so its file has one version.
  */
 #include "client/ctl/archive.h"
 #include "client/ctl/args.h"
@@ -36,28 +36,29 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* How often the partial index is written; a file that it does not list yet is
- * written again by the next save. */
+/* How often the partial index is written. If a save is interrupted, the next
+ * one writes the files again that the partial index does not list. */
 #define INDEX_EVERY_NS 1000000000ull
 
 struct save {
 	struct fsdp_client *client;
 	const struct args *args;
 	const char *directory, *prefix;
-	json_t *old;     /* entries of earlier saves */
-	json_t *entries; /* of this one, and of earlier ones where it has none
-			  */
-	json_t *names;   /* that were saved: {name: null} */
-	uint64_t last_number; /* of a file */
-	uint64_t index_ns;    /* when the partial index was last written */
+	json_t *old; /* entries of earlier saves */
+	/* the new index: entries of this save, and older ones of other names */
+	json_t *entries;
+	json_t *names;        /* the names of this save: {name: null} */
+	uint64_t last_number; /* the largest number of a file name */
+	uint64_t index_ns;    /* the time of the last partial index */
 	struct progress progress;
 	uint64_t n_written, n_kept, n_failed, size;
 };
 
-/* One bundle or tensor while it is saved. */
+/* One bundle or tensor that is being saved. */
 struct item {
 	const char *name;
-	const struct listed *listed; /* the tensor, or a member of the bundle */
+	/* the tensor, or one member of the bundle */
+	const struct listed *listed;
 	struct fsdp_tensor **tensors;
 	size_t n;
 	uint64_t *digests;
@@ -101,7 +102,7 @@ static int hold(struct save *save, struct item *item, struct error *err)
 	return item->digests ? 0 : out_of_memory(err);
 }
 
-/* It is no tensor of the file, but part of its header. */
+/* Moves the metadata from the list of tensors to the header. */
 static int take_metadata(struct item *item, struct error *err)
 {
 	size_t n = 0;
@@ -190,8 +191,8 @@ static bool has_size(const char *directory, const json_t *entry)
 	return r;
 }
 
-/* The file of an earlier save that has the same tensors and metadata; NULL:
- * there is none. */
+/* Finds the entry of an earlier save with the same tensors and metadata, whose
+ * file can be used again. Returns NULL if there is none. */
 static const json_t *find_old(const struct save *save, struct item *item,
 			      struct error *err)
 {
@@ -213,7 +214,7 @@ static const json_t *find_old(const struct save *save, struct item *item,
 
 /* --- writing ------------------------------------------------------------- */
 
-/* Contents that are no contiguous host memory. */
+/* Writes contents that are not contiguous in host memory. */
 struct sink {
 	struct output *output;
 	uint64_t offset;
@@ -329,12 +330,12 @@ static int write_file(const struct save *save, struct item *item,
 	struct output output = OUTPUT_NULL;
 	int r = path ? output_open(path, &output, err) : out_of_memory(err);
 
-	/* Memory of mode 0600 is no file for others. */
+	/* tensors of mode 0600 must not become readable for others in a file */
 	if (r == 0 && fchmod(output.fd, 0600) < 0)
 		r = error_errno(err, -errno, "cannot set the mode of %s", path);
 	if (r == 0)
 		r = write_contents(item, &output, ret_size, err);
-	/* No thread may write any more when the file is closed. */
+	/* stop all threads that write before the file is closed */
 	transfer_stop(item->transfer);
 	item->transfer = NULL;
 	if (r == 0)
@@ -346,7 +347,8 @@ static int write_file(const struct save *save, struct item *item,
 
 /* --- the index ----------------------------------------------------------- */
 
-/* What can change while the contents stay. */
+/* Adds the entry to the new index. Everything but the contents may have changed
+ * since an earlier save. */
 static int add_entry(struct save *save, const struct item *item,
 		     const char *file, uint64_t size, struct error *err)
 {
@@ -413,7 +415,8 @@ static int save_held(struct save *save, struct item *item, struct error *err)
 	return write_partial(save, err);
 }
 
-/* A name that went meanwhile is not saved; one that cannot be read is said. */
+/* Saves one name. A name that was removed meanwhile is skipped. For one that
+ * cannot be read, the error is printed and the save continues. */
 static int save_one(struct save *save, const char *name,
 		    const struct listed *listed, struct error *err)
 {
@@ -428,7 +431,7 @@ static int save_one(struct save *save, const char *name,
 		table_clean(cause.msg);
 		fprintf(stderr, "fsdpctl: not saved: %s\n", cause.msg);
 		save->n_failed++;
-		/* What an earlier save has of it stays. */
+		/* keep the entry of an earlier save */
 		return json_object_set_new(save->names, name, json_null())
 			       ? out_of_memory(err)
 			       : 0;
@@ -467,8 +470,8 @@ static int save_tensors(struct save *save, const struct listing *listing,
 	for (size_t i = 0; r == 0 && i < listing->n_entries; i++) {
 		const struct listed *listed = &listing->entries[i];
 
-		/* A tied name ends with its session; nobody could restore it.
-		 */
+		/* a tied name ends with its session, so it cannot be
+		 * restored */
 		if (!listed->entry.bundle && !(listed->entry.flags & FSDP_TIED))
 			r = save_one(save, listed->info.name, listed, err);
 	}
@@ -498,7 +501,8 @@ static bool is_used(const struct save *save, const char *file)
 	return false;
 }
 
-/* Entries below the prefix that are not there any more go, then their files. */
+/* Removes the entries of names that no longer exist from the index, and then
+ * their files. */
 static int finish(struct save *save, struct error *err)
 {
 	json_t *entry;
@@ -555,7 +559,7 @@ static int read_old(struct save *save, struct error *err)
 		if (number > save->last_number)
 			save->last_number = number;
 	}
-	/* What this save does not concern stays. */
+	/* keep the entries of names that this save does not cover */
 	return json_object_update(save->entries, save->old) ? out_of_memory(err)
 							    : 0;
 }
@@ -594,14 +598,14 @@ static int save_all(struct save *save, const struct listing *listing,
 	progress_deinit(&save->progress);
 	if (r == 0)
 		return finish(save, err);
-	/* The next save goes on from here. */
+	/* Lets the next save use the files that are complete. */
 	(void)archive_write(save->directory, ARCHIVE_PARTIAL, save->entries,
 			    NULL);
 	return r;
 }
 
-/* One save at a time: then what an earlier one was writing when it was killed
- * can go. */
+/* Locks the directory, so that only one save runs at a time. Temporary files
+ * are then from a save that was killed, and are removed. */
 static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 {
 	static const char temporary[] = ".fsdpctl.";
@@ -632,8 +636,8 @@ static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* A mistyped prefix must not pass for a backup, and a broker that has lost all
- * must not empty one. */
+/* Refuses to save nothing: a mistyped prefix must not look like a backup, and a
+ * broker that has lost everything must not empty one. */
 static int nothing_to_save(const struct save *save, struct error *err)
 {
 	if (*save->prefix)

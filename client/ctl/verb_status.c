@@ -1,4 +1,5 @@
-/* status and ping: is the broker well, and how far away. */
+/* status and ping: show the state of the broker and the time of a round
+ * trip. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/counters.h"
@@ -58,7 +59,8 @@ static void print_memory(const char *what, uint64_t used, uint64_t max,
 	       format_size(chunks, sizes[2]));
 }
 
-/* How much of one device is used is not known, only of all. */
+/* The broker counts used bytes for all devices together, so they are not shown
+ * for each device. */
 static void print_devices(const struct counters *c)
 {
 	char name[FSDP_DEVICE_TEXT + 16], sizes[2][FORMAT_SIZE];
@@ -124,11 +126,11 @@ static void print_own(const struct counters *c)
 
 /* --- warnings ------------------------------------------------------------ */
 
-/* Each is a line, if the counter is at `least` or above. */
+/* Each row is printed as a warning if the counter is at least `least`. */
 static const struct {
 	const char *name;
 	uint64_t least;
-	const char *text; /* behind the number */
+	const char *text; /* printed after the number */
 } warnings[] = {
 	{"slots_limbo", 1000,
 	 "tensors are in limbo: fsdpctl limbo shows who holds them"},

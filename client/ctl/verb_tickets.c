@@ -1,4 +1,5 @@
-/* tickets and revoke: what is on its way between processes. */
+/* tickets and revoke: list and revoke tickets, which pass tensors between
+ * processes. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/listing.h"
@@ -76,7 +77,8 @@ static int check_revoke(const struct args *args, struct error *err)
 	return r;
 }
 
-/* They are revoked one by one; what stands before one that is not is. */
+/* Tickets are revoked one by one. After an error the earlier ones are revoked,
+ * and the later ones are not. */
 static int run_revoke(struct fsdp_client *client, const struct args *args,
 		      struct error *err)
 {

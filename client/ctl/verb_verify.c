@@ -1,8 +1,9 @@
 /*
- * verify: are the contents of tensors what they were when they were loaded?
+ * verify: checks that tensors still have the contents with which they were
+ * loaded.
  *
- * A batch is held while it is looked at. A name that was replaced or removed
- * since it was listed is passed over.
+ * The tensors of a batch are held while they are checked. A name that was
+ * replaced or removed since it was listed is skipped.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -29,10 +30,10 @@ struct verify {
 	struct transfer *transfer;
 	struct progress progress;
 	uint64_t n_verified, n_unknown, n_passed_over, n_bytes;
-	json_t *damaged; /* names */
+	json_t *damaged; /* names of damaged tensors */
 };
 
-/* Tensors that are held, and what was listed of them. */
+/* Tensors that are held, with their rows of the list. */
 struct batch {
 	size_t n;
 	const struct listed *listed[FSDP_MAX_BATCH];
@@ -50,7 +51,8 @@ static bool is_same(const struct fsdp_tensor *tensor,
 	       info.generation == listed->info.generation;
 }
 
-/* One is held by itself, since another of a batch may be gone. */
+/* Holds one tensor at a time, because a batch would fail if one of its names is
+ * gone. */
 static int hold(struct verify *verify, struct batch *batch,
 		const struct listed *listed, struct error *err)
 {

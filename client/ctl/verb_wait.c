@@ -1,4 +1,4 @@
-/* wait and watch: until a name is published, and whatever happens to names. */
+/* wait waits until a name is published; watch shows the events of names. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/document.h"
@@ -24,8 +24,8 @@ static int check_wait(const struct args *args, struct error *err)
 				    : name_check(name, err);
 }
 
-/* Holding it for a moment is how to wait for a name. Handles are freed by
- * fsdp_close(). */
+/* Holds the name, because a get can wait until a name is published.
+ * fsdp_close() frees the handles. */
 static int hold(struct fsdp_client *client, const char *name,
 		const struct fsdp_get_options *options, uint64_t *ret_version)
 {
@@ -73,7 +73,7 @@ static int run_wait(struct fsdp_client *client, const struct args *args,
 
 struct watch {
 	bool is_json;
-	uint64_t n_left; /* events to show; UINT64_MAX: all */
+	uint64_t n_left; /* number of events to show; UINT64_MAX: no limit */
 	struct error *err;
 };
 
@@ -118,7 +118,7 @@ static int show(const struct fsdp_event *event, void *data)
 	int r = watch->is_json ? show_object(event, kind)
 			       : show_line(event, kind);
 
-	/* Whoever reads a pipe wants each line at once. */
+	/* flush each line, so that a reader of a pipe gets it at once */
 	if (r < 0 || fflush(stdout) == EOF)
 		return error_errno(watch->err, errno ? -errno : -ENOMEM,
 				   "cannot write standard output");

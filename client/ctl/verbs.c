@@ -1,4 +1,4 @@
-/* The table of all verbs that users type. */
+/* The list of all verbs for users. */
 #include "client/ctl/verb.h"
 
 const struct verb *const verb_families[] = {verbs_load,
