@@ -1,17 +1,16 @@
 /*
- * Every message of the protocol as a plain struct, with one encode and one
- * decode function each way.
+ * The messages of the protocol as plain structs, and the functions that encode
+ * and decode them.
  *
- * The wire format is fsdp.proto (protobuf); the generated code is seen by
- * message.c only. Decoding checks everything that can be checked without
- * knowing the broker's state: counts, lengths, names (name.h), tensor types,
- * reserved values. What a decode function returned can be used without
- * further looks at its form; that is why it is also the fuzz target.
+ * The wire format is fsdp.proto (protobuf). Decoding checks everything that
+ * does not depend on the broker's state: counts, lengths, names (name.h),
+ * tensor types and reserved values. So callers need not check the form of a
+ * decoded message again, and the decoders are fuzzed.
  *
- * A request is `struct request`, a reply `struct reply`: a kind and the union
- * of all bodies. All arrays and strings of a decoded message live in one
- * allocation that message memory owns (`mem`): free it with request_deinit()
- * or reply_deinit(). Encoding borrows everything.
+ * A request is `struct request`, a reply `struct reply`: a kind and a union of
+ * all bodies. All arrays and strings of a decoded message are in one
+ * allocation, which the message owns (`mem`) and request_deinit() or
+ * reply_deinit() frees. Encoding borrows everything.
  */
 #pragma once
 #include "proto/histogram.h"
@@ -25,28 +24,28 @@
 
 struct error;
 
-/* Major: different means no talk. Minor: additions only. */
+/* Peers of different major versions refuse each other. A new minor version only
+ * adds messages and fields. */
 #define PROTOCOL_MAJOR 1
 #define PROTOCOL_MINOR 5
 
-/* "get", "publish", ...; "?" for an unknown kind. */
+/* Returns "get", "publish", ..., or "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
 
-/* The flags of message_kinds.h; false for an unknown kind. */
+/* These return the flags of message_kinds.h, or false for an unknown kind. */
 bool message_is_recorded(uint16_t kind);
 bool message_grants(uint16_t kind);
 bool message_takes_fd(uint16_t kind);
 
 /* --- requests ------------------------------------------------------------ */
 
-/* fds of a reconnect: the session's ref-counter file, its doorbell. */
+/* A reconnect has two fds: the session's ref-counter file and its doorbell. */
 struct hello_request {
 	uint32_t major, minor;
 	bool is_reconnect;
 	uint64_t session;          /* reconnect: id of the session */
 	uint8_t token[TOKEN_SIZE]; /* reconnect: its secret */
-	uint64_t budget; /* bytes this session may have live; 0: no limit of its
-			    own */
+	uint64_t budget; /* limit of its memory in bytes; 0: none set */
 };
 
 struct challenge_request {
@@ -54,9 +53,9 @@ struct challenge_request {
 };
 
 struct alloc_item {
-	struct tensor_type type; /* contiguous; strides may be given */
+	struct tensor_type type; /* contiguous; a view may have strides */
 	bool is_view;            /* a second tensor over the block of `base` */
-	struct slot_ref base;    /* is_view: a slot this session holds */
+	struct slot_ref base;    /* is_view: a slot that this session holds */
 	uint64_t base_offset;    /* is_view: bytes from the start of `base` */
 	const char *name; /* in a bundle: the member's full name; else "" */
 };
@@ -64,58 +63,56 @@ struct alloc_item {
 struct alloc_request {
 	struct access_class access; /* ignored in a bundle and for views */
 	uint64_t bundle;            /* staged bundle to allocate in; 0: none */
-	int32_t timeout_ms;         /* wait for room; 0: do not, -1: for ever */
+	int32_t timeout_ms; /* for memory; 0: do not wait; -1: no limit */
 	uint32_t n_items;
 	struct alloc_item *items;
-	struct device_uuid device; /* likewise ignored */
+	struct device_uuid device; /* ignored in a bundle and for views */
 };
 
 struct share_item {
 	struct tensor_type type;
-	uint64_t offset; /* from the allocation's start; a multiple of the
-			    dtype's size */
+	uint64_t offset; /* in bytes; a multiple of the dtype's size */
 };
 
 /*
- * Tensors over one allocation of device memory that the caller has already:
- * answered as alloc is. The memory is that of the fd that comes along, or of
- * the handle.
+ * Shares tensors in one allocation of device memory that the caller has
+ * already. The memory is that of the fd of this request, or of the handle. The
+ * reply is that of alloc.
  */
 struct share_request {
 	struct device_uuid device; /* not the host */
 	struct access_class access;
 	bool has_handle;
 	uint8_t handle[MESSAGE_HANDLE_SIZE];
-	uint64_t size; /* bytes of the whole allocation */
+	uint64_t size; /* of the whole allocation, in bytes */
 	uint32_t n_items;
-	struct share_item *items; /* may overlap */
+	struct share_item *items; /* they may overlap */
 };
 
-/* Parks until nobody uses a tensor that this session shared; no body. Done at
- * once if it is gone already, so it may be repeated. */
+/* Parks until no process uses a tensor that this session shared. The reply is
+ * empty. If the tensor is gone it succeeds at once, so it can be repeated. */
 struct unshare_request {
 	struct slot_ref ref;
-	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+	int32_t timeout_ms; /* 0: do not wait, -1: without a limit */
 };
 
 enum publish_flags {
-	PUBLISH_REPLACE = 1,    /* the name may exist: its slot is let go */
-	PUBLISH_EVICTABLE = 2,  /* may be evicted when room is needed */
-	PUBLISH_TIED = 4,       /* the name goes with this session */
-	PUBLISH_MUST_EXIST = 8, /* with REPLACE: refuse to create */
-	/* Bundles: begin when no other session stages it with this flag. */
-	PUBLISH_ONCE = 16,
+	PUBLISH_REPLACE = 1,    /* its old tensor loses the name */
+	PUBLISH_EVICTABLE = 2,  /* may be evicted when memory is short */
+	PUBLISH_TIED = 4,       /* the name ends with this session */
+	PUBLISH_MUST_EXIST = 8, /* with REPLACE: the name must exist */
+	PUBLISH_ONCE = 16,      /* bundles: wait while another stages it */
 };
 
 struct publish_item {
 	struct slot_ref ref;
-	const char *name; /* "": anonymous, kept by holds alone */
+	const char *name; /* "": no name, only holds keep the tensor */
 	uint32_t flags;
-	uint64_t ttl_ms;   /* the name ends after this; 0: never */
-	uint32_t timeline; /* of this session: the writer's work is done when */
-	uint64_t value;    /* it has this value; both 0: it is done */
-	const uint8_t *event; /* or when this is: the handle of an interprocess
-				 event, MESSAGE_HANDLE_SIZE bytes; NULL: none */
+	uint64_t ttl_ms;   /* time until the name ends; 0: no limit */
+	uint32_t timeline; /* of this session: the writer's work is complete */
+	uint64_t value;    /* when it has this value; both 0: it is complete */
+	/* or this event: its handle, MESSAGE_HANDLE_SIZE bytes; or NULL */
+	const uint8_t *event;
 };
 
 struct publish_request {
@@ -124,12 +121,12 @@ struct publish_request {
 };
 
 struct get_request {
-	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+	int32_t timeout_ms; /* 0: do not wait, -1: without a limit */
 	bool is_trust_set;
-	uint32_t trusted_uid; /* is_trust_set: take tensors of this uid only */
+	uint32_t trusted_uid; /* is_trust_set: owner of all tensors */
 	uint32_t n_names;
 	const char **names;
-	uint64_t newer_than; /* versions of the names; 0: any */
+	uint64_t newer_than; /* versions of the names; 0: any version */
 };
 
 struct release_item {
@@ -144,7 +141,7 @@ struct release_request {
 
 struct remove_request {
 	uint32_t n_names;
-	const char **names; /* tensors, or bundles by their prefix with '/' */
+	const char **names; /* tensors, or bundles by their name with '/' */
 };
 
 struct ticket_request {
@@ -171,30 +168,29 @@ struct redeem_request {
 };
 
 struct bundle_begin_request {
-	const char *name; /* prefix with its '/' at the end */
+	const char *name; /* the name, which ends in '/' */
 	struct access_class access;
-	uint64_t size_hint; /* bytes that will be allocated; 0: unknown */
+	uint64_t size_hint; /* bytes to be allocated; 0: unknown */
 	uint32_t flags;     /* all but PUBLISH_EVICTABLE */
 	uint64_t ttl_ms;
-	struct device_uuid device; /* all members lie there */
-	/* With PUBLISH_ONCE; 0: do not wait; -1: for ever. */
-	int32_t timeout_ms;
-	uint32_t n_kept; /* versions that can be got; 0 is 1: the newest */
+	struct device_uuid device; /* of all members */
+	int32_t timeout_ms; /* PUBLISH_ONCE; 0: do not wait; -1: no limit */
+	uint32_t n_kept;    /* versions to keep; 0 is 1: the newest */
 };
 
-/* bundle_commit and bundle_abort */
+/* the body of bundle_commit and bundle_abort */
 struct bundle_end_request {
 	uint64_t bundle;
 };
 
-/* Gets every tensor of the committed bundle at once. */
+/* Gets all tensors of a committed bundle at once. */
 struct bundle_get_request {
 	const char *name;
 	int32_t timeout_ms;
 	bool is_trust_set;
 	uint32_t trusted_uid;
-	uint64_t newer_than; /* version; 0: any */
-	uint64_t version;    /* this one, which may be kept; 0: the newest */
+	uint64_t newer_than; /* version; 0: any version */
+	uint64_t version;    /* get this version; 0: the newest */
 };
 
 struct chunk_request {
@@ -206,18 +202,19 @@ enum list_filter {
 	LIST_NAMED = 1,
 	LIST_LIMBO = 2,
 	LIST_ALL = 3,
-	LIST_CHARGED = 4, /* to the caller's user, readable or not; for
-			     administrators: to anybody */
+	/* charged to the caller's user, even if unreadable; administrators: to
+	 * any user */
+	LIST_CHARGED = 4,
 };
 
 struct list_request {
-	const char *prefix; /* "": everything readable */
+	const char *prefix; /* "": all that the caller may read */
 	uint32_t filter;    /* enum list_filter */
-	uint64_t cursor;    /* 0: from the start */
+	uint64_t cursor;    /* 0: from the beginning */
 };
 
 struct who_request {
-	const char *name; /* "": by ref */
+	const char *name; /* "": use `ref` instead */
 	struct slot_ref ref;
 	uint64_t cursor;
 };
@@ -226,8 +223,8 @@ struct clients_request {
 	uint64_t cursor;
 };
 
-/* `resets`: once they are in the reply, values that are the longest or largest
- * since start begin anew. Only administrators may. */
+/* `resets` sets maxima to 0 after they have been copied to the reply. Only
+ * administrators may set it. */
 struct status_request {
 	bool resets;
 };
@@ -240,74 +237,75 @@ struct histograms_request {
 	uint64_t cursor;
 };
 
-/* The chunks that the caller may read; administrators see all. */
+/* Lists the chunks that the caller may read; for administrators, all chunks. */
 struct memory_request {
 	uint64_t cursor;
 };
 
-/* The caller's account; administrators see those of all users. */
+/* Reads the caller's account; for administrators, those of all users. */
 struct accounts_request {
 	uint64_t cursor;
 };
 
 /*
- * The file with a session's timelines (shm/timeline.h), which comes along as
- * an fd. One's own is writable, and made when it is first asked for. Another
- * session's is given to processes that wait for it, so the request names a
- * tensor that is held and that this session orders; if it does so by an event,
- * the answer has the event's handle instead.
+ * Gets the file with a session's timelines (shm/timeline.h) as an fd. A
+ * session's own file is writable and made at the first request. The file of
+ * another session is given to processes that wait for it, so the request names
+ * a tensor that the caller holds and that this session orders. If an event
+ * orders the tensor, the reply has the event's handle instead.
  */
 struct timelines_request {
-	uint64_t session; /* 0: one's own */
+	uint64_t session; /* 0: the caller's own */
 	struct slot_ref ref;
-	bool wants_writable; /* another's: only for the same uid */
+	bool wants_writable; /* another session's; it must have the same uid */
 };
 
-/* The event of that number (a handle's `generation`), by which the session
- * ordered the tensor, is done. */
+/* Reports that the event is complete by which the session ordered the tensor.
+ * `event` is the `generation` of its handle. */
 struct ordered_item {
 	struct slot_ref ref;
 	uint64_t event;
 };
 
-/* No body. What is not ordered so, or not any more, is passed over. */
+/* The reply is empty. Items are skipped if the tensor is not ordered by that
+ * event. */
 struct ordered_request {
 	uint32_t n_items;
 	struct ordered_item *items;
 };
 
 enum control_action {
-	CONTROL_COLLECT = 1, /* free what was released, now */
-	CONTROL_TRIM = 2,    /* return free memory to the kernel, now */
-	/* Evict until `value` bytes on the device or the host are free. */
-	CONTROL_EVICT = 3,
-	/* `value` 1: refuse new sessions except of administrators, and wait
-	 * until all others have ended; 0: take them again. */
+	CONTROL_COLLECT = 1, /* free released tensors now */
+	CONTROL_TRIM = 2,    /* return free memory to the kernel now */
+	CONTROL_EVICT = 3,   /* until `value` bytes of the device are free */
+	/* With `value` 1: refuse new sessions, except those of administrators,
+	 * and wait until all others have ended. With 0: accept sessions
+	 * again. */
 	CONTROL_DRAIN = 4,
 	CONTROL_LOG_LEVEL = 5, /* `value`: enum log_level */
 	CONTROL_MAX = 5
 };
 
-/* What administrators may have the broker do. */
+/* An action that an administrator requests. */
 struct control_request {
 	uint32_t action; /* enum control_action */
 	uint64_t value;
-	int32_t timeout_ms; /* of CONTROL_DRAIN; 0: do not wait; -1: for ever */
+	int32_t timeout_ms; /* of a drain; 0: do not wait; -1: no limit */
 	struct device_uuid device;
 };
 
 /*
- * What happened to names after the event `since` (0: after now; the reply comes
- * at once). Parks until there is something. A reply may have no items: the time
- * has expired, or what happened was all of other names.
+ * Gets the events of names after the event `since` (0: later than now; the
+ * reply is sent at once). It parks until there are events. A reply may have no
+ * items, if the time-out has expired or if the events were about other names.
  */
 struct events_request {
 	uint64_t since;     /* events_reply.next */
-	const char *prefix; /* "": all that the session may read */
-	int32_t timeout_ms; /* 0: do not wait; -1: for ever */
+	const char *prefix; /* "": all names that the session may read */
+	int32_t timeout_ms; /* 0: do not wait, -1: without a limit */
 };
 
-/* XXH3 of the elements, in row-major order, of a tensor that the session is
+/* The XXH3 of the elements, in row-major order, of a tensor that the session is
  * writing. */
 struct digest_item {
 	struct slot_ref ref;
@@ -381,16 +379,17 @@ struct request {
 		struct groups_request groups;
 		struct group_plan_request group_plan;
 	};
-	void *mem; /* owned: what a decoded message points into */
+	void *mem; /* owned; memory that a decoded message uses */
 };
 
 /* --- replies ------------------------------------------------------------- */
 
 /*
- * First reply to a hello: either `is_challenge` (answer the nonce with a
- * challenge request, whose reply is again of kind hello), or the session.
- * fds of the session: state table (read-only), ref-counter file, doorbell.
- * After a reconnect: none, the client has them all.
+ * The first reply to a hello has either `is_challenge` (the client sends the
+ * nonce in a challenge request, whose reply is of kind hello again) or a
+ * session. The fds of a session are the state table (read-only), the
+ * ref-counter file and the doorbell. After a reconnect there are no fds,
+ * because the client has them.
  */
 struct hello_reply {
 	bool is_challenge;
@@ -401,9 +400,9 @@ struct hello_reply {
 };
 
 /*
- * alloc, share, get, redeem: one place per item, in order. `chunks` describes
- * the fds that came along; a place whose chunk the client does not know and did
- * not get is fetched by a chunk request.
+ * The reply to alloc, share, get and redeem: one place for each item, in order.
+ * `chunks` describes the fds of this reply. A client fetches the chunk of a
+ * place by a chunk request, if it neither knows the chunk nor gets it here.
  */
 struct places_reply {
 	uint32_t n_places;
@@ -412,13 +411,14 @@ struct places_reply {
 	struct chunk_ref *chunks;
 };
 
-/* chunk */
+/* The reply to chunk. */
 struct chunks_reply {
 	uint32_t n_chunks;
 	struct chunk_ref *chunks;
 };
 
-/* publish: the version each name got. remove: nothing. */
+/* The reply to publish: the new version of each name. That to remove is
+ * empty. */
 struct versions_reply {
 	uint32_t n_versions;
 	uint64_t *versions;
@@ -431,48 +431,50 @@ struct ticket_reply {
 /* A key of the configuration, or an entry of [prefixes]. */
 struct config_item {
 	const char *section, *name;
-	const char *value;  /* as in a file */
+	const char *value;  /* as it is written in a file */
 	const char *origin; /* "default", FILE:LINE, "--set" */
 };
 
 struct config_reply {
 	uint32_t n_items;
 	struct config_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
 struct reload_reply {
-	const char *report; /* a line for each change */
+	const char *report; /* one line for each change */
 };
 
-/* A ticket without the half that redeems it. */
+/* A ticket without the secret half that redeems it. */
 struct ticket_item {
 	uint64_t id; /* its first 8 bytes, big-endian; the others are secret */
 	struct slot_ref ref;
-	const char *name;     /* "": the tensor has none */
+	const char *name;     /* "": the tensor has no name */
 	uint64_t block_bytes; /* as in struct list_item */
 	uint32_t uid, pid;    /* of the process that made the ticket */
 	uint32_t uses_left;
 	uint64_t age_ms, ttl_left_ms;
 };
 
-/* tickets; revoke has no body */
+/* The reply to tickets. That to revoke is empty. */
 struct tickets_reply {
 	uint32_t n_items;
 	struct ticket_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
-/* bundle_begin: its number. bundle_commit: `version` as well. */
+/* The reply to bundle_begin and bundle_commit. Only the latter has a
+ * version. */
 struct bundle_reply {
 	uint64_t bundle;
 	uint64_t version;
 };
 
 /*
- * bundle_get: all members were granted. Their places are in a sealed memfd,
- * the first fd, that the broker makes once per version: an encoded
- * places_reply of `manifest_size` bytes. Then come the fds of `chunks`.
+ * The reply to bundle_get, when all members are granted. Their places are in a
+ * sealed memfd, which the broker makes once for each version: an encoded
+ * places_reply of `manifest_size` bytes. It is the first fd, and the fds of
+ * `chunks` follow it.
  */
 struct bundle_get_reply {
 	uint64_t bundle;
@@ -483,11 +485,11 @@ struct bundle_get_reply {
 	struct chunk_ref *chunks;
 };
 
-/* Memory that a process shared; the broker's own is SHARE_NONE. */
+/* How a process shared the memory. Memory of the broker is SHARE_NONE. */
 enum share_kind {
 	SHARE_NONE = 0,
-	SHARE_DONATED = 1, /* by fd: it outlives the process */
-	SHARE_LEGACY = 2,  /* by handle: it does not */
+	SHARE_DONATED = 1, /* by an fd: it outlives the process */
+	SHARE_LEGACY = 2,  /* by a handle: it ends with the process */
 	SHARE_MAX = 2
 };
 
@@ -496,40 +498,41 @@ struct list_item {
 	struct access_class access;
 	uint32_t state; /* enum slot_state */
 	uint64_t age_ms;
-	uint64_t ttl_left_ms; /* 0: no end */
-	uint32_t n_holders;   /* sessions */
+	uint64_t ttl_left_ms; /* 0: no limit */
+	uint32_t n_holders;   /* number of sessions */
 	uint32_t flags;       /* enum publish_flags */
-	uint64_t bundle;      /* 0: none */
+	uint64_t bundle;      /* 0: not in a bundle */
 	struct device_uuid device;
 	uint32_t shared; /* enum share_kind */
-	/* The memory under it, which it keeps whole: a block of the broker's,
-	 * or the allocation that a process shared. */
-	uint64_t block;       /* tells blocks apart */
+	/* The memory of the tensor: a block of the broker, or the allocation
+	 * that a process shared. The tensor keeps all of it. */
+	uint64_t block;       /* number that identifies the block */
 	uint64_t block_bytes; /* allocated, and charged to payer_uid */
-	uint32_t block_slots; /* tensors in it, of shared memory at least */
+	uint32_t block_slots; /* tensors in it; shared memory: or more */
 	uint32_t payer_uid;
-	uint32_t maker_pid; /* who allocated it; 0: its session has ended, or
-			     * is of another user */
+	/* process that allocated it; 0: its session has ended, or is of another
+	 * user */
+	uint32_t maker_pid;
 	uint32_t n_tickets;
-	bool is_collective;        /* kept by a group, or by work on it */
-	uint32_t bundle_name_size; /* of its name so much is the bundle's */
+	bool is_collective;        /* kept by a group, or by work on a group */
+	uint32_t bundle_name_size; /* of the bundle's part of the name */
 	uint64_t digest;           /* as in struct digest_item */
 };
 
 struct list_reply {
 	uint32_t n_items;
 	struct list_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
 struct holder {
 	uint64_t session;
 	uint32_t pid, uid;
 	const char *command;
-	int64_t holds; /* 0: none any more, but its device is at work */
+	int64_t holds; /* 0: dropped, but its device still works */
 	bool is_connected;
 	bool is_writer;
-	bool is_ending; /* ending.h */
+	bool is_ending; /* see ending.h */
 };
 
 struct who_reply {
@@ -546,8 +549,8 @@ struct client_item {
 	uint32_t pid, uid;
 	const char *command;
 	bool is_connected;
-	uint64_t n_slots; /* slots it holds */
-	uint64_t n_bytes; /* of memory it made */
+	uint64_t n_slots; /* number of slots that it holds */
+	uint64_t n_bytes; /* bytes of memory that it allocated */
 	uint64_t n_requests;
 	uint64_t age_ms;
 	uint32_t n_waiting;
@@ -559,14 +562,14 @@ struct clients_reply {
 	uint64_t next_cursor;
 };
 
-/* A first component of names. */
+/* The first component of names. */
 struct prefix_item {
 	const char *name;
 	uint32_t uid;       /* its owner */
-	uint32_t n_names;   /* shown below it, outside bundles */
-	uint32_t n_bundles; /* likewise */
-	bool is_configured; /* for ever; else by the first use */
-	uint64_t left_ms;   /* until it has no owner; 0: not soon */
+	uint32_t n_names;   /* of visible names below it, outside of bundles */
+	uint32_t n_bundles; /* of visible bundles below it */
+	bool is_configured; /* else the first user owns it */
+	uint64_t left_ms;   /* until it has no owner; 0: it is used */
 };
 
 struct prefixes_reply {
@@ -575,7 +578,7 @@ struct prefixes_reply {
 	uint64_t next_cursor;
 };
 
-/* Counters and sizes by name, so that adding one changes no format. */
+/* Counters and sizes by name, so that a new one does not change the format. */
 struct status_value {
 	const char *name;
 	uint64_t value;
@@ -584,45 +587,45 @@ struct status_value {
 struct status_reply {
 	const char *version;
 	const char
-		*note; /* "" or what an operator should know, a sentence a line
-			*/
+		/* hints for an operator, one sentence for each line; or "" */
+		*note;
 	uint32_t n_values;
 	struct status_value *values;
 };
 
 enum histogram_what {
-	HISTOGRAM_ITERATION = 1, /* of the loop */
-	HISTOGRAM_REQUEST = 2,   /* answered at once */
-	HISTOGRAM_PARKED = 3,    /* parked, and answered later */
+	HISTOGRAM_ITERATION = 1, /* of the event loop */
+	HISTOGRAM_REQUEST = 2,   /* a request that was answered at once */
+	HISTOGRAM_PARKED = 3,    /* parked and answered later */
 	HISTOGRAM_MAX = 3
 };
 
-#define MESSAGE_MAX_HISTOGRAMS 32 /* in one page */
+#define MESSAGE_MAX_HISTOGRAMS 32 /* in one reply */
 
 struct histogram_item {
 	uint32_t what;    /* enum histogram_what */
-	const char *name; /* the kind of request; "other": unknown; "": none */
+	const char *name; /* of the request; "other"; "": no request */
 	uint64_t sum_ns;
 };
 
-/* Histograms that have counted something. */
+/* The reply to histograms. It has only those that have counted something. */
 struct histograms_reply {
 	uint32_t n_items;
 	struct histogram_item *items;
-	uint32_t n_counts; /* HISTOGRAM_BUCKETS for each item */
+	uint32_t n_counts; /* HISTOGRAM_BUCKETS times n_items */
 	uint64_t *counts;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
 struct memory_item {
-	uint32_t chunk; /* id, as in struct tensor_place */
+	uint32_t chunk; /* id of the chunk, as in struct tensor_place */
 	uint64_t size;
-	uint64_t used;     /* by blocks */
-	uint64_t reserved; /* at the end, without pages yet */
+	uint64_t used;     /* in blocks */
+	uint64_t reserved; /* free at the end, and still without pages */
 	struct access_class access;
 	struct device_uuid device;
 	uint32_t shared; /* enum share_kind */
-	uint64_t bundle; /* 0: none */
+	uint64_t bundle; /* 0: of no bundle */
 	uint32_t n_blocks;
 	bool is_sealed;
 };
@@ -630,33 +633,34 @@ struct memory_item {
 struct memory_reply {
 	uint32_t n_items;
 	struct memory_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
-/* What is charged to a user, and the limits. */
+/* The charges of a user, and their limits. */
 struct account_item {
 	uint32_t uid;
 	uint64_t n_bytes, max_bytes; /* of blocks in host memory */
 	uint64_t n_device_bytes, max_device_bytes;
 	uint64_t n_slots, max_slots;
 	uint64_t n_sessions, max_sessions;
-	uint64_t n_waiting; /* parked requests */
+	uint64_t n_waiting; /* number of parked requests */
 };
 
 struct accounts_reply {
 	uint32_t n_items;
 	struct account_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };
 
-/* timelines */
+/* The reply to timelines. */
 struct timelines_reply {
-	uint64_t session; /* whose they are */
-	bool has_event;   /* no fd, but the handle of an event */
+	uint64_t session; /* the session of the timelines */
+	bool has_event;   /* the reply has an event's handle, but no fd */
 	uint8_t event[MESSAGE_HANDLE_SIZE];
 };
 
-/* control: `n` tensors or chunks and `bytes` were freed, or will be. */
+/* The reply to control: `n` tensors or chunks with `bytes` bytes are freed, now
+ * or soon. */
 struct control_reply {
 	uint64_t n, bytes;
 	bool has_more; /* CONTROL_EVICT: repeat it for the rest */
@@ -664,24 +668,24 @@ struct control_reply {
 
 enum name_event {
 	EVENT_PUBLISHED = 1,
-	EVENT_REMOVED = 2, /* by its owner */
+	EVENT_REMOVED = 2, /* removed by its owner */
 	EVENT_EXPIRED = 3,
 	EVENT_EVICTED = 4,
-	EVENT_ENDED = 5, /* with its session, or with its memory */
+	EVENT_ENDED = 5, /* ended with its session, or with its memory */
 	EVENT_MAX = 5
 };
 
 struct event_item {
 	uint32_t event;   /* enum name_event */
-	const char *name; /* a bundle's ends in '/' */
+	const char *name; /* of a bundle if it ends in '/' */
 	uint64_t version;
 	uint32_t uid; /* the owner */
 	uint64_t age_ms;
 };
 
 struct events_reply {
-	uint64_t next; /* `since` of the next request */
-	bool is_lost;  /* the broker had forgotten some events after `since` */
+	uint64_t next; /* the value of `since` for the next request */
+	bool is_lost;  /* some events after `since` were dropped */
 	uint32_t n_items;
 	struct event_item *items;
 };
@@ -689,7 +693,7 @@ struct events_reply {
 struct reply {
 	uint16_t kind;
 	int32_t code;         /* 0 or -errno */
-	const char *sentence; /* code < 0: why, and what to do */
+	const char *sentence; /* code < 0: the cause and the remedy */
 	union {
 		struct hello_reply hello;
 		struct places_reply
@@ -726,22 +730,23 @@ struct reply {
 	void *mem;
 };
 
-/* Find the time-out that message_kinds.h names. Returns NULL without one. */
+/* Returns the time-out that message_kinds.h names for this kind, or NULL if it
+ * has no time-out. */
 int32_t *request_timeout(struct request *request);
-/* What the body of its reply takes at most, if it is recorded. */
+/* Returns the maximum size of the body of a recorded reply to this request. */
 uint32_t reply_bound(const struct request *request);
 
-/* Find where a reply of its kind lists its chunks, so that they can be filled
- * in. Returns false if replies of that kind list no chunks. */
+/* Gets the fields that list the chunks of a reply, so that the caller can set
+ * them. Returns false if replies of this kind do not list chunks. */
 bool reply_chunks(struct reply *reply, struct chunk_ref ***ret_chunks,
 		  uint32_t **ret_n);
-/* The places in it, 0 if it has none of them. */
+/* Returns the number of places in the reply, and the first of them. */
 uint32_t reply_places(const struct reply *reply,
 		      const struct tensor_place **ret_first);
 
 /*
- * Encode into a fresh buffer that the caller frees. -EMSGSIZE if the result
- * does not fit a frame (places_encode() has no such limit).
+ * Encodes into a new buffer, which the caller frees. Returns -EMSGSIZE if the
+ * result does not fit into a frame; places_encode() has no such limit.
  */
 int request_encode(const struct request *request, uint8_t **ret_body,
 		   size_t *ret_size, struct error *err);
@@ -749,8 +754,8 @@ int reply_encode(const struct reply *reply, uint8_t **ret_body,
 		 size_t *ret_size, struct error *err);
 
 /*
- * Decode and check. `ret` needs no cleanup on failure. Request bodies come
- * from clients, replies from the broker; neither is trusted.
+ * Decodes and checks. On failure `ret` needs no cleanup. Request bodies come
+ * from clients and replies from the broker; neither is trusted.
  */
 int request_decode(uint16_t kind, const uint8_t *body, size_t size,
 		   struct request *ret, struct error *err);
@@ -760,32 +765,34 @@ int reply_decode(uint16_t kind, int32_t code, const uint8_t *body, size_t size,
 void request_deinit(struct request *request);
 void reply_deinit(struct reply *reply);
 
-/* Returns one number without decoding the rest: the one that would be `at`
- * bytes into the reply, or 0 if it is absent or the bytes are malformed. */
+/* Returns the number that is `at` bytes into the reply, without decoding other
+ * fields. Returns 0 if the field is absent or the bytes are malformed. */
 uint64_t reply_peek(uint16_t kind, const uint8_t *body, size_t size, size_t at);
 
-/* A places_reply without chunks, outside a frame: the manifest of a bundle. */
+/* Encodes a places_reply without chunks, which is not sent in a frame: the
+ * manifest of a bundle. */
 int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 		  size_t *ret_size, struct error *err);
 
 /*
- * Read one, a few places at a time. Each is checked as it is read; the number
- * of places is known from the start.
+ * Reads a manifest, a few places at a time. Each place is checked when it is
+ * read; the number of places is known from the start.
  */
 struct manifest;
 int manifest_open(const uint8_t *bytes, size_t size, struct manifest **ret,
 		  struct error *err);
 uint32_t manifest_n_places(const struct manifest *manifest);
-/* Up to `max` places; gives how many, 0 behind the last. Their names live as
- * long as the manifest does. */
+/* Reads up to `max` places and returns their number, 0 after the last one.
+ * Their names stay valid as long as the manifest. */
 int manifest_read(struct manifest *manifest, struct tensor_place *ret,
 		  uint32_t max, struct error *err);
-void manifest_close(struct manifest *manifest); /* NULL is fine */
+void manifest_close(struct manifest *manifest); /* NULL is allowed */
 
 /*
- * The bytes that, put behind an encoded places_reply or bundle_get_reply,
- * add these chunks to it (concatenation merges in protobuf). A replayed
- * outcome is sent with the chunk fds that the new connection lacks.
+ * Encodes these chunks such that the bytes, appended to an encoded places_reply
+ * or bundle_get_reply, add them to it (protobuf merges concatenated messages).
+ * A recorded reply is sent again with the chunk fds that the new connection
+ * lacks.
  */
 int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
