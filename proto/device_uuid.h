@@ -1,6 +1,6 @@
 /*
- * The name of a GPU that holds for every process on the node. cuda/device.h
- * has its text form.
+ * The UUID of a GPU, which is the same in all processes of a node.
+ * cuda/device.h has its text form.
  */
 #pragma once
 #include <stdbool.h>

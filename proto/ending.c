@@ -1,19 +1,19 @@
 /*
- * The proof is /proc/PID/oom_score. For it the kernel searches all threads,
- * from the oldest to the newest, for one with an address space, and writes 0 if
- * it finds no such thread. One that is made meanwhile comes later in this
- * order, and its maker had an address space when it made it, so no thread is
- * missed; nor is a process missed whose first thread has exited before the
- * others.
+ * The evidence is /proc/PID/oom_score. To compute it, the kernel searches all
+ * threads, from the oldest to the newest, for one with an address space, and
+ * writes 0 if it finds none. A thread that is created meanwhile comes later in
+ * this order, and its creator had an address space, so no thread is missed.
+ * Neither is a process missed whose first thread exited before the others.
  *
- * It writes 0 as well for a process whose score is lowered so far
- * (oom_score_adj); for a child of vfork() before its exec, which has the
- * address space of its parent; and for the init process. So the adjustment is
+ * The kernel also writes 0 for a process whose score is lowered that far
+ * (oom_score_adj), for a child of vfork() before its exec, which has the
+ * address space of its parent, and for the init process. So the adjustment is
  * read between two scores, and the first thread must have no address space.
  *
- * To read the score does not keep the address space. Other files do, such as
- * /proc/PID/stat and statm: a reader that is the last to let go of it frees all
- * of it. Here statm is read only when the process has let go.
+ * Reading the score does not keep the address space. Reading other files does,
+ * such as /proc/PID/stat and statm, and the last process that drops an address
+ * space must free all its memory. Here statm is read only when the process has
+ * dropped its address space.
  */
 #include "proto/ending.h"
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #define FILE_SIZE 64
-/* From -999 on it makes the score of a small process 0. */
+/* Adjustments from -999 on can make the score of a small process 0. */
 #define LEAST_ADJUSTMENT (-900)
 
 static bool read_file(pid_t pid, const char *name, char ret[FILE_SIZE])

@@ -1,7 +1,7 @@
 /*
- * Sentences for errors, formatted into the caller's fixed buffer.
+ * Formats the sentences of errors into the caller's fixed buffer.
  *
- * Each sentence is made in a buffer of its own first, so that the arguments
+ * Each sentence is formatted in a separate buffer first, because the arguments
  * may point into the error that is being replaced.
  */
 #include "proto/error.h"
@@ -13,8 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What is quoted may come from anywhere; a sentence is one line all the same,
- * and moves no cursor. */
+/* Replaces control characters, because a sentence may quote input, but must be
+ * one line and must not control a terminal. */
 static void store(struct error *err, int code, const char *msg)
 {
 	size_t i;
@@ -30,7 +30,7 @@ static void store(struct error *err, int code, const char *msg)
 	err->msg[i] = '\0';
 }
 
-/* Put ": <tail>" behind the sentence, as much as fits. */
+/* Appends ": <tail>" to the sentence, as far as it fits. */
 static void append(char *msg, const char *tail)
 {
 	const char *const parts[] = {": ", tail};
@@ -85,7 +85,7 @@ int error_nomem(struct error *err, const char *what, ...)
 
 int error_errno(struct error *err, int code, const char *format, ...)
 {
-	/* Unlike strerror() it needs no buffer and no locale. */
+	/* unlike strerror() it is thread-safe and not translated */
 	const char *reason = strerrordesc_np(-code);
 	char number[32];
 	va_list args;

@@ -1,10 +1,10 @@
 /*
- * The error that travels with a negative errno: one sentence that names the
- * thing, the cause and the way out.
+ * An error: a negative errno, and one sentence that names the object, the cause
+ * and the remedy.
  *
- * Every function of ours that can fail returns 0 or -errno and takes a
- * `struct error *` as its last parameter. The caller owns it and may pass
- * NULL. It is written only on failure and never allocates, so running out of
+ * Every function that can fail returns 0 or a negative errno and takes a
+ * `struct error *` as its last parameter. The caller owns it and may pass NULL.
+ * It is written only on failure, and nothing is allocated, so running out of
  * memory needs no special case. Control characters become '?'.
  */
 #pragma once
@@ -21,21 +21,23 @@ struct error {
 #define ERROR_NULL ((struct error){ 0 })
 /* clang-format on */
 
-/* Set `err` (if not NULL) to `code` and the sentence; return `code`. */
+/* Sets `err`, unless it is NULL, to `code` and the sentence. Returns `code`. */
 int error_set(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* -ENOMEM: "there is no memory for <what>". */
+/* Sets -ENOMEM and "there is no memory for <what>". */
 int error_nomem(struct error *err, const char *what, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* As error_set(), with ": strerror(-code)" after the sentence. */
+/* Like error_set(), but adds ": strerror(-code)" to the sentence. */
 int error_errno(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Put what only this caller knows in front of the sentence; return `code`. */
+/* Puts information that only this caller has before the sentence. Returns
+ * `code`. */
 int error_wrap(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Memory or descriptors lacked: to try again later may go well. */
+/* Returns whether memory or descriptors were short, so that a later try may
+ * succeed. */
 bool error_is_short(int code);

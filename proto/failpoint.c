@@ -1,8 +1,9 @@
 /*
- * Kill, stop and failure points, in the builds for tests only.
+ * Failpoints, in builds for tests only.
  *
- * The environment is read at each passage: a test changes it for a child it
- * starts. The log is opened once, since sweeps pass some 100,000 points.
+ * The environment is read each time, because a test changes it for each child
+ * that it starts. The log is opened only once, because tests that try all
+ * failpoints pass about 100,000 of them.
  */
 #include "proto/failpoint.h"
 
@@ -18,10 +19,12 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#define ERRNO_END  134 /* the kernel's numbers for user space end here */
+/* above the largest errno of the kernel for user space */
+#define ERRNO_END  134
 #define ERRNO_SIZE 16
 
-/* The log, which stays open; -1: none. */
+/* Returns the descriptor of the log, which stays open, or -1 if there is no
+ * log. */
 static int log_fd(void)
 {
 	static atomic_int opened = -1;
@@ -31,7 +34,7 @@ static int log_fd(void)
 	if (fd >= 0 || !path)
 		return fd;
 	fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-	/* Another thread may have been first. */
+	/* another thread may have opened it meanwhile */
 	if (fd >= 0 && !atomic_compare_exchange_strong(&opened, &none, fd)) {
 		(void)close(fd);
 		fd = none;
@@ -49,12 +52,13 @@ static void log_name(const char *name)
 		return;
 	memcpy(line, name, size);
 	line[size] = '\n';
-	/* One write, so that lines of several processes do not mix. */
+	/* a single write() keeps lines of several processes apart */
 	if (write(fd, line, size + 1) < 0)
 		abort();
 }
 
-/* Write the rest of a plan; one without deaths goes. */
+/* Writes the remaining lines of a plan, or removes the file if there are
+ * none. */
 static void keep_plan(int fd, const char *path, const char *rest)
 {
 	size_t size = strlen(rest);
@@ -65,8 +69,8 @@ static void keep_plan(int fd, const char *path, const char *rest)
 		abort();
 }
 
-/* Is this passage the one that the plan's first line is about? The line is
- * struck out then, and `ret_errno` is what it has after the count. */
+/* Returns whether this passage is the one in the first line of the plan, and
+ * then removes the line. `ret_errno` is the third word of the line. */
 static bool is_planned(int fd, const char *path, const char *name,
 		       char ret_errno[ERRNO_SIZE])
 {
@@ -104,7 +108,7 @@ static bool follow_plan(const char *variable, const char *name,
 	fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
 	if (fd < 0)
 		return false;
-	/* Threads pass points at the same time. */
+	/* several threads can pass failpoints at the same time */
 	if (flock(fd, LOCK_EX) < 0)
 		abort();
 	is_due = is_planned(fd, path, name, ret_errno);
@@ -130,7 +134,7 @@ void failpoint(const char *name)
 	(void)raise(SIGKILL);
 }
 
-/* "ENOMEM" or "12". */
+/* Converts "ENOMEM" or "12" to a number. */
 static int errno_by_name(const char *name)
 {
 	for (int e = 1; e < ERRNO_END; e++) {
@@ -142,11 +146,11 @@ static int errno_by_name(const char *name)
 	return (int)strtol(name, NULL, 10);
 }
 
-/* Is it the passage of "<n>:<errno>"? Counts those of the place it names. */
+/* Counts the passage, and returns whether it is the one in "<n>:<errno>". */
 static bool is_due(const char *spec)
 {
 	static atomic_ulong passed;
-	/* Relaxed: it is a counter and orders nothing. */
+	/* relaxed, because the counter orders no other accesses */
 	unsigned long n =
 		1 + atomic_fetch_add_explicit(&passed, 1, memory_order_relaxed);
 

@@ -1,9 +1,9 @@
 /*
- * Frames over SOCK_SEQPACKET.
+ * Sends and receives frames over SOCK_SEQPACKET.
  *
- * What makes receiving delicate is that the kernel installs file descriptors
- * in this process before anybody has looked at the message. So every fd of
- * every control message is collected first, whatever else is wrong.
+ * The kernel installs file descriptors in this process before it can check the
+ * message. So all descriptors of all control messages are collected first, even
+ * if the message is wrong otherwise.
  */
 #include "proto/frame.h"
 
@@ -29,12 +29,13 @@
 _Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
 	       "the epoch is the last field");
 
-#define FLAG_ONE_WAY UINT64_C(1) /* in the place of the epoch */
+#define FLAG_ONE_WAY UINT64_C(1) /* in the field of the epoch */
 
-#define MAX_ERRNO 4095 /* as the kernel's */
+#define MAX_ERRNO 4095 /* as in the kernel */
 
 #define RIGHTS_SPACE CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
-/* What does not fit would be closed by the kernel, right here. */
+/* The buffer has space for all descriptors of one message, because the kernel
+ * closes those that do not fit, and that can block. */
 #define SCM_MAX_FD 253
 #define CONTROL_SPACE                                                          \
 	(CMSG_SPACE(SCM_MAX_FD * sizeof(int)) +                                \
@@ -191,7 +192,7 @@ static void collect_fds(struct cmsghdr *cmsg, struct frame_refused *list)
 {
 	size_t size = cmsg->cmsg_len - CMSG_LEN(0);
 
-	/* The control buffer cannot hold more than the list. */
+	/* the control buffer cannot have more descriptors than the list */
 	assert(list->n + size / sizeof(int) <= FRAME_N_REFUSED);
 	memcpy(list->fds + list->n, CMSG_DATA(cmsg), size);
 	list->n += size / sizeof(int);
@@ -209,7 +210,7 @@ static void take_control(struct msghdr *msg, struct frame_refused *list,
 			continue;
 		if (cmsg->cmsg_type == SCM_RIGHTS)
 			collect_fds(cmsg, list);
-		/* Cut off by too small a buffer it would be shorter. */
+		/* skip credentials that were truncated */
 		if (cmsg->cmsg_type != SCM_CREDENTIALS ||
 		    cmsg->cmsg_len != CMSG_LEN(sizeof(cred)))
 			continue;
@@ -223,7 +224,8 @@ static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 {
 	struct frame frame;
 
-	/* The buffer has room for all that may come. */
+	/* The buffer is large enough, so truncation means that this process has
+	 * reached its limit of descriptors. */
 	if (msg->msg_flags & MSG_CTRUNC)
 		return error_set(err, -EMFILE,
 				 "file descriptors of a message were cut off: "
@@ -281,7 +283,8 @@ int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 	if (n < 0)
 		return error_errno(err, (int)n, "cannot receive a message");
 	take_control(&msg, ret_refused, &from);
-	/* An empty message cannot be told from the end; it may bring fds. */
+	/* An empty message looks like the end of the connection, but may
+	 * contain descriptors. */
 	if (n == 0)
 		return FRAME_EOF;
 	r = check(&msg, (size_t)n, ret_refused->n, buffer, err);
@@ -289,7 +292,7 @@ int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 		return r;
 	header_take(buffer, ret);
 	ret->body = buffer + FRAME_HEADER_SIZE;
-	memset(ret->fds, 0xff, sizeof(ret->fds)); /* all -1 */
+	memset(ret->fds, 0xff, sizeof(ret->fds)); /* all are -1 */
 	memcpy(ret->fds, ret_refused->fds, ret_refused->n * sizeof(int));
 	ret_refused->n = 0;
 	if (sender)

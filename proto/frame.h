@@ -1,25 +1,25 @@
 /*
- * One message with its file descriptors, over a SOCK_SEQPACKET socket.
+ * A frame is one message with its file descriptors on a SOCK_SEQPACKET socket.
  *
  * The kernel keeps message boundaries, so a frame is one sendmsg() and one
- * recvmsg(); this code knows no event loop. The broker drives it from
- * uv_poll_t, the client from poll(2). libuv is not used to receive because it
- * cannot hand over memfds and never looks at MSG_CTRUNC.
+ * recvmsg(), and this code does not depend on an event loop. The broker calls
+ * it from uv_poll_t, the client after poll(2). libuv itself cannot be used to
+ * receive, because it does not pass on memfds and ignores MSG_CTRUNC.
  *
- * LAYOUT of the header, little-endian, 40 bytes, the body follows
+ * LAYOUT of the header (40 bytes, little-endian), which the body follows
  *
  *   offset size  meaning
  *        0    4  magic, "FSD1"
  *        4    2  kind, enum message_kind
- *        6    2  number of file descriptors that travel with this frame
+ *        6    2  number of file descriptors of this frame
  *        8    8  number of the request; the reply repeats it
- *       16    8  answered: every request of this session below it is answered
- *                (requests); 0 in replies
+ *       16    8  answered: all requests of this session with lower numbers are
+ *                answered (requests); 0 in replies
  *       24    4  code: 0 or -errno (replies); 0 in requests
  *       28    4  bytes of body
- *       32    8  epoch of the broker (replies); in requests 0, or 1: only a
- *                refusal is answered. Any reply to a later request then says
- *                that this one is done
+ *       32    8  epoch of the broker (replies). In requests 0, or 1 for a
+ *                one-way request, which is answered only if it is refused. A
+ *                reply to any later request tells that it was executed
  */
 #pragma once
 #include <stdbool.h>
@@ -31,7 +31,7 @@ struct error;
 
 #define FRAME_MAGIC       0x31445346u
 #define FRAME_HEADER_SIZE 40
-#define FRAME_MAX_SIZE    65536 /* header and body */
+#define FRAME_MAX_SIZE    65536 /* of header and body */
 #define FRAME_MAX_BODY    (FRAME_MAX_SIZE - FRAME_HEADER_SIZE)
 #define FRAME_MAX_FDS     32
 
@@ -42,13 +42,14 @@ struct frame {
 	uint64_t answered;
 	int32_t code;
 	uint64_t epoch;
-	bool is_one_way;     /* a request of which only a refusal is answered */
+	bool is_one_way;     /* the request is answered only if it is refused */
 	const uint8_t *body; /* borrowed */
 	uint32_t body_size;
 	int fds[FRAME_MAX_FDS]; /* see frame_send(), frame_recv() */
 };
 
-/* Kernel-checked identity of who sent a frame; pid 0 if none came with it. */
+/* The identity of the sender of a frame, checked by the kernel. `pid` is 0 if
+ * the message had no credentials. */
 struct frame_sender {
 	pid_t pid;
 	uid_t uid;
@@ -57,27 +58,28 @@ struct frame_sender {
 
 enum frame_outcome {
 	FRAME_OK = 0,
-	FRAME_AGAIN = 1, /* nothing to read, or no room to send, just now */
-	FRAME_EOF = 2,   /* the other side is gone */
+	FRAME_AGAIN = 1, /* nothing can be read or sent now */
+	FRAME_EOF = 2,   /* the peer has closed the connection */
 };
 
 /*
- * Send one frame without blocking; `frame->fds` stay the caller's. -EMSGSIZE
- * if the body is larger than FRAME_MAX_BODY. FRAME_EOF if the peer is gone.
+ * Sends one frame without blocking. The caller keeps `frame->fds`. Returns
+ * -EMSGSIZE if the body is larger than FRAME_MAX_BODY, and FRAME_EOF if the
+ * peer has closed the connection.
  */
 int frame_send(int sock_fd, const struct frame *frame, struct error *err);
 
 /*
- * Receive one frame without blocking into `buffer` (FRAME_MAX_SIZE bytes),
- * which `ret->body` then points into. The caller owns `ret->fds`. A frame that
- * is truncated, has a wrong magic, size or fd count is refused with -EPROTO,
- * and one of which this process cannot open all fds with -EMFILE; every fd that
- * came with it is closed. `sender` may be NULL.
+ * Receives one frame without blocking into `buffer` (FRAME_MAX_SIZE bytes).
+ * `ret->body` points into the buffer. The caller owns `ret->fds`. Returns
+ * -EPROTO if the frame is truncated or has a wrong magic, size or number of
+ * descriptors, and -EMFILE if this process cannot open all descriptors. On
+ * failure all received descriptors are closed. `sender` may be NULL.
  */
 int frame_recv(int sock_fd, uint8_t *buffer, struct frame *ret,
 	       struct frame_sender *sender, struct error *err);
 
-/* All that one message of the kernel can bring. */
+/* The maximum number of descriptors in one message of the kernel. */
 #define FRAME_N_REFUSED 280
 struct frame_refused {
 	size_t n;
@@ -85,13 +87,14 @@ struct frame_refused {
 };
 
 /*
- * The same for a process that cannot wait until what others sent is closed:
- * unless the outcome is FRAME_OK, the fds that came are in `ret_refused`, which
- * the caller owns.
+ * Does the same for a process that must not block in close() of received
+ * descriptors. Unless it returns FRAME_OK, the descriptors are in
+ * `ret_refused`, which the caller owns.
  */
 int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 	       struct frame_refused *ret_refused, struct frame_sender *sender,
 	       struct error *err);
 
-/* Close the fds of a received frame that nobody has taken (>= 0). */
+/* Closes the descriptors of a received frame that were not taken (those that
+ * are not negative). */
 void frame_close_fds(struct frame *frame);

@@ -1,15 +1,15 @@
 /*
- * Histograms of durations, as the broker keeps them and clients get them.
+ * Histograms of durations, which the broker keeps and clients read.
  *
- * Buckets are log-linear: each power of 2 from 1,024 ns (about 1 us) to
- * 2^33 ns (about 8.6 s) is divided into four buckets of the same width, so a
- * value is known to a quarter of itself. The first bucket has all shorter
- * durations, the last all longer ones.
+ * Buckets are log-linear: each power of 2 from 1,024 ns (about 1 us) to 2^33 ns
+ * (about 8.6 s) is divided into four buckets of equal width, so a duration is
+ * known to within a quarter of its value. The first bucket has all shorter
+ * durations, the last bucket all longer ones.
  */
 #pragma once
 #include <stdint.h>
 
-#define HISTOGRAM_FIRST_BITS 10 /* of the limit of the first bucket */
+#define HISTOGRAM_FIRST_BITS 10 /* log2 of the limit of the first bucket */
 #define HISTOGRAM_LAST_BITS  33
 #define HISTOGRAM_PARTS      4
 #define HISTOGRAM_BUCKETS                                                      \
@@ -20,7 +20,7 @@ struct histogram {
 	uint64_t counts[HISTOGRAM_BUCKETS];
 };
 
-/* The bucket of a duration. */
+/* Returns the bucket of a duration. */
 static inline uint32_t histogram_bucket(uint64_t ns)
 {
 	uint32_t bits;
@@ -34,7 +34,8 @@ static inline uint32_t histogram_bucket(uint64_t ns)
 	       (ns >> (bits - 2) & (HISTOGRAM_PARTS - 1));
 }
 
-/* The least duration above that bucket, UINT64_MAX for the last. */
+/* Returns the shortest duration above that bucket, or UINT64_MAX for the last
+ * bucket. */
 uint64_t histogram_limit(uint32_t bucket);
 
 static inline void histogram_add(struct histogram *histogram, uint64_t ns)
@@ -43,5 +44,5 @@ static inline void histogram_add(struct histogram *histogram, uint64_t ns)
 	histogram->counts[histogram_bucket(ns)]++;
 }
 
-/* The number of durations. */
+/* Returns the number of durations. */
 uint64_t histogram_n(const struct histogram *histogram);
