@@ -1,6 +1,6 @@
 /*
- * Messages of channels: requests, then replies. What they mean is in
- * broker/tensor/channel.h and shm/slots.h.
+ * Messages of channels: requests, then replies. broker/tensor/channel.h and
+ * shm/slots.h describe channels.
  */
 #pragma once
 #include "proto/message_part.h"
@@ -17,43 +17,46 @@ enum channel_role {
 #define CHANNEL_MAX_SLOTS 64
 #define CHANNEL_MAX_WAY   1 /* enum slots_mode, shm/slots.h */
 
-/* Answered when the session has a place in the channel, in one role. */
+/* Opens a channel. The reply is sent when the session has its place in the
+ * channel. */
 struct channel_open_request {
 	const char *name;
 	struct access_class access;
-	uint64_t capacity;  /* of a buffer, bytes; 0: it must exist already, and
-			       `access`, `n_slots` and `way` are ignored */
-	uint32_t n_slots;   /* decoding makes 0 8 */
+	/* of a buffer, in bytes; 0: the channel must exist, and `access`,
+	 * `n_slots` and `way` are ignored */
+	uint64_t capacity;
+	uint32_t n_slots;   /* 0 is decoded as 8 */
 	uint32_t way;       /* enum slots_mode */
 	uint32_t role;      /* enum channel_role */
-	bool writes;        /* the buffers; producers do */
-	int32_t timeout_ms; /* for memory, and until it exists */
-	uint32_t lag_ms;    /* of a broadcast, or 0: no consumer is cut */
-	bool knows_limit;   /* of slots: a library that can be resized */
+	bool writes;        /* it writes to the buffers, as producers do */
+	int32_t timeout_ms; /* for memory, and for the channel to exist */
+	uint32_t lag_ms;    /* of a broadcast; 0: no consumer is cut */
+	bool knows_limit;   /* it supports channels that are resized */
 };
 
-/* The file of its words: the reply is empty, and the file comes along. */
+/* Gets the file of the channel's words as an fd. The reply is empty. */
 struct channel_slots_request {
 	uint64_t channel;
 	uint32_t place;
 };
 
-/* One of its buffers, as a tensor that is held: struct places_reply. -ESTALE:
- * there is none now. */
+/* Gets one of the buffers as a tensor, with a hold: struct places_reply.
+ * Returns -ESTALE if the slot has no buffer now. */
 struct channel_buffer_request {
 	uint64_t channel;
 	uint32_t place;
 	uint32_t at;
 };
 
-/* The place is given up; `is_end`: it sends nothing more, and stays. */
+/* Gives up the place. With `is_end` the producer keeps its place but sends no
+ * more items. */
 struct channel_close_request {
 	uint64_t channel;
 	uint32_t place;
 	bool is_end;
 };
 
-/* This buffer leaves the channel, since its item is kept. */
+/* Removes this buffer from the channel, because its item is kept. */
 struct channel_keep_request {
 	uint64_t channel;
 	uint32_t place;
@@ -61,14 +64,14 @@ struct channel_keep_request {
 	struct slot_ref ref;
 };
 
-/* This producer has waited `lag_ms` for a buffer: consumers that keep the
- * oldest item from it for so long are cut. */
+/* Reports that this producer has waited `lag_ms` for a buffer. The broker cuts
+ * consumers that have kept the oldest item from it for that long. */
 struct channel_lag_request {
 	uint64_t channel;
 	uint32_t place;
 };
 
-/* The channel should have so many buffers. */
+/* Changes the number of buffers of the channel. */
 struct channel_resize_request {
 	uint64_t channel;
 	uint32_t place;
@@ -76,7 +79,7 @@ struct channel_resize_request {
 	int32_t timeout_ms; /* for memory */
 };
 
-/* Page by page: struct channels_reply. */
+/* Lists channels page by page: struct channels_reply. */
 struct channels_request {
 	uint64_t cursor;
 };
@@ -93,28 +96,28 @@ struct channel_reply {
 
 #define CHANNEL_MAX_WANT 2 /* enum slots_want, shm/slots.h */
 
-/* A process that has a channel open, and the channel. */
+/* One user of a channel, and the channel. */
 struct channel_item {
 	const char *name;
-	uint32_t uid; /* made it */
+	uint32_t uid; /* the user who made it */
 	uint32_t way;
 	uint64_t capacity;
-	uint32_t n_slots; /* that have a buffer now */
+	uint32_t n_slots; /* slots that have a buffer now */
 	uint32_t n_queued;
 	uint32_t pid;
 	const char *command;
 	uint32_t role;
-	bool is_ended; /* a producer that sends nothing more; a consumer that
-			  was cut */
+	/* a producer that sends no more items, or a consumer that was cut */
+	bool is_ended;
 	uint64_t n_items;
-	uint64_t n_waits; /* how often it waited */
+	uint64_t n_waits; /* how often it has waited */
 	uint64_t age_ms;  /* since it opened the channel */
-	uint32_t want;    /* what it waits for now */
-	uint64_t wait_ms; /* since when */
+	uint32_t want;    /* what it waits for now: enum slots_want */
+	uint64_t wait_ms; /* how long it has waited for that */
 };
 
 struct channels_reply {
 	uint32_t n_items;
 	struct channel_item *items;
-	uint64_t next_cursor; /* 0: that was all */
+	uint64_t next_cursor; /* 0: there are no more */
 };

@@ -1,6 +1,6 @@
 /*
- * Messages of collectives: requests, then replies. What they mean is in
- * broker/comm/comm.h and broker/comm/group.h.
+ * Messages of collectives: requests, then replies. broker/comm/comm.h and
+ * broker/comm/group.h describe collectives.
  */
 #pragma once
 #include "proto/message_part.h"
@@ -12,105 +12,115 @@ enum comm_limiter {
 	COMM_LIMITER_FSDP1 = 1,
 };
 
-/* Where what is on devices is moved and added. */
+/* The processes that move and add data on devices. */
 enum comm_executor {
-	COMM_EXECUTOR_RANK = 0,   /* in the ranks' own processes */
-	COMM_EXECUTOR_WORKER = 1, /* in fsdp-worker, as on host memory */
+	COMM_EXECUTOR_RANK = 0, /* in the ranks' own processes */
+	/* in fsdp-worker, which also does it on host memory */
+	COMM_EXECUTOR_WORKER = 1,
 };
 
-/* What NCCL is told of the memory that it moves. */
+/* The memory that is registered with NCCL. */
 enum comm_memory {
-	COMM_MEMORY_DEFAULT = 0,    /* nothing */
-	COMM_MEMORY_REGISTERED = 1, /* every chunk */
+	COMM_MEMORY_DEFAULT = 0,    /* no memory */
+	COMM_MEMORY_REGISTERED = 1, /* all chunks */
 };
 
-/* What ranks on host memory do without the broker (shm/board.h). */
+/* The work that ranks on host memory do without the broker (shm/board.h). */
 enum comm_direct {
 	COMM_DIRECT_REDUCE = 1,
 	COMM_DIRECT_GATHER = 2,
 };
 #define COMM_DIRECT_ALL (COMM_DIRECT_REDUCE | COMM_DIRECT_GATHER)
 
-/* Answered when all ranks have joined: struct comm_reply. */
+/* Joins a communicator. The reply, struct comm_reply, is sent when all ranks
+ * have joined. */
 struct comm_join_request {
 	const char *name;
-	struct access_class access; /* of the groups' memory */
-	uint32_t n_ranks;           /* 1 to MESSAGE_MAX_RANKS; on devices to
-				       MESSAGE_MAX_WORLD */
-	uint32_t rank;              /* below n_ranks */
-	uint32_t n_shards;    /* divides n_ranks; decoding makes 0 n_ranks */
-	int32_t timeout_ms;   /* > 0: how long others may be late, here and in
-				 every collective */
-	uint64_t ttl_ms;      /* > 0: groups are kept this long without ranks */
+	struct access_class access; /* of the memory of its groups */
+	/* 1 to MESSAGE_MAX_RANKS; on devices up to MESSAGE_MAX_WORLD */
+	uint32_t n_ranks;
+	uint32_t rank; /* less than n_ranks */
+	/* a divisor of n_ranks; 0 is decoded as n_ranks */
+	uint32_t n_shards;
+	/* > 0: time for which other ranks may be late, here and in each
+	 * collective */
+	int32_t timeout_ms;
+	/* > 0: time for which groups are kept without ranks */
+	uint64_t ttl_ms;
 	uint32_t limiter;     /* enum comm_limiter */
-	uint32_t limit;       /* groups unsharded at a time; 0: 2 */
-	uint64_t limit_bytes; /* and their bytes; 0: no limit */
-	uint32_t n_inputs; /* gradient inputs a rank may have at a time; >= 1 */
-	struct device_uuid device; /* of this rank; the host: what follows is 0
-				    */
-	uint32_t n_local; /* of the ranks, on this node: 1 to MESSAGE_MAX_RANKS;
-			     decoding makes 0 n_ranks */
+	uint32_t limit;       /* number of groups unsharded at a time; 0 is 2 */
+	uint64_t limit_bytes; /* limit of their bytes; 0: no limit */
+	uint32_t n_inputs;    /* >= 1; gradient inputs of a rank at a time */
+	/* of this rank; on the host the fields below are 0 */
+	struct device_uuid device;
+	/* number of ranks on this node: 1 to MESSAGE_MAX_RANKS; 0 is decoded as
+	 * n_ranks */
+	uint32_t n_local;
 	bool has_nccl_id;
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
 	uint32_t executor; /* enum comm_executor */
 	uint32_t memory;   /* enum comm_memory */
-	/* enum comm_direct: what this rank can do; unknown bits are ignored. */
+	/* enum comm_direct: what this rank supports; unknown bits are
+	 * ignored */
 	uint32_t direct;
 };
 
-/* The board of a run (shm/board.h), which all ranks of the node may write: the
- * reply is empty, and its file comes along. -EOPNOTSUPP: some ranks are on
- * other nodes. */
+/* Gets the board of a run (shm/board.h) as an fd, which all ranks of the node
+ * may write. The reply is empty. Returns -EOPNOTSUPP if some ranks are on other
+ * nodes. */
 struct comm_board_request {
 	uint64_t comm;
 };
 
-/* The process of this rank seems to be ending (ending.h). The broker looks, and
- * if so, the run fails now; otherwise nothing happens. The reply is empty. */
+/* Tells the broker that the process of this rank seems to be ending (ending.h).
+ * The broker checks that, and if it is true, the run fails now. The reply is
+ * empty. */
 struct comm_look_request {
 	uint64_t comm;
 	uint32_t rank;
 };
 
-/* Memory of a run in which ranks reduce without the broker, for a rank that is
- * to work with it: an input of any rank, or the group's partial sums, which are
- * made when they are first asked for. places_reply with one place, to be
- * written. -ENOENT: the run has no such input. */
+/* Gets memory of a run in which ranks reduce without the broker: an input of
+ * any rank, or the partial sums of the group, which are allocated at the first
+ * request. The reply is a places_reply with one place, which the rank may
+ * write. Returns -ENOENT if the run has no such input. */
 struct comm_place_request {
 	uint64_t group;
 	bool is_input;
-	struct slot_ref input; /* is_input */
-	int32_t timeout_ms;    /* to wait for memory of partial sums */
+	struct slot_ref input; /* if is_input */
+	int32_t timeout_ms;    /* for the memory of partial sums */
 };
 
-/* Memory of a run whose ranks gather without the broker (shm/gathers.h): this
- * version of a buffer for whole parameters, large enough for the group, is made
- * when it is first asked for. places_reply with one place, to be written.
- * -ETIMEDOUT: there is no memory. */
+/* Gets memory of a run whose ranks gather without the broker (shm/gathers.h):
+ * this version of a buffer for whole parameters. It is large enough for the
+ * group and allocated at the first request. The reply is a places_reply with
+ * one place, which the rank may write. Returns -ETIMEDOUT if there is no
+ * memory. */
 struct gather_buffer_request {
 	uint64_t group;
 	uint32_t buffer, version;
 	int32_t timeout_ms;
 };
 
-/* There the rank keeps its inputs, until it gives them back: no rank will read
- * this one any more. */
+/* Returns an input to the broker, when no rank will read it any more. Ranks
+ * that reduce without the broker keep their inputs until then. */
 struct input_end_request {
 	uint64_t comm;
-	struct slot_ref input; /* of a MESSAGE_INPUT */
+	struct slot_ref input; /* from a MESSAGE_INPUT */
 };
 
 struct comm_leave_request {
 	uint64_t comm;
 };
 
-/* The rank tells why the communicator cannot go on: its engine says so. */
+/* Tells the broker why the communicator cannot continue: an error of the rank's
+ * engine. */
 struct comm_fail_request {
 	uint64_t comm;
-	const char *sentence; /* at most MESSAGE_MAX_TEXT */
+	const char *sentence; /* at most MESSAGE_MAX_TEXT bytes */
 };
 
-/* The groups end: names nobody is in. */
+/* Ends the groups of a communicator that no rank is in. */
 struct comm_remove_request {
 	const char *name;
 };
@@ -122,33 +132,38 @@ struct group_param {
 	bool is_frozen;
 };
 
-/* Answered when all ranks have registered the same: struct group_reply. */
+/* Registers a group. The reply, struct group_reply, is sent when all ranks have
+ * registered the same group. */
 struct group_request {
 	uint64_t comm;
 	const char *name;
-	uint32_t param_dtype, input_dtype, reduce_dtype; /* 0: as it is */
-	uint32_t layout; /* 0 or 1: enum plan_layout of the broker */
+	/* 0: that of the parameter */
+	uint32_t param_dtype, input_dtype, reduce_dtype;
+	uint32_t layout; /* 0 or 1: enum plan_layout */
 	bool stays_unsharded;
-	bool is_offloaded; /* shards and gradients are in host memory */
+	bool is_offloaded; /* shards and gradients are kept in host memory */
 	uint32_t n_gather_caps, n_reduce_caps;
-	double *gather_caps_mb, *reduce_caps_mb; /* form is checked only */
-	uint32_t n_params;                       /* >= 1 */
+	/* only their number is checked here */
+	double *gather_caps_mb, *reduce_caps_mb;
+	uint32_t n_params; /* >= 1 */
 	struct group_param *params;
 };
 
-/* unshard: struct work_reply */
+/* Begins an unshard. The reply is a struct work_reply. */
 struct unshard_request {
 	uint64_t group;
 };
 
-/* No body. */
+/* The reply is empty. */
 struct reshard_request {
 	uint64_t group;
-	uint32_t n_mesh; /* ranks of the smaller mesh that keeps it; 0: whole */
+	/* number of ranks of the smaller mesh that keeps it; 0: all keep it */
+	uint32_t n_mesh;
 };
 
-/* Parks until the rank may have one more input and there is room: places_reply
- * with one place, to be written. */
+/* Gets memory for a gradient input. Parks until the rank may have one more
+ * input and there is memory. The reply is a places_reply with one place, which
+ * the rank may write. */
 struct input_request {
 	uint64_t group;
 	int32_t timeout_ms;
@@ -156,46 +171,48 @@ struct input_request {
 
 enum reduce_flags {
 	REDUCE_ACCUMULATE = 1,
-	REDUCE_NO_ALL_REDUCE = 2, /* replicas: keep the sums for later */
+	/* replicas: keep the sums of this mesh for later */
+	REDUCE_NO_ALL_REDUCE = 2,
 	REDUCE_FORCE_SUM = 4,
 };
 
-/* work_reply. The input belongs to the broker then. */
+/* Begins a reduction. The reply is a work_reply. The input then belongs to the
+ * broker. */
 struct reduce_request {
 	uint64_t group;
-	struct slot_ref input; /* of a MESSAGE_INPUT */
+	struct slot_ref input; /* from a MESSAGE_INPUT */
 	uint32_t flags;        /* enum reduce_flags */
 	bool has_factor;
 	double factor;
-	/* A timeline of the session (shm/timeline.h): the input is written
-	 * when it has come to `value`; 0: it is. For a broker that takes
-	 * orders. */
+	/* A timeline of the session (shm/timeline.h). The input is complete
+	 * when it reaches `value`; with 0 it is complete now. Only allowed if
+	 * comm_reply has takes_fences. */
 	uint32_t timeline;
 	uint64_t value;
 };
 
-/* work_reply: the sequence is the step */
+/* The reply is a work_reply whose sequence is the step. */
 struct commit_request {
 	uint64_t comm;
-	uint64_t step; /* > 0, above the last */
-	/* Gathers that the rank has begun without the broker: as many as all
-	 * others that commit this step. */
+	uint64_t step; /* > 0, and greater than the last step */
+	/* The number of gathers that the rank has begun without the broker. It
+	 * must be the same for all ranks that commit this step. */
 	uint64_t n_gathers;
 };
 
 enum work_kind {
 	WORK_UNSHARD = 1,
 	WORK_REDUCE = 2,
-	WORK_COMMIT = 3, /* group: 0 */
+	WORK_COMMIT = 3, /* `group` is 0 */
 };
 
-/* Parks until the work is done: places_reply; for an unshard it has one place,
- * the whole parameters, with a hold. */
+/* Parks until the work is done. The reply is a places_reply. For an unshard it
+ * has one place: the whole parameters, with a hold. */
 struct wait_request {
 	uint64_t comm;
 	uint64_t group;
 	uint32_t kind;     /* enum work_kind */
-	uint64_t sequence; /* of an unshard also 0: the one that is open */
+	uint64_t sequence; /* for an unshard also 0: the one that is open */
 	int32_t timeout_ms;
 };
 
@@ -204,60 +221,66 @@ struct comms_request {
 };
 
 struct groups_request {
-	const char *comm; /* name; "": of all */
+	const char *comm; /* name; "": all communicators */
 	uint64_t cursor;
 };
 
 struct group_plan_request {
-	const char *comm, *group; /* names */
+	const char *comm, *group; /* their names */
 	uint64_t cursor;
 };
 
 /* --- replies ------------------------------------------------------------- */
 
 struct comm_reply {
-	uint64_t comm;    /* this run of it; never used again */
-	uint64_t step;    /* last committed; 0: none */
+	uint64_t comm;    /* the run, whose number is never used again */
+	uint64_t step;    /* the last committed step, or 0 */
 	bool has_nccl_id; /* on devices */
 	uint8_t nccl_id[MESSAGE_NCCL_ID_SIZE];
-	bool takes_fences; /* inputs may be handed in before they are written */
-	/* Word of the state table that says whether the run is alive; 0: none.
-	 * Then its ranks do nothing without the broker. */
+	/* inputs may be handed in before they are complete */
+	bool takes_fences;
+	/* The word of the state table that says whether the run is alive. If it
+	 * is 0, the ranks do nothing without the broker. */
 	uint32_t verdict;
-	uint32_t direct; /* enum comm_direct: what all ranks do in this run */
+	uint32_t direct; /* enum comm_direct: what all ranks support */
 };
 
-/* The shards of both sides; gradients; on devices partial sums. */
+/* Both versions of the shards, the gradients, and on devices the partial
+ * sums. */
 #define GROUP_REPLY_PLACES 4
 
-/* One parameter, for the rank that asked. Offsets are bytes. */
+/* One parameter, for the rank that registered the group. Offsets are in
+ * bytes. */
 struct group_entry {
 	uint32_t full_dtype;
 	uint32_t input_dtype; /* of the gradient; 0: frozen */
 	uint32_t shard_dim;
-	int64_t shard_size;    /* of the dimension, in this rank's shard */
-	uint64_t shard_offset; /* of the shard, in both `shards` places */
-	uint64_t full_offset;  /* of the parameter, in what an unshard gives */
-	uint64_t input_offset; /* of the gradient, in an input */
-	uint64_t grad_offset;  /* of the reduced gradient, in `grads` */
+	int64_t shard_size; /* size of the dimension in this rank's shard */
+	/* of the shard in each of the two `shards` places */
+	uint64_t shard_offset;
+	/* of the parameter in the result of an unshard */
+	uint64_t full_offset;
+	uint64_t input_offset; /* of the gradient in an input */
+	uint64_t grad_offset;  /* of the reduced gradient in `grads` */
 };
 
 struct group_reply {
-	uint64_t group; /* never used again */
+	uint64_t group; /* number that is never used again */
 	uint64_t hash;  /* of the plan */
-	uint64_t step;  /* 0: nothing of it was committed yet */
-	uint32_t side;  /* which of the first two places is committed */
-	/* both shards, then the grads unless all is frozen; one hold each */
+	uint64_t step;  /* 0: no step of the group was committed yet */
+	uint32_t side;  /* the index of the place with the committed shards */
+	/* Both shards, and then the gradients, unless all parameters are
+	 * frozen. Each place has one hold. */
 	uint32_t n_places; /* 2 to GROUP_REPLY_PLACES */
 	struct tensor_place places[GROUP_REPLY_PLACES];
 	uint32_t n_entries; /* in the order of the parameters */
 	struct group_entry *entries;
 	uint32_t n_chunks;
 	struct chunk_ref *chunks;
-	/* The committed shards are the whole parameters, and each rank unshards
-	 * them alone. */
+	/* Each rank has the whole parameters in its committed shards, and
+	 * unshards them without others. */
 	bool is_in_place;
-	uint32_t index; /* of the group on the board of its run */
+	uint32_t index; /* of the group on the board of the run */
 };
 
 struct work_reply {
@@ -265,29 +288,29 @@ struct work_reply {
 };
 
 enum comm_state {
-	COMM_KEPT = 1,    /* nobody is in it; its groups are kept */
-	COMM_JOINING = 2, /* not all ranks are there yet */
+	COMM_KEPT = 1,    /* it has no ranks; its groups are kept */
+	COMM_JOINING = 2, /* some ranks have not joined yet */
 	COMM_RUNNING = 3,
-	COMM_FAILED = 4, /* survivors have not left yet */
+	COMM_FAILED = 4, /* some ranks have not left yet */
 };
 
 struct comm_item {
 	const char *name;
-	uint64_t comm; /* 0: COMM_KEPT */
+	uint64_t comm; /* 0 if COMM_KEPT */
 	uint32_t uid;
 	uint32_t state; /* enum comm_state */
 	uint32_t n_ranks, n_shards, n_joined, n_groups;
 	uint64_t step;
-	uint64_t n_bytes;     /* kept shards */
-	uint64_t ttl_left_ms; /* COMM_KEPT */
-	uint32_t n_in_flight; /* unshards; and those that wait for the limiter
-			       */
+	uint64_t n_bytes;     /* of the kept shards */
+	uint64_t ttl_left_ms; /* if COMM_KEPT */
+	/* number of unshards; n_limited: those that wait for the limiter */
+	uint32_t n_in_flight;
 	uint32_t n_limited;
 	uint64_t bytes_in_flight;
-	const char *note; /* "", or why it failed */
-	uint32_t n_local; /* of the ranks, on this node */
+	const char *note; /* the cause of a failure, or "" */
+	uint32_t n_local; /* number of ranks on this node */
 	bool is_on_devices;
-	uint32_t executor; /* enum comm_executor; COMM_KEPT: 0 */
+	uint32_t executor; /* enum comm_executor; 0 if COMM_KEPT */
 };
 
 struct comms_reply {
@@ -300,8 +323,8 @@ struct group_item {
 	const char *comm, *name;
 	uint32_t n_params, n_gather_buckets, n_reduce_buckets;
 	uint64_t step, hash;
-	uint64_t shards_bytes; /* both versions, all ranks */
-	uint64_t full_bytes;   /* 0: in place */
+	uint64_t shards_bytes; /* of both versions and all ranks */
+	uint64_t full_bytes;   /* 0: it is in place */
 	bool is_unsharded;
 	uint64_t n_gathers, n_reductions;
 };
@@ -312,7 +335,8 @@ struct groups_reply {
 	uint64_t next_cursor;
 };
 
-/* The plan's entries, of rank 0 where it matters; see collective/. */
+/* The entries of the plan (collective/plan.h). Values that differ between ranks
+ * are those of rank 0. */
 struct plan_item {
 	const char *name;
 	struct tensor_type type;

@@ -7,21 +7,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Per batch: so that every reply to a batch fits a frame. */
+/* Items of one batch. The limit makes each reply to a batch fit a frame. */
 #define MESSAGE_MAX_ITEMS 256
 #define MESSAGE_MAX_KEPT  64 /* versions of a bundle */
-/* Members of a bundle: places in one manifest. */
+/* Members of a bundle, which are the places of one manifest. */
 #define MESSAGE_MAX_PLACES 131072
-/* Entries of the state table's chunk list, see shm/table.h. */
+/* Entries of the chunk list in the state table (shm/table.h). */
 #define MESSAGE_MAX_CHUNKS 1024
-/* Timelines of a session, see shm/timeline.h; the first is 1. */
+/* Timelines of a session (shm/timeline.h). The first one is 1. */
 #define MESSAGE_MAX_TIMELINES 64
-/* Bytes of a command, a version, the name of a status value. */
+/* Bytes of a command, a version, or the name of a status value. */
 #define MESSAGE_MAX_TEXT 255
 #define MESSAGE_MAX_NOTE 4095
-/* Times to live: far beyond any use, and a deadline never overflows. */
+/* The limit of times to live. It is longer than any use, and small enough that
+ * deadlines do not overflow. */
 #define MESSAGE_MAX_TTL_MS (UINT64_C(1) << 52)
-/* Ranks of a communicator, parameters of a group, caps of its policy. */
+/* Ranks of a communicator in host memory, and those of one node. */
 #define MESSAGE_MAX_RANKS 64
 /* Ranks of a communicator on devices, over all nodes. */
 #define MESSAGE_MAX_WORLD    4096
@@ -38,48 +39,50 @@ struct slot_ref {
 	uint64_t generation;
 };
 
-/* When a tensor on a device is written: once this counter has this value, or
- * the event of this number is done. */
+/* The point at which a tensor on a device is complete: when this counter has
+ * this value, or when the event of this number is complete. */
 struct fence {
-	uint64_t session;  /* whose; 0: it is written */
-	uint32_t timeline; /* below MESSAGE_MAX_TIMELINES; 0: none, so it is an
-			      event, if session is not 0 */
-	uint64_t value;    /* above 0 and below TIMELINE_POISON; 0 if session is
-			    */
+	/* the session of the counter; 0: the tensor is complete */
+	uint64_t session;
+	/* less than MESSAGE_MAX_TIMELINES; 0: an event, if session is not 0 */
+	uint32_t timeline;
+	uint64_t value; /* 1 to TIMELINE_POISON - 1; 0 if session is 0 */
 };
 
-/* Where a tensor lies and what it is: all a client needs to use it. */
+/* The type and place of a tensor: all that a client needs to use it. */
 struct tensor_place {
 	struct slot_ref ref;
-	uint32_t chunk;   /* id, never used again */
-	uint64_t offset;  /* of the first element in the chunk, bytes */
-	uint64_t size;    /* bytes of the view */
-	uint64_t version; /* of the name; 0 if it has none */
+	uint32_t chunk;   /* number that is never used again */
+	uint64_t offset;  /* of the first element in the chunk, in bytes */
+	uint64_t size;    /* of the view, in bytes */
+	uint64_t version; /* of the name; 0: it has no name */
 	struct tensor_type type;
-	const char *name; /* "" if it has none; replies to get and redeem leave
-			     it out: whoever asked by name knows it */
+	/* "": it has no name; also in replies to get and redeem, because the
+	 * client knows the names */
+	const char *name;
 	struct fence fence;
-	bool is_tainted; /* its writer died before the work was done */
+	bool is_tainted; /* its writer died before its work was complete */
 };
 
-/* A chunk whose fd travels with this reply, in the order of the fds, or whose
- * handle does, which has none. */
+/* A chunk in a reply. The fds of the reply have the same order as their chunks.
+ * A chunk with a handle has no fd. */
 struct chunk_ref {
 	uint32_t chunk;
-	uint32_t index; /* its entry in the state table's chunk list */
-	uint64_t size;  /* bytes */
+	uint32_t index; /* index in the chunk list of the state table */
+	uint64_t size;  /* in bytes */
 	bool is_writable;
-	struct device_uuid device; /* not of the host: the fd is an export of
-				      device memory, and whoever may not write
-				      is only asked to map it read-only */
-	bool has_handle;           /* legacy IPC: no fd, but this */
+	/* If it is not the host, the fd exports device memory. The driver
+	 * cannot enforce read-only access, so clients without the right to
+	 * write are only asked to map it read-only. */
+	struct device_uuid device;
+	bool has_handle; /* legacy IPC: a handle instead of an fd */
 	uint8_t handle[MESSAGE_HANDLE_SIZE];
 };
 
-/* Access class as with files. */
+/* The access class, with the same meaning as for files. */
 struct access_class {
-	uint32_t uid;  /* ignored in requests: the peer's */
+	uint32_t uid;  /* ignored in requests; the peer's uid is used */
 	uint32_t gid;  /* GID_DEFAULT: the peer's primary group */
-	uint32_t mode; /* permission bits 0600..0666; 0 means 0600 */
+	uint32_t mode; /* permissions 0600..0666; 0 is 0600 */
 };
 #define GID_DEFAULT 0xffffffffu
