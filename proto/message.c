@@ -1,9 +1,10 @@
 /*
- * Encoding and decoding of whole messages.
+ * Encodes and decodes whole messages.
  *
- * A struct is turned into protobuf-c's structs on an arena, and those into
- * bytes; or the other way round, and then into one allocation that the caller
- * keeps. What the kinds contain is in message_request.c and message_reply.c.
+ * To encode, a struct is converted to protobuf-c's structs on an arena, and
+ * these to bytes. To decode, bytes are converted to protobuf-c's structs, and
+ * these to one allocation, which the caller keeps. The fields of the messages
+ * are described in message_request.c and message_reply.c.
  */
 #include "proto/message.h"
 
@@ -18,17 +19,18 @@
 enum flags { RECORDED = 1, GRANTS = 2, TAKES_FD = 4 };
 
 #define BODY_MIN 96
-/* One place with eight dimensions and strides, unnamed. */
+/* The maximum size of a place: eight dimensions and strides, without a name. */
 #define PLACE_MAX   208
 #define VERSION_MAX 10
-/* Three bytes, and five numbers of at most nine bytes. */
+/* The maximum size of an entry: three bytes, and five numbers of at most nine
+ * bytes. */
 #define ENTRY_MAX 48
 
-/* Bytes of a reply besides BODY_MIN: for each of a count in the request, so
- * many more. */
+/* The maximum size of a reply besides BODY_MIN: a fixed size, and a size for
+ * each unit of a count in the request. */
 struct bound {
 	uint32_t fixed;
-	uint16_t count; /* where it is in struct request */
+	uint16_t count; /* offset of the count in struct request */
 	uint16_t each;
 };
 
@@ -36,7 +38,8 @@ struct kind {
 	const char *name;
 	const struct body *request, *reply;
 	unsigned int flags;
-	uint16_t timeout; /* where it is in struct request; 0: none */
+	/* offset of the time-out in struct request; 0: it has no time-out */
+	uint16_t timeout;
 	struct bound bound;
 };
 
@@ -146,7 +149,7 @@ static int encode(const struct body *body, const void *ours, size_t max_size,
 	return r;
 }
 
-/* `*ret_mem` is written on success only. */
+/* Sets `*ret_mem` on success only. */
 static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 		  void *ours, void **ret_mem, struct error *err)
 {
@@ -173,7 +176,8 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	return 0;
 }
 
-/* The body of a request or a reply stands in a union: each at its start. */
+/* All bodies are in one union, so the address of any of them is that of the
+ * body. */
 static void *request_body(const struct request *request)
 {
 	return (void *)(uintptr_t)&request->hello;
@@ -184,7 +188,7 @@ static void *reply_body(const struct reply *reply)
 	return (void *)(uintptr_t)&reply->hello;
 }
 
-/* What every body in a frame must satisfy. */
+/* Checks the conditions for all bodies in frames. */
 static int check_frame(uint16_t kind, size_t size, struct error *err)
 {
 	if (!is_kind(kind))
@@ -357,7 +361,7 @@ int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
 	const struct chunks_reply reply = {n_chunks, (void *)(uintptr_t)chunks};
 	int r;
 
-	/* Chunks have the same field number in all of them. */
+	/* Chunks have the same field number in all replies. */
 	assert(message_grants(kind));
 	r = encode(&body_chunks_reply, &reply, FRAME_MAX_BODY, ret_bytes,
 		   ret_size, err);

@@ -1,11 +1,11 @@
 /*
- * Between protobuf-c's structs and their bytes, by the descriptors of the
- * generated code.
+ * Converts between protobuf-c's structs and their bytes, using the descriptors
+ * of the generated code.
  *
- * protobuf-c does the same for any message of any program, in several passes
- * and with an allocation for each part; lists have thousands of items of
- * twenty fields. Here a message is read in one pass, and unknown fields are
- * skipped. The proto has no fields with presence, and no types but those below.
+ * The functions of protobuf-c support any message, but need several passes and
+ * an allocation for each part, and our lists have thousands of items with
+ * twenty fields. This code reads a message in one pass and skips unknown
+ * fields. fsdp.proto has no fields with presence, and only the types below.
  */
 #include "proto/message_pb.h"
 
@@ -25,7 +25,7 @@ static bool is_repeated(const ProtobufCFieldDescriptor *f)
 	return f->label == PROTOBUF_C_LABEL_REPEATED;
 }
 
-/* How a type travels, and the bytes of one value in protobuf-c's struct. */
+/* The wire type, and the size of a value in protobuf-c's struct. */
 struct type {
 	uint8_t wire, width;
 };
@@ -88,7 +88,7 @@ static bool take_fixed(struct input *in, size_t size, void *to)
 	return true;
 }
 
-/* The bytes behind a length. */
+/* Takes the bytes after a length. */
 static bool take_inner(struct input *in, struct input *ret)
 {
 	uint64_t size;
@@ -128,7 +128,8 @@ static bool take_number(struct input *in, ProtobufCType type, void *to)
 	return true;
 }
 
-/* Returns for how many values an array of `n` has space; no field stores it. */
+/* Returns the capacity of an array with `n` values. It follows from `n`, so it
+ * need not be stored. */
 static size_t capacity_of(size_t n)
 {
 	return n <= 1 ? n : (size_t)1 << (64 - __builtin_clzll(n - 1));
@@ -254,7 +255,8 @@ static bool skip_field(unsigned int wire, struct input *in)
 	}
 }
 
-/* Most messages have the fields 1, 2, 3 and so on. */
+/* Fields are mostly numbered 1, 2, 3 and so on, so this is faster than a binary
+ * search. */
 static const ProtobufCFieldDescriptor *
 find_field(const ProtobufCMessageDescriptor *descriptor, uint32_t id)
 {
@@ -314,10 +316,10 @@ uint64_t pb_peek(const ProtobufCMessageDescriptor *descriptor,
 /* --- to bytes ------------------------------------------------------------ */
 
 #define VARINT_MAX  10
-#define NUMBER_MAX  20  /* with its tag */
-#define OUTPUT_SIZE 512 /* at first; most messages are smaller */
+#define NUMBER_MAX  20  /* including the tag */
+#define OUTPUT_SIZE 512 /* at the beginning; most messages are smaller */
 
-/* Bytes as they are written; all is lost once there was no memory. */
+/* The bytes that are being written. After a failure they are incomplete. */
 struct output {
 	uint8_t *begin, *at, *end;
 };
@@ -337,13 +339,13 @@ static bool grow(struct output *out, size_t n)
 	return true;
 }
 
-/* Space for `n` more bytes. */
+/* Makes space for `n` more bytes. */
 static inline bool reserve(struct output *out, size_t n)
 {
 	return n <= (size_t)(out->end - out->at) || grow(out, n);
 }
 
-/* The caller has reserved VARINT_MAX bytes. */
+/* The caller has made space for VARINT_MAX bytes. */
 static inline void put_varint(struct output *out, uint64_t value)
 {
 	for (; value >= 0x80; value >>= 7)
@@ -362,8 +364,8 @@ static bool put_sized(struct output *out, const void *data, size_t size)
 	return true;
 }
 
-/* The length of what follows is known later, and mostly one byte. Returns where
- * it will be. */
+/* Begins a field whose length is not known yet. One byte is left for the
+ * length, which is enough for most. Returns the offset of the contents. */
 static size_t begin_inner(struct output *out)
 {
 	out->at++;
@@ -389,7 +391,7 @@ static bool end_inner(struct output *out, size_t begin)
 	return true;
 }
 
-/* As a varint has it. */
+/* Returns the number as it is encoded in a varint. */
 static uint64_t number_at(ProtobufCType type, const void *from)
 {
 	uint64_t value;
@@ -418,12 +420,12 @@ static bool is_zero(ProtobufCType type, const void *from)
 		memcpy(&small, from, 4);
 		return small == 0;
 	}
-	/* A pointer to a message or a number of bytes, too. */
+	/* this is also a pointer to a message, or a number of bytes */
 	memcpy(&value, from, 8);
 	return value == 0;
 }
 
-/* The caller has reserved VARINT_MAX bytes. */
+/* The caller has made space for VARINT_MAX bytes. */
 static void put_number(struct output *out, ProtobufCType type, const void *from)
 {
 	if (wire_of(type) == WIRE_VARINT) {
@@ -511,7 +513,7 @@ uint8_t *pb_pack(const ProtobufCMessage *pb, size_t *ret_size)
 {
 	struct output out = {0};
 
-	/* An empty one is not NULL. */
+	/* makes the buffer of an empty message not NULL */
 	if (!reserve(&out, 1) || !put_message(&out, pb)) {
 		free(out.begin);
 		return NULL;

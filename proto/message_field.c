@@ -1,10 +1,10 @@
 /*
- * The interpreter of the tables of fields: between our structs and those of
- * protobuf-c.
+ * The interpreter of the tables of fields, which converts between our structs
+ * and those of protobuf-c.
  *
- * A body is taken in two passes: the first counts what its arrays and texts
- * need, which makes their one allocation, the second fills them. Building
- * borrows from our struct whatever it can.
+ * A body is decoded in two passes. The first pass computes the size of its
+ * arrays and texts, which get one allocation, and the second pass fills them.
+ * Encoding borrows from our struct where possible.
  */
 #include "proto/message_field.h"
 
@@ -14,13 +14,13 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* As protobuf-c has every repeated field. */
+/* The form of all repeated fields in protobuf-c's structs. */
 struct repeated {
 	size_t n;
 	void *data;
 };
 
-/* What a body leaves behind in its room. */
+/* The memory that a decoded body needs. */
 struct need {
 	bool is_some;
 	size_t arrays_size;
@@ -76,7 +76,7 @@ static size_t round_up(size_t size)
 	return (size + 7) & ~(size_t)7;
 }
 
-/* Does the row count, as the fields above it say? */
+/* Returns whether the field is used, given the fields above it. */
 static bool is_open(const struct field *f, const void *ours)
 {
 	const char *at = (const char *)ours + f->gate_at;
@@ -344,7 +344,7 @@ static int take_access(const struct field *f, const void *pb,
 	return 0;
 }
 
-/* Strides are left out, or there is one for each dimension. */
+/* There must be no strides, or one for each dimension. */
 static int take_type(const struct field *f, const void *pb,
 		     struct tensor_type *to, struct error *err)
 {
@@ -378,7 +378,8 @@ static int take_text(const struct field *f, ProtobufCBinaryData bytes,
 	return r;
 }
 
-/* All of its size, or for some types none. */
+/* Copies bytes, which must have the full size. Some types also allow no
+ * bytes. */
 static int take_bytes(const struct field *f, ProtobufCBinaryData bytes,
 		      struct room *room, void *ours, struct error *err)
 {
@@ -417,7 +418,7 @@ static int take_names(const struct field *f, const struct repeated *names,
 	return 0;
 }
 
-/* Numbers or keys: `n` elements from one place to another. */
+/* Copies `n` numbers or keys. */
 static void take_copy(const struct field *f, const void *from, size_t n,
 		      struct room *room, void *ours)
 {
@@ -449,7 +450,7 @@ static int take_items(const struct field *f, const struct repeated *items,
 	return 0;
 }
 
-/* One value of a column. */
+/* Takes one value of a column. */
 static int take_cell(const struct field *column, const void *pb, size_t i,
 		     char *item, struct error *err)
 {
@@ -598,7 +599,7 @@ static ProtobufCBinaryData borrow(const void *data, size_t size)
 	return (ProtobufCBinaryData){size, (uint8_t *)(uintptr_t)data};
 }
 
-/* NULL is "". */
+/* NULL means "". */
 static ProtobufCBinaryData borrow_text(const char *text)
 {
 	return borrow(text, text ? strlen(text) : 0);
@@ -680,7 +681,8 @@ static bool put_column(const struct field *column, const char *items,
 		       size_t size, size_t n, void *pb, struct pb_arena *arena)
 {
 	bool is_byte = column->type == FIELD_BYTE_COLUMN;
-	/* The same struct for both: a number and a pointer. */
+	/* Both types of columns have a size and a pointer, as struct
+	 * repeated. */
 	struct repeated to = {n, pb_arena_alloc(arena, n, is_byte ? 1 : 8)};
 	uint8_t *data = to.data;
 

@@ -1,9 +1,9 @@
 /*
- * Messages as tables of their fields. Private to message*.c.
+ * Tables of the fields of messages. Private to message*.c.
  *
- * message_rows.h has the macros that make the rows. The interpreter in
- * message_field.c goes through them in their order, in both directions. What
- * concerns several fields is in the check function of the body.
+ * message_rows.h has the macros for the rows. The interpreter in
+ * message_field.c processes the rows in order, in both directions. The check
+ * function of a body has the rules for several fields together.
  */
 #pragma once
 #include "proto/message_pb.h"
@@ -15,26 +15,26 @@ enum field_type {
 	FIELD_64,
 	FIELD_REF,
 	FIELD_ACCESS,
-	FIELD_TYPE, /* of a tensor */
+	FIELD_TYPE, /* type of a tensor */
 	FIELD_DEVICE,
 	FIELD_TEXT,
 	FIELD_NAME,
 	FIELD_NAMES,
-	FIELD_BYTES,       /* as many as the array has */
-	FIELD_MAYBE_BYTES, /* or none */
+	FIELD_BYTES,       /* exactly as many as the array has */
+	FIELD_MAYBE_BYTES, /* the same, or no bytes */
 	FIELD_HANDLE,      /* a pointer to the bytes of a handle, or NULL */
 	FIELD_KEYS,        /* TICKET_SIZE bytes each */
 	FIELD_NUMBERS,
 	FIELD_ITEMS,
-	FIELD_COLUMNS,     /* items, whose rows are of the two types below */
-	FIELD_BYTE_COLUMN, /* a uint32_t that travels as one byte */
-	FIELD_COLUMN,      /* 64 bits */
+	FIELD_COLUMNS,     /* items whose rows have the two types below */
+	FIELD_BYTE_COLUMN, /* a uint32_t that is encoded as one byte */
+	FIELD_COLUMN,      /* 64-bit values */
 	FIELD_PLACES,
-	FIELD_PLACES_HERE, /* in the struct itself */
+	FIELD_PLACES_HERE, /* within the struct itself */
 	FIELD_PLACES_IN_ITEMS,
 };
 
-/* Of one number. */
+/* The check of one number. */
 enum field_check {
 	CHECK_NONE,
 	CHECK_IN,
@@ -48,7 +48,7 @@ enum field_check {
 	CHECK_EVENT,
 };
 
-/* A row only counts, and is only sent, if a field above it says so. */
+/* A field may be used and sent only if a field above it has a certain value. */
 enum field_gate {
 	GATE_NONE,
 	GATE_IF_TRUE,
@@ -59,38 +59,38 @@ enum field_gate {
 
 struct body;
 
-#define NO_COUNT UINT16_MAX /* there is exactly one */
+#define NO_COUNT UINT16_MAX /* there is exactly one item */
 
 struct field {
 	uint8_t type, gate;
-	uint8_t check;     /* of a name: enum name_form */
-	uint16_t at;       /* in our struct */
-	uint16_t n;        /* its count there, or the flag that says it is */
-	uint16_t gate_at;  /* there, too */
-	uint16_t pb, pb2;  /* in protobuf-c's struct: what there is of it */
-	uint16_t strides;  /* FIELD_TYPE: there; 0: always contiguous */
+	uint8_t check;     /* for a name: enum name_form */
+	uint16_t at;       /* offset in our struct */
+	uint16_t n;        /* offset of its count there, or of its flag */
+	uint16_t gate_at;  /* offset of the field of the gate there */
+	uint16_t pb, pb2;  /* offsets in protobuf-c's struct */
+	uint16_t strides;  /* FIELD_TYPE: offset there; 0: always contiguous */
 	uint16_t size;     /* bytes of one element */
-	int16_t code;      /* what a refusal has; 0: -EINVAL */
-	uint32_t min, max; /* of a number, of a count; bytes of a text */
-	const char *what;  /* "which ...", "there is no ..." */
-	const char *label; /* goes in front of the sentence; NULL: nothing */
+	int16_t code;      /* of the error; 0: -EINVAL */
+	uint32_t min, max; /* of a number or a count; of a text in bytes */
+	const char *what;  /* for sentences: "which ...", "there is no ..." */
+	const char *label; /* put before sentences, or NULL */
 	const struct body *items;
 };
 
 struct body {
 	const ProtobufCMessageDescriptor *descriptor;
-	size_t size; /* of our struct */
+	size_t size; /* of our struct, in bytes */
 	size_t n_fields;
 	const struct field *fields;
-	/* Rules across fields, after they are all taken; may fill in what was
-	 * left out. NULL: there are none. */
+	/* Checks rules for several fields after all were decoded, and may set
+	 * fields that were left out. NULL if there are no such rules. */
 	int (*check)(void *ours, struct error *err);
 };
 
-/* NULL: no heap. */
+/* Returns NULL if there is no memory. */
 void *body_build(const struct body *body, const void *from,
 		 struct pb_arena *arena);
-/* `to` is as large as the body's struct. */
+/* `to` has the size of the body's struct. */
 int body_take(const struct body *body, const void *pb, struct room *room,
 	      void *to, struct error *err);
 
@@ -99,7 +99,7 @@ int body_take(const struct body *body, const void *pb, struct room *room,
 MESSAGE_KINDS(X)
 #undef X
 
-/* What a reply with a negative code has. */
+/* The body of a reply with a negative code. */
 struct error_reply {
 	const char *sentence;
 };

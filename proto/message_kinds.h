@@ -1,35 +1,38 @@
 /*
- * Every request: one row makes its number, its name, its codec, its function in
- * the broker, its failpoints and its tests.
+ * The list of all requests. The row of a request defines its number, name,
+ * codec, function in the broker, failpoints and tests.
  *
  * X(KIND, number, noun, request, reply, flags, time-out, bound)
  *
  * - `request` and `reply` name their bodies: struct <request>_request and
  *   struct <reply>_reply, whose fields are in the tables of message_request.c
  *   and message_reply.c. Several kinds may share one; `empty` has no fields.
- * - Flags: RECORDED, the request changes something, so its reply is kept until
- *   the client has it, and it is never run twice; GRANTS, the reply gives the
- *   client tensors to hold, and has the chunks in which they lie; TAKES_FD, the
- *   request may come with one descriptor. 0 is none of them.
- * - The time-out is the field that the client may divide into slices, between
- *   which it looks after its streams: `timeout_ms` of that request.
- * - The bound is what a recorded reply takes at most, without chunks: SMALL, or
- *   so much for each of that field of the request. message.c has the bytes.
+ * - Flags: RECORDED means that the request changes the broker's state, so its
+ *   reply is kept until the client has it, and it is never executed twice.
+ *   GRANTS means that the reply gives holds of tensors to the client, and lists
+ *   their chunks. TAKES_FD means that the request may have one descriptor. 0
+ *   means that no flag is set.
+ * - The time-out is the field `timeout_ms` of that request. The client may
+ *   divide it into slices, and looks after its streams between them.
+ * - The bound is the maximum size of a recorded reply without its chunks:
+ * SMALL, or a size for each unit of that field of the request. message.c has
+ * the sizes.
  *
- * Numbers are on the wire: append only. docs/hacking.md shows how.
+ * The numbers are used on the wire, so they never change. docs/hacking.md shows
+ * how to add a request.
  */
 #pragma once
 
-/* Rows are laid out by hand. */
+/* Rows are formatted by hand. */
 /* clang-format off */
 
-/* Those of a connection, which begin and end a session. */
+/* The requests of a connection, which begin and end a session. */
 #define MESSAGE_CONNECTION_KINDS(X)                                            \
 	X(HELLO, 1, hello, hello, hello, 0, NO_TIMEOUT, SMALL)                 \
 	X(CHALLENGE, 2, challenge, challenge, hello, 0, NO_TIMEOUT, SMALL)     \
 	X(GOODBYE, 3, goodbye, empty, empty, 0, NO_TIMEOUT, SMALL)
 
-/* What a session asks for: verb_<noun>() in broker/verbs/. */
+/* The requests of a session. verb_<noun>() in broker/verbs/ executes them. */
 #define MESSAGE_VERB_KINDS(X)                                                  \
 	X(PING, 4, ping, empty, empty, 0, NO_TIMEOUT, SMALL)                   \
 	X(ALLOC, 5, alloc, alloc, places, RECORDED | GRANTS,                   \

@@ -1,10 +1,9 @@
 /*
- * Manifests: places outside of a frame, read piece by piece.
+ * Reads manifests, which are places outside of a frame, a few at a time.
  *
- * A bundle has up to MESSAGE_MAX_PLACES members. As structs they are many
- * times larger than as columns, and a process that has just started pays more
- * for memory it has never touched than for the decoding; so the reader asks
- * for a few at a time and needs no memory of that size.
+ * A bundle has up to MESSAGE_MAX_PLACES members, and places need many times
+ * more memory as structs than as columns. For a process that has just started,
+ * page faults of that memory would take longer than the decoding.
  */
 #include "proto/message_pb.h"
 

@@ -1,9 +1,9 @@
 /*
- * Memory of the message codec, and the checks of what many messages contain.
+ * Memory of the message codec, and checks of parts that many messages have.
  *
- * The structs, texts and arrays of a message lie on an arena, whose allocator
- * moves a pointer: a small message is free of heap calls, and what a hostile
- * one can take is bounded.
+ * The structs, texts and arrays of a message are on an arena that only moves a
+ * pointer to allocate. So small messages need no heap, and the memory for a
+ * hostile message is limited.
  */
 #include "proto/message_pb.h"
 
@@ -42,7 +42,8 @@ void pb_arena_deinit(struct pb_arena *arena)
 	}
 }
 
-/* A new block of at least `size` bytes; what was left of the last is lost. */
+/* Begins a new block of at least `size` bytes. The rest of the last block is
+ * not used. */
 static bool grow(struct pb_arena *arena, size_t size)
 {
 	struct pb_arena_block *block;
@@ -109,7 +110,8 @@ void *pb_arena_messages(struct pb_arena *arena,
 int room_open(struct room *room, size_t arrays_size, size_t n_texts,
 	      struct error *err)
 {
-	/* Every text lies in the body, and gets a 0 behind it. */
+	/* All texts together are not larger than the body, and each gets a 0
+	 * after it. */
 	size_t size = arrays_size + 8;
 
 	if (n_texts > 0)

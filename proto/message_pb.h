@@ -1,10 +1,10 @@
 /*
- * What the parts of the message codec share: memory, and the checks of things
- * that many messages contain. Private to message*.c, as the generated code is.
+ * The memory of the message codec, and the checks of parts that many messages
+ * have. Private to message*.c, as is the generated code.
  *
- * Two kinds of memory: the `arena` holds protobuf-c's own structs while one
- * message is encoded or decoded and mostly lives on the stack; the `room` is
- * the one allocation that a decoded message leaves behind.
+ * There are two kinds of memory. The arena contains protobuf-c's structs while
+ * a message is encoded or decoded; it is mostly on the stack. The room is the
+ * one allocation of a decoded message, which stays.
  */
 #pragma once
 #include "fsdp.pb-c.h"
@@ -15,14 +15,15 @@
 
 struct error;
 
-/* What places_encode() makes of so many places and chunks at most. */
+/* The maximum size of the result of places_encode() for that many places and
+ * chunks. */
 #define MANIFEST_MAX_SIZE                                                      \
 	(UINT64_C(512) * MESSAGE_MAX_PLACES + UINT64_C(64) * MESSAGE_MAX_CHUNKS)
 
 /*
- * Heap that protobuf-c's structs may take for one message. Proper ones stay
- * below: they have few items, and a column grows eightfold at most. A frame
- * full of empty items would take 40 times its size.
+ * The heap that protobuf-c's structs may need for one message. Valid messages
+ * stay below the limit: they have few items, and a column grows by a factor of
+ * eight at most. A frame full of empty items would need 40 times its size.
  */
 #define UNPACK_MIN    ((size_t)512 * 1024)
 #define UNPACK_FACTOR 16
@@ -33,24 +34,27 @@ struct pb_arena_block;
 
 struct pb_arena {
 	uint8_t *next;
-	size_t left;  /* bytes behind `next` */
-	size_t limit; /* bytes of heap it may still take */
+	size_t left;  /* bytes after `next` */
+	size_t limit; /* bytes that it may still allocate */
 	bool is_heap_out;
 	struct pb_arena_block *blocks;
 	uint64_t first[512];
 };
 
-/* `limit`: bytes of heap that it may take. Must not move afterwards. */
+/* `limit` is the maximum size of its heap in bytes. The arena must not be moved
+ * afterwards. */
 void pb_arena_init(struct pb_arena *arena, size_t limit);
 void pb_arena_deinit(struct pb_arena *arena);
 
-/* `n` times `size` bytes, not cleared; NULL: beyond the limit or no heap. */
+/* Allocates `n` times `size` bytes, which are not cleared. Returns NULL if the
+ * limit is reached or there is no memory. */
 void *pb_arena_alloc(struct pb_arena *arena, size_t n, size_t size);
 
-/* One initialised message, or NULL. */
+/* Allocates one initialised message, or returns NULL. */
 void *pb_arena_message(struct pb_arena *arena,
 		       const ProtobufCMessageDescriptor *descriptor);
-/* An array of pointers to `n` initialised messages, or NULL. */
+/* Allocates an array of pointers to `n` initialised messages, or returns
+ * NULL. */
 void *pb_arena_messages(struct pb_arena *arena,
 			const ProtobufCMessageDescriptor *descriptor, size_t n);
 
@@ -71,78 +75,86 @@ uint8_t *pb_pack(const ProtobufCMessage *pb, size_t *ret_size);
 
 /* --- room ---------------------------------------------------------------- */
 
-/* Arrays from the front, text from the back. All NULL: nothing was needed. */
+/* Arrays begin at the front, texts at the end. All pointers are NULL if nothing
+ * was needed. */
 struct room {
-	size_t body_size; /* of the message: all its text fits in that */
+	/* of the message, which is the maximum size of all its texts */
+	size_t body_size;
 	uint8_t *mem;
 	uint8_t *next;
 	uint8_t *end;
 };
 
-/* Make room for arrays of these sizes together and for `n_texts` texts. */
+/* Allocates space for arrays of `arrays_size` bytes together and for `n_texts`
+ * texts. */
 int room_open(struct room *room, size_t arrays_size, size_t n_texts,
 	      struct error *err);
-/* Room for one array; `size` is a multiple of 8, or it is the last array. */
+/* Takes space for one array. `size` is a multiple of 8, except for the last
+ * array. */
 void *room_array(struct room *room, size_t size);
-/* Copy bytes and put a 0 behind them; no bytes take no room. */
+/* Copies the bytes and adds a 0. For no bytes it returns "", which needs no
+ * space. */
 const char *room_text(struct room *room, const uint8_t *data, size_t size);
 
 /* --- parts of messages --------------------------------------------------- */
 
 enum name_form {
 	NAME_OF_TENSOR,
-	NAME_OF_TENSOR_OR_NONE, /* "" is fine */
+	NAME_OF_TENSOR_OR_NONE, /* or "" */
 	NAME_OF_BUNDLE,
-	NAME_OF_ANY, /* a tensor's or a bundle's */
+	NAME_OF_ANY, /* of a tensor or a bundle */
 };
 
-/* Checked for its size and 0 bytes; `what` names it in the sentence. */
+/* Takes a text after a check of its size and for 0 bytes. `what` names it in
+ * errors. */
 int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
 	      struct room *room, const char **ret, struct error *err);
 int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
 	      const char **ret, struct error *err);
-/* Both 0, or a value that a timeline can have. */
+/* Checks that both are 0, or that the value is one that a timeline can have. */
 int fence_check(uint32_t timeline, uint64_t value, struct error *err);
-/* The number of an event. */
+/* Checks the number of an event. */
 int event_check(uint64_t number, struct error *err);
 int ref_check(struct slot_ref ref, struct error *err);
-/* Bytes or an offset that sums may be made of. */
+/* Checks a size or offset, such that the sum of two does not overflow. */
 int size_check(uint64_t size, const char *what, struct error *err);
 
 /*
- * A checked type and the bytes it spans. `strides` NULL: contiguous. `shape`
- * and `strides` have `n_dims` entries.
+ * Checks and takes a type, and computes the bytes that it spans. If `strides`
+ * is NULL, it is contiguous. `shape` and `strides` have `n_dims` entries.
  */
 int type_take(uint32_t dtype, size_t n_dims, const int64_t *shape,
 	      const int64_t *strides, struct tensor_type *ret,
 	      uint64_t *ret_span, struct error *err);
 
 /*
- * Places stand at `first` and every `step` bytes behind it, since they are
- * parts of larger structs in some messages. Building borrows; NULL: no heap.
+ * Encodes places. The first is at `first`, and each of the others `step` bytes
+ * after the one before it, because in some messages they are parts of larger
+ * structs. The result borrows from them. Returns NULL if there is no memory.
  */
 Fsdp__Places *places_build(const struct tensor_place *first, size_t step,
 			   size_t n, struct pb_arena *arena);
-/* Check that the columns fit together and give the number of places. */
+/* Checks that the columns have matching lengths, and counts the places. */
 int places_count(const Fsdp__Places *pb, size_t max, size_t *ret_n,
 		 struct error *err);
 
-/* How far the columns are read. */
+/* A position in the columns. */
 struct places_cursor {
-	size_t i; /* the next place */
+	size_t i; /* index of the next place */
 	size_t shape, strided, strides;
-	const char *names; /* NULL: none has a name */
+	const char *names; /* NULL: no place has a name */
 	const char *names_end;
 };
 
-/* One by one, after places_count(): begin, `n` times next, end. The names are
- * those in `pb`. */
+/* These read places one at a time, after places_count(): places_begin(),
+ * places_next() for each place, and places_end(). The names are borrowed from
+ * `pb`. */
 struct places_cursor places_begin(const Fsdp__Places *pb);
 int places_next(const Fsdp__Places *pb, struct places_cursor *at,
 		struct tensor_place *ret, struct error *err);
 int places_end(const Fsdp__Places *pb, const struct places_cursor *at,
 	       struct error *err);
 
-/* Into places that the caller has room for, after places_count(). */
+/* Reads all places into the caller's array, after places_count(). */
 int places_take(const Fsdp__Places *pb, size_t step, struct room *room,
 		struct tensor_place *ret_first, struct error *err);

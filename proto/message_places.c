@@ -1,9 +1,9 @@
 /*
- * Places as columns.
+ * Encodes and decodes places as columns.
  *
- * A bundle's manifest has thousands of places. protobuf-c takes some 300 ns
- * for a message of ten fields, but copies a column of fixed-size numbers as a
- * whole; so the transposition is done here.
+ * The manifest of a bundle has thousands of places. protobuf-c needs about 300
+ * ns for a message of ten fields, but copies a column of numbers of fixed size
+ * at once. So this file converts between places and columns.
  */
 #include "proto/message_pb.h"
 
@@ -20,14 +20,16 @@ static const struct tensor_place *place_at(const struct tensor_place *first,
 	return (const void *)((const char *)first + i * step);
 }
 
-/* What the columns of differing length need. */
+/* The lengths of the columns that do not have one entry for each place. */
 struct widths {
-	size_t n_dims; /* of all places together */
+	size_t n_dims; /* sum over all places */
 	size_t n_strided;
 	size_t n_strides;
-	size_t names_size; /* 0: none has a name */
-	size_t n_fences;   /* 0: no place has a fence; else one for each */
-	size_t n_taints;   /* 0: none is tainted; else one for each */
+	size_t names_size; /* 0: no place has a name */
+	/* 0 if no place has a fence; else the number of places */
+	size_t n_fences;
+	/* 0 if no place is tainted; else the number of places */
+	size_t n_taints;
 };
 
 static struct widths measure(const struct tensor_place *first, size_t step,
@@ -213,7 +215,8 @@ static int take_type(const Fsdp__Places *pb, struct places_cursor *at,
 			 ret_span, err);
 }
 
-/* Places of one batch lie in memory that sums of offset and size describe. */
+/* The caller maps memory by sums of offset and size, so these must not
+ * overflow. */
 static int take_extent(const Fsdp__Places *pb, size_t i, uint64_t span,
 		       struct tensor_place *ret, struct error *err)
 {

@@ -1,11 +1,11 @@
 /*
- * Every reply as a table of its fields (message_rows.h), and the rules that
- * concern several of them.
+ * The tables of the fields of replies (message_rows.h), and the rules that
+ * concern several fields.
  *
- * The client decodes these. It trusts the broker with its data, but a broken
- * or exchanged broker shall not be able to crash it. Offsets into a group's
- * places are not compared with their sizes: that takes the parameters, which
- * are in the request.
+ * The client decodes replies. It trusts the broker with its data, but a broken
+ * or malicious broker must not be able to crash it. Offsets into the places of
+ * a group are not compared with their sizes here, because that needs the
+ * parameters, which are in the request.
  */
 #include "proto/message_rows.h"
 
@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Rows are laid out by hand. */
+/* Rows are formatted by hand. */
 /* clang-format off */
 
 #define MAX_STATE  3 /* enum slot_state, shm/table.h */

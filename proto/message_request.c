@@ -1,10 +1,10 @@
 /*
- * Every request as a table of its fields (message_rows.h), and the rules that
- * concern several of them.
+ * The tables of the fields of requests (message_rows.h), and the rules that
+ * concern several fields.
  *
- * Checked is all that can be checked without knowing the broker's state.
- * Whether parameters can be cut, cast and reduced as asked, and what a cap or
- * a factor is worth, is for the plan (collective).
+ * Everything is checked that does not depend on the broker's state. The plan
+ * (collective/) checks whether parameters can be sharded, cast and reduced as
+ * requested, and whether caps and factors make sense.
  */
 #include "proto/message_rows.h"
 
@@ -13,7 +13,7 @@
 #include "proto/name.h"
 #include <inttypes.h>
 
-/* Rows are laid out by hand. */
+/* Rows are formatted by hand. */
 /* clang-format off */
 
 const struct body body_empty_request = {.descriptor = &fsdp__empty__descriptor};
@@ -88,7 +88,7 @@ ITEM(share_item, NULL,
      {TYPE(share_item), STRIDES(share_item)},
      {U64(share_item, offset)});
 
-/* `size`: of the allocation. */
+/* `size` is that of the allocation. */
 static int check_share_item(const struct share_item *item, uint64_t size,
 			    struct error *err)
 {
@@ -149,7 +149,7 @@ BODY(unshare_request, NULL,
 
 /* --- names --------------------------------------------------------------- */
 
-/* When it is written: by a timeline or by an event. */
+/* A timeline or an event tells when the tensor is complete, but not both. */
 static int check_publish_item(void *ours, struct error *err)
 {
 	const struct publish_item *item = ours;
@@ -186,7 +186,7 @@ static int check_release_item(void *ours, struct error *err)
 {
 	uint32_t n = ((const struct release_item *)ours)->n_holds;
 
-	/* Holds are summed as signed 32-bit numbers. */
+	/* holds are summed as signed 32-bit numbers */
 	if (n == 0 || n > INT32_MAX)
 		return error_set(err, -EINVAL,
 				 "cannot release %u holds at once", n);
@@ -302,7 +302,7 @@ BODY(chunk_request, check_chunk,
 
 /* --- lists --------------------------------------------------------------- */
 
-/* Not a name: a prefix may end anywhere. */
+/* The prefix is not checked as a name, because it may end anywhere in one. */
 BODY(list_request, NULL,
      {TEXT(list_request, prefix, NAME_MAX_SIZE, "prefix")},
      {U32(list_request, filter), IN(LIST_NAMED, LIST_CHARGED, "filter")},
@@ -420,7 +420,7 @@ static int check_mesh(struct comm_join_request *join, struct error *err)
 	return 0;
 }
 
-/* What only one on devices can say. */
+/* Sets defaults, and refuses options that only ranks on devices may use. */
 static int check_node(struct comm_join_request *join, struct error *err)
 {
 	bool is_host = device_uuid_is_host(&join->device);

@@ -1,17 +1,17 @@
 /*
- * The rows of the tables of message_field.h.
+ * Macros for the rows of the tables of message_field.h.
  *
- * A row names a field once, which is called the same in our struct and in
- * fsdp.proto, and says what it has to be:
+ * A row has the name of a field, which is the same in our struct and in
+ * fsdp.proto, and its checks:
  *
  *	{U32(list_request, filter), IN(LIST_NAMED, LIST_CHARGED, "filter")},
  *
- * The compiler stops where the field has another type on either side.
+ * It is a compiler error if the field has another type on either side.
  */
 #pragma once
 #include "proto/message_field.h"
 
-/* Rows are laid out by hand. */
+/* Rows are formatted by hand. */
 /* clang-format off */
 
 /* protobuf-c's struct of that message. */
@@ -24,7 +24,8 @@
 		_Static_assert(what, #what);                                   \
 		int i;                                                         \
 	}))
-/* Its count, behind which the array stands: struct repeated. */
+/* The count, which the pointer to the array must follow, as in struct
+ * repeated. */
 #define REPEATED(M, f, T)                                                      \
 	(PBOF(M, n_##f, size_t) +                                              \
 	 ENSURE(PBOF(M, f, T *) == offsetof(PB(M), n_##f) + sizeof(size_t)))
@@ -43,7 +44,7 @@
 #define REF_AS(M, f, s, g)                                                     \
 	ROW(REF, M, f, struct slot_ref), .pb = PBOF(M, s, uint32_t),           \
 					 .pb2 = PBOF(M, g, uint64_t)
-/* Without the uid, which requests do not have. */
+/* Access without the uid, which requests do not have. */
 #define ACCESS(M)                                                              \
 	ROW(ACCESS, M, access, struct access_class),                           \
 		.pb = PBOF(M, gid, uint32_t), .pb2 = PBOF(M, mode, uint32_t)
@@ -68,7 +69,7 @@
 #define ARRAY(TYPE, M, f)                                                      \
 	ROW(TYPE, M, f[0], uint8_t), .pb = PBBYTES(M, f), .size = SIZEOF(M, f)
 #define BYTES(M, f, noun) ARRAY(BYTES, M, f), .what = noun
-/* With a has_... in our struct. */
+/* Bytes with a has_... flag in our struct. */
 #define MAYBE_BYTES(M, f, noun)                                                \
 	ARRAY(MAYBE_BYTES, M, f), .n = OURS(M, has_##f, bool), .what = noun
 #define HANDLE(M, f)                                                           \
@@ -78,7 +79,7 @@
 	.type = FIELD_KEYS, .at = offsetof(struct M, f), .pb = PBBYTES(M, f),  \
 	.n = OURS(M, n_##f, uint32_t), .size = TICKET_SIZE, .min = 1,          \
 	.max = MESSAGE_MAX_ITEMS, .what = #f
-/* As many as `least` to `most`; `f` is the proto's name of the array. */
+/* An array of `least` to `most` numbers. `f` is its name in fsdp.proto. */
 #define NUMBERS(M, ours, f, T, least, most, noun)                              \
 	ROW(NUMBERS, M, ours, T *), .pb = REPEATED(M, f, T),                   \
 		.size = sizeof(T), .min = least, .max = most, .what = noun
@@ -111,7 +112,8 @@
 	ROW(PLACES_HERE, M, places[0], struct tensor_place),                   \
 		PLACES_ROW(M, tensor_place), COUNT(M, n_places), .min = least, \
 		.max = most
-/* Each begins with its place; behind their own row. */
+/* The places at the beginning of items. This row must come after the row of the
+ * items. */
 #define PLACES_IN_ITEMS(M, item)                                               \
 	ROW(PLACES_IN_ITEMS, M, items, struct item *), PLACES_ROW(M, item),    \
 		COUNT(M, n_items),                                             \
@@ -151,11 +153,12 @@
 	linkage const struct body body_##M = {                                 \
 		descriptor, sizeof(struct M),                                  \
 		sizeof(fields_##M) / sizeof(*fields_##M), fields_##M, check}
-/* body_<noun>, of a request or a reply; `check` may be NULL; then the rows. */
+/* Defines body_<noun> of a request or a reply, with its rows. `check` may be
+ * NULL. */
 #define BODY(M, check, ...)                                                    \
 	BODY_AS(, M, &fsdp__##M##__descriptor, check, __VA_ARGS__)
-/* Of the items of an array, in one file. */
+/* Defines the body of the items of an array, which is used in one file only. */
 #define ITEM(M, check, ...)                                                    \
 	BODY_AS(static, M, &fsdp__##M##__descriptor, check, __VA_ARGS__)
-/* Likewise, but they travel as columns of the message. */
+/* Does the same for items that are encoded as columns of the message. */
 #define COLUMNS_OF(M, check, ...) BODY_AS(static, M, NULL, check, __VA_ARGS__)
