@@ -1,8 +1,8 @@
 /*
- * The one place that judges names.
+ * Checks names.
  *
- * Bytes are checked before components, so that a sentence quotes only names
- * that are safe to print.
+ * Bytes are checked before components, so that errors quote only names that are
+ * safe to print.
  */
 #include "proto/name.h"
 
@@ -12,8 +12,9 @@
 #include <string.h>
 
 /*
- * Bytes of the character at `p` of which `left` are there; 0 if it is a
- * control character or no UTF-8 (cut off, overlong, surrogate, too large).
+ * Returns the size of the character at `p`, at which `left` bytes remain.
+ * Returns 0 if it is a control character or not valid UTF-8 (truncated,
+ * overlong, a surrogate, too large).
  */
 static size_t character_size(const uint8_t *p, size_t left)
 {
@@ -44,14 +45,15 @@ static size_t character_size(const uint8_t *p, size_t left)
 	return n;
 }
 
-/* Are the 8 bytes at `p` printable ASCII? Most names are nothing else. */
+/* Returns whether the 8 bytes at `p` are printable ASCII, as in most names. */
 static bool is_plain(const uint8_t *p)
 {
 	const uint64_t ones = UINT64_C(0x0101010101010101);
 	uint64_t x;
 
 	memcpy(&x, p, sizeof(x));
-	/* A high bit shows: set already, below ' ', or DEL. */
+	/* a high bit is set if a byte is not ASCII, is less than ' ', or is
+	 * DEL */
 	return ((x | (x - 0x20 * ones) | (x + ones)) & 0x80 * ones) == 0;
 }
 
@@ -112,7 +114,7 @@ static int check_components(const char *name, size_t size, struct error *err)
 	}
 }
 
-/* Size and bytes: what tensors and bundles have in common. */
+/* Checks the size and the bytes, for names of tensors and of bundles. */
 static int check_form(const char *name, size_t *ret_size, struct error *err)
 {
 	size_t size = strnlen(name, NAME_MAX_SIZE + 1);

@@ -1,11 +1,10 @@
 /*
- * Names of tensors and bundles: '/'-separated components, checked in one
- * place.
+ * Names of tensors and bundles, which consist of components that '/' separates.
  *
- * A tensor's name has 1 to 255 bytes of UTF-8 without control characters, at
- * most 16 components, none of them empty, "." or "..". A bundle's name is such
- * a name with one '/' behind it, 255 bytes with it; its members' names begin
- * with it.
+ * The name of a tensor has 1 to 255 bytes of UTF-8 without control characters,
+ * and at most 16 components, none of which is empty, "." or "..". The name of a
+ * bundle is such a name with a '/' at its end, of at most 255 bytes in all. The
+ * names of its members begin with it.
  */
 #pragma once
 #include <stdbool.h>
@@ -19,8 +18,9 @@ struct error;
 int name_check(const char *name, struct error *err);
 int name_check_bundle(const char *name, struct error *err);
 
-/* Is this the form of a bundle's name (ends in '/')? */
+/* Returns whether the name has the form of a bundle's name, which ends in
+ * '/'. */
 bool name_is_bundle(const char *name);
 
-/* Bytes of the first component. */
+/* Returns the size of the first component. */
 size_t name_prefix_size(const char *name);

@@ -1,6 +1,7 @@
 /*
- * Anybody can make a directory in /tmp, and a broker behind it would see what
- * its clients store. So its owner and mode decide, for both sides.
+ * Any user can make a directory in /tmp, and a false broker there could read
+ * what its clients store. So both sides check the owner and the mode of the
+ * directory.
  */
 #include "proto/socket_path.h"
 
@@ -18,7 +19,7 @@
 #define USERS_SIZE       32 /* /tmp/fsdpd-4294967295 */
 #define OTHERS_MAY_WRITE (S_IWGRP | S_IWOTH)
 
-/* NULL: it is not set. */
+/* Returns NULL if the variable is not set or is empty. */
 static const char *variable(const char *name)
 {
 	const char *value = secure_getenv(name);
@@ -26,7 +27,7 @@ static const char *variable(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* `directory`: NULL: `name` is the whole path. */
+/* If `directory` is NULL, `name` is the whole path. */
 static int join(const char *directory, const char *name,
 		char ret[SOCKET_PATH_SIZE], struct error *err)
 {
@@ -43,7 +44,7 @@ static int join(const char *directory, const char *name,
 			 SOCKET_PATH_SIZE - 1);
 }
 
-/* Where this user's socket is without XDG_RUNTIME_DIR. */
+/* Returns the directory of this user's socket if XDG_RUNTIME_DIR is not set. */
 static void users_directory(char ret[USERS_SIZE])
 {
 	snprintf(ret, USERS_SIZE, "/tmp/fsdpd-%u", (unsigned int)geteuid());

@@ -1,25 +1,25 @@
 /*
- * Where a broker listens, and where clients look for it, when nobody names a
- * socket. One rule for both:
+ * The default path of the socket. Brokers and clients try these in order:
  *
  *   $FSDP_SOCKET
  *   $XDG_RUNTIME_DIR/fsdpd.sock   a user's own broker
  *   /tmp/fsdpd-UID/fsdpd.sock     the same, where XDG_RUNTIME_DIR is not set
  *   /run/fsdpd/fsdpd.sock         root's, and the system's
  *
- * A variable that is empty counts as not set; a program with the rights of
- * another user (setuid) reads none.
+ * An empty variable counts as not set. A program with the rights of another
+ * user (setuid) ignores the variables.
  */
 #pragma once
 
 struct error;
 
-#define SOCKET_PATH_SIZE 108 /* that of sun_path */
+#define SOCKET_PATH_SIZE 108 /* the size of sun_path */
 
-/* The first that is this user's. Makes /tmp/fsdpd-UID; -EPERM: it is there, and
- * others could write to it. */
+/* Finds the first path that this user may use. Makes /tmp/fsdpd-UID; returns
+ * -EPERM if it exists and others can write to it. */
 int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err);
 
-/* The first at which there is something, or the last; one in /tmp only if its
- * directory is this user's alone. */
+/* Finds the first path that exists, or else the last one. The one in /tmp is
+ * used only if its directory is owned by this user and not writable by
+ * others. */
 int socket_path_to_connect(char ret[SOCKET_PATH_SIZE], struct error *err);

@@ -1,8 +1,8 @@
 /*
- * Arithmetic over shapes and strides that come from outside.
+ * Computes with shapes and strides that come from outside.
  *
- * Every product is kept at or below 2^62, so that sums of two, and the
- * difference of any two, never overflow an int64_t.
+ * All products are limited to 2^62, so that the sum or difference of two never
+ * overflows an int64_t.
  */
 #include "proto/tensor.h"
 
@@ -77,7 +77,8 @@ uint32_t dtype_by_name(const char *name)
 	return 0;
 }
 
-/* a * b, or something above LIMIT; both are at most INT64_MAX. */
+/* Returns a * b, or a value above LIMIT if the product is larger. Both factors
+ * are at most INT64_MAX. */
 static uint64_t multiply(uint64_t a, uint64_t b)
 {
 	uint64_t product;
@@ -88,7 +89,7 @@ static uint64_t multiply(uint64_t a, uint64_t b)
 }
 
 /*
- * The type is not checked yet: a shape whose product overflows gets strides
+ * The type may be invalid: for a shape whose product overflows it sets strides
  * that tensor_type_check() refuses.
  */
 void tensor_type_contiguous(struct tensor_type *type)
@@ -105,7 +106,8 @@ void tensor_type_contiguous(struct tensor_type *type)
 	}
 }
 
-/* Strides of dimensions with one element are never used; any will do. */
+/* Strides of dimensions with one element are not used, so they may have any
+ * value. */
 bool tensor_type_is_contiguous(const struct tensor_type *type)
 {
 	int64_t stride = 1;
@@ -118,7 +120,7 @@ bool tensor_type_is_contiguous(const struct tensor_type *type)
 			continue;
 		if (type->strides[i] != stride)
 			is_contiguous = false;
-		/* Not contiguous once it is too large to be one. */
+		/* no stride is negative, so a larger one is not contiguous */
 		if (__builtin_mul_overflow(stride, type->shape[i], &stride))
 			stride = -1;
 	}
@@ -168,7 +170,8 @@ int tensor_type_check(const struct tensor_type *type, uint64_t *ret_span,
 			n = 1;
 		}
 		bytes = multiply(bytes, n);
-		/* The stride by itself as well: an unused one is shown, too. */
+		/* The stride is checked by itself, too, because even an unused
+		 * one can be printed. */
 		stride = multiply(stride, size);
 		span += multiply(stride, n - 1);
 		if (bytes > LIMIT || stride > LIMIT || span > LIMIT)

@@ -1,11 +1,10 @@
 /*
- * What a tensor looks like: dtype, shape, strides, and the checks that nobody
- * may skip, since all three come from outside.
+ * The type of a tensor: dtype, shape and strides. All three come from outside
+ * and must be checked.
  *
- * Shapes and strides count elements; strides are explicit once a type was
- * checked (tensor_type_contiguous() fills them for the usual case). A 0-d
- * tensor has one element; a tensor with a 0 in its shape has none. Both are
- * legal.
+ * Shapes and strides count elements. A valid type has explicit strides;
+ * tensor_type_contiguous() sets them in the usual case. A 0-d tensor has one
+ * element, and a tensor with a 0 in its shape has none. Both are valid.
  */
 #pragma once
 #include <stdbool.h>
@@ -15,7 +14,7 @@ struct error;
 
 #define TENSOR_MAX_DIMS 8
 
-/* The numbers are on the wire and in the catalog: append only. */
+/* The numbers are used on the wire and in the catalog, so they never change. */
 enum dtype {
 	DTYPE_BOOL = 1,
 	DTYPE_U8 = 2,
@@ -41,36 +40,38 @@ struct tensor_type {
 	uint32_t dtype; /* enum dtype */
 	uint32_t n_dims;
 	int64_t shape[TENSOR_MAX_DIMS];
-	int64_t strides[TENSOR_MAX_DIMS]; /* elements, never negative */
+	int64_t strides[TENSOR_MAX_DIMS]; /* in elements, never negative */
 };
 
-/* Bytes of one element; 0 for a number that is no dtype. */
+/* Returns the bytes of one element, or 0 if the number is not a dtype. */
 uint32_t dtype_size(uint32_t dtype);
 
-/* "bf16", "f32", ...; "?" for a number that is no dtype. */
+/* Returns "bf16", "f32", ..., or "?" if the number is not a dtype. */
 const char *dtype_name(uint32_t dtype);
 
-/* Is it a floating-point dtype that can be cast and summed: f16 to f64? */
+/* Returns whether it is a floating-point dtype that can be cast and summed: f16
+ * to f64. */
 bool dtype_is_float(uint32_t dtype);
 
-/* The dtype in which numbers of that dtype are summed; 0: they are not. */
+/* Returns the dtype in which numbers of that dtype are summed, or 0 if they
+ * cannot be summed. */
 uint32_t dtype_accumulator(uint32_t dtype);
 
-/* The dtype of that name, or 0. */
+/* Returns the dtype of that name, or 0. */
 uint32_t dtype_by_name(const char *name);
 
-/* Fill the strides of a C-contiguous tensor of this shape. */
+/* Sets the strides of a C-contiguous tensor of this shape. */
 void tensor_type_contiguous(struct tensor_type *type);
 
 bool tensor_type_is_contiguous(const struct tensor_type *type);
 
 /*
- * Check a type from outside and give the bytes from its first element to the
- * end of its last one (0 if it has none). Refuses unknown dtypes, too many
- * dimensions, negative sizes and strides, and products that overflow 2^62.
+ * Checks a type, and computes the bytes from its first element to the end of
+ * its last one (0 if it has no elements). Refuses unknown dtypes, too many
+ * dimensions, negative sizes and strides, and products above 2^62.
  */
 int tensor_type_check(const struct tensor_type *type, uint64_t *ret_span,
 		      struct error *err);
 
-/* Elements of a checked type. */
+/* Returns the number of elements of a valid type. */
 uint64_t tensor_type_numel(const struct tensor_type *type);
