@@ -1,5 +1,5 @@
 /*
- * This is a two-level segregated fit with its metadata on the heap.
+ * A two-level segregated fit, with its metadata on the heap.
  *
  * Every range, free or taken, is a node of 24 bytes in one growing array. Nodes
  * refer to each other by index. Node 0 ends the lists and the ring of
@@ -11,9 +11,9 @@
  * keyed by its start, where arena_release() finds it. Both use the same two
  * fields. All sizes are in granules of the alignment.
  *
- * A released range enters its class at the head, and the rest of a split enters
- * at the tail. Allocation looks at the head first, and so finds pages that are
- * still in the caches.
+ * A released range is inserted at the head of its class, and the rest of a
+ * split at the tail. Allocation looks at the head first, and so finds pages
+ * that are still in the caches.
  */
 #include "shm/arena.h"
 #include "proto/error.h"
@@ -30,8 +30,8 @@
 #define SECOND_BITS 5
 #define N_SECOND    (1u << SECOND_BITS)
 
-/* Ranges in the class of a size may be too small for that size. So many of them
- * are tried before the next class, where every range is large enough. */
+/* Ranges in the class of a size may be too small for that size. This many of
+ * them are tried before the next class, where every range is large enough. */
 #define N_TRIES 8
 
 #define FREE_FLAG (UINT64_C(1) << 63)
@@ -55,17 +55,20 @@ struct arena {
 	uint32_t *buckets;     /* heads of hash chains */
 	uint32_t n_taken, n_free;
 	unsigned int bucket_bits;
-	unsigned int shift; /* of a granule */
-	uint64_t used;      /* granules */
+	unsigned int shift; /* log2 of the size of a granule */
+	uint64_t used;      /* in granules */
 	unsigned int n_first;
-	uint64_t first_map;    /* first level: which rows have a free range */
-	uint32_t *second_maps; /* which classes of a row have a free range */
-	uint32_t *classes;     /* heads, N_SECOND to a row */
-	/* Only arena_reserve() uses `order`: the nodes as they lay in memory
-	 * when it was made. It is dropped when a node ceases to exist. */
+	/* first level: the rows that have a free range */
+	uint64_t first_map;
+	/* the classes of each row that have a free range */
+	uint32_t *second_maps;
+	uint32_t *classes; /* heads of the classes, N_SECOND for each row */
+	/* Only arena_reserve() uses `order`: the nodes in the order of their
+	 * starts at the time when it was made. It is dropped when a node is
+	 * removed. */
 	uint32_t *order;
 	uint32_t n_order;
-	uint64_t n_steps; /* steps walked since it was made */
+	uint64_t n_steps; /* steps walked since `order` was made */
 };
 
 static uint64_t node_start(const struct arena *arena, uint32_t node)
@@ -110,7 +113,7 @@ static unsigned int class_above(uint64_t size)
 	return class_of(size + (UINT64_C(1) << (top - SECOND_BITS)) - 1);
 }
 
-/* Find the lowest class from `class` up that has a range. Returns false if
+/* Finds the lowest class from `class` up that has a range. Returns false if
  * there is none. */
 static bool class_find(const struct arena *arena, unsigned int class,
 		       unsigned int *ret_class)
@@ -133,7 +136,7 @@ static bool class_find(const struct arena *arena, unsigned int class,
 	return true;
 }
 
-/* Mark a taken node as free, and put it into its class. */
+/* Marks a taken node as free, and inserts it into its class. */
 static void free_insert(struct arena *arena, uint32_t node, bool at_head)
 {
 	unsigned int class = class_of(node_size(arena, node));
@@ -160,7 +163,7 @@ static void free_insert(struct arena *arena, uint32_t node, bool at_head)
 		arena->nodes[tail].link_next = node;
 }
 
-/* Take a free node out of its class; its size must not have changed yet. */
+/* Removes a free node from its class. Its size must not have changed yet. */
 static void free_remove(struct arena *arena, uint32_t node)
 {
 	unsigned int class = class_of(node_size(arena, node));
@@ -203,8 +206,8 @@ static uint32_t class_fit(const struct arena *arena, unsigned int class,
 
 /*
  * Returns a free range of at least `size` granules, or 0. The class of the size
- * itself is tried first, because a range that was released with that very size
- * is there. The whole class is searched before the call fails.
+ * itself is tried first, because it contains ranges that were released with
+ * exactly this size. The whole class is searched before the call fails.
  */
 static uint32_t find_fit(const struct arena *arena, uint64_t size)
 {
@@ -223,7 +226,7 @@ static uint32_t find_fit(const struct arena *arena, uint64_t size)
 
 static uint32_t *bucket(const struct arena *arena, uint64_t start)
 {
-	/* This is Fibonacci hashing, because starts are multiples of a block
+	/* Fibonacci hashing spreads starts, which are multiples of a block
 	 * size. */
 	uint64_t hash = start * UINT64_C(0x9e3779b97f4a7c15);
 
@@ -240,8 +243,8 @@ static void taken_insert(struct arena *arena, uint32_t node)
 	arena->used += node_size(arena, node);
 }
 
-/* Take the range that starts at `start` out of the table. Returns 0 if no range
- * starts there. */
+/* Removes the range that starts at `start` from the table. Returns 0 if no
+ * range starts there. */
 static uint32_t taken_remove(struct arena *arena, uint64_t start)
 {
 	uint32_t *at = bucket(arena, start), node;
@@ -300,7 +303,7 @@ static int nodes_grow(struct arena *arena, uint32_t n)
 	return 0;
 }
 
-/* Make room for one more taken range and `n` new nodes, before anything
+/* Makes space for one more taken range and `n` new nodes, before anything
  * changes. */
 static int grow(struct arena *arena, uint32_t n, struct error *err)
 {
@@ -331,7 +334,8 @@ static uint32_t node_take(struct arena *arena)
 
 /* --- ranges -------------------------------------------------------------- */
 
-/* Cut a node in two. The second part is a new node, and is in no list yet. */
+/* Splits a node in two. The second part is a new node, which is in no list
+ * yet. */
 static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
 {
 	uint32_t rest = node_take(arena), next = arena->nodes[node].next;
@@ -344,7 +348,7 @@ static uint32_t node_split(struct arena *arena, uint32_t node, uint64_t size)
 	return rest;
 }
 
-/* Join a node with the next one in memory. Neither may be in a list. */
+/* Joins a node with the next one in memory. Neither may be in a list. */
 static void node_join(struct arena *arena, uint32_t node)
 {
 	uint32_t gone = arena->nodes[node].next;
@@ -363,7 +367,7 @@ static void order_drop(struct arena *arena)
 	arena->n_order = 0;
 }
 
-/* Turn the first `size` granules of a free node into a taken range. */
+/* Turns the first `size` granules of a free node into a taken range. */
 static void take_front(struct arena *arena, uint32_t node, uint64_t size)
 {
 	free_remove(arena, node);
@@ -419,12 +423,12 @@ void arena_release(struct arena *arena, uint64_t offset)
 		node = prev;
 	}
 	free_insert(arena, node, true);
-	order_drop(arena); /* it may name the node that was joined */
+	order_drop(arena); /* it may contain the node that was joined */
 }
 
 /* --- taking given ranges ------------------------------------------------- */
 
-/* This may fail: without heap memory the walk is long, but correct. */
+/* If there is no heap memory, the walk is longer, but still correct. */
 static void order_make(struct arena *arena)
 {
 	uint32_t n = arena->n_taken + arena->n_free, node, *order;
@@ -479,8 +483,8 @@ static uint32_t node_covering(struct arena *arena, uint64_t start)
 	return node;
 }
 
-/* Split the granules before `start` off a free node. Returns the rest, which is
- * free. */
+/* Splits the granules before `start` off a free node. Returns the rest, which
+ * is free. */
 static uint32_t cut_front(struct arena *arena, uint32_t node, uint64_t start)
 {
 	uint32_t rest;

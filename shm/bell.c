@@ -7,13 +7,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A waiter spins for as long as it takes to sleep and to be woken. After a
- * longer wait the extra cost of sleeping is small. */
+/* The time of spinning is about the time of sleeping and waking up. For longer
+ * waits the extra cost of sleeping is small. */
 #define SPIN_NS INT64_C(50000)
-/* The clock is read once per so many checks. */
+/* Number of checks between two reads of the clock. */
 #define LOOKS 16
-/* A waiter that has yielded so often, and still shares its CPU with the process
- * that it waits for, will wait for long. */
+/* If a waiter has yielded this often and still shares its CPU with the process
+ * that it waits for, the wait will be long. */
 #define MAX_YIELDS 16
 
 #define SECOND_NS INT64_C(1000000000)
@@ -26,7 +26,7 @@ int64_t bell_now_ns(void)
 	return now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
-/* Tell the CPU that this loop waits. */
+/* Tells the CPU that this loop waits. */
 static inline void relax(void)
 {
 #if defined(__x86_64__)
@@ -46,7 +46,7 @@ static bool look(const struct bell_wait *wait, uint32_t n)
 	return false;
 }
 
-/* BELL_AGAIN: the wait is longer than the time for which one should spin. */
+/* Returns BELL_AGAIN if the wait is longer than spinning is useful. */
 static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 {
 	int64_t end_ns = bell_now_ns() + SPIN_NS;
@@ -70,8 +70,8 @@ static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 	return BELL_AGAIN;
 }
 
-/* Sleep until the word changes, a wake-up or signal comes, or the time is over.
- * The futex is not private, because several processes map the word. */
+/* Sleeps until the word changes, a wake-up or a signal comes, or the time has
+ * expired. The futex is not private, because several processes map the word. */
 static void sleep_on(struct bell *bell, uint32_t seen, int64_t ns)
 {
 	struct timespec time = {.tv_sec = ns / SECOND_NS,
@@ -87,8 +87,8 @@ static enum bell_outcome look_both(const struct bell_wait *wait)
 	return wait->is_over(wait->data) ? BELL_OVER : BELL_AGAIN;
 }
 
-/* The word is read before the checks, since a ring between the two changes
- * it. */
+/* The word must be read before the checks, so that a ring between them prevents
+ * the sleep. */
 enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
 			     int64_t until_ns)
 {
@@ -103,8 +103,8 @@ enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
 		sleep_on(bell, seen, left_ns);
 		outcome = look_both(wait);
 	}
-	/* relaxed: a ringer that still counts this waiter only makes a needless
-	 * wake-up. */
+	/* relaxed: a ringer that still counts this waiter only makes an
+	 * unnecessary wake-up */
 	atomic_fetch_sub_explicit(&bell->sleepers, 1, memory_order_relaxed);
 	return outcome;
 }

@@ -40,13 +40,14 @@ struct bell {
 	_Atomic uint32_t sleepers;
 };
 
-/* Asked about the condition of a wait. */
+/* Returns whether a condition of a wait is true. */
 typedef bool bell_look_fn(const void *data);
 
 struct bell_wait {
 	bell_look_fn *is_met;
 	bell_look_fn *is_over; /* the condition will never become true */
-	/* Does a process that the wait depends on use this CPU? A hint only. */
+	/* A process that the wait depends on uses this CPU. It is only a
+	 * hint. */
 	bell_look_fn *is_beside;
 	const void *data;
 };
@@ -57,24 +58,23 @@ enum bell_outcome {
 	BELL_AGAIN = 2, /* the time has expired, or a signal was caught */
 };
 
-/* `until_ns` is on the clock of bell_now_ns(). BELL_MET takes precedence over
- * an expired time. */
+/* Waits until `until_ns` on the clock of bell_now_ns(). BELL_MET takes
+ * precedence over an expired time. */
 enum bell_outcome bell_wait(struct bell *bell, const struct bell_wait *wait,
 			    int64_t until_ns);
 
-/* The same for a thread that has nothing to do but to wait: it sleeps at
- * once. */
+/* The same for a thread that has no other work: it sleeps at once. */
 enum bell_outcome bell_sleep(struct bell *bell, const struct bell_wait *wait,
 			     int64_t until_ns);
 
-/* Call it after a seq_cst store that may have made a condition true. */
+/* Wakes waiters. The caller has made a condition true by a seq_cst store. */
 void bell_ring(struct bell *bell);
-/* The same, when any one of the sleeping threads can use what is there, and
- * each thread that is woken looks for it. */
+/* The same if any one of the sleeping threads can use the change, and each
+ * thread that is woken checks for it. */
 void bell_ring_one(struct bell *bell);
-/* The same as bell_ring(), when it may have to replace the ring of a process
- * that has died. */
+/* The same as bell_ring(), for a caller that may ring in place of a process
+ * that has died. It does not check for sleepers. */
 void bell_ring_always(struct bell *bell);
 
-/* CLOCK_MONOTONIC. */
+/* Returns the time of CLOCK_MONOTONIC in nanoseconds. */
 int64_t bell_now_ns(void);

@@ -131,13 +131,14 @@ int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 
 	if (r < 0)
 		return r;
-	/* A rank needs only the mapping. */
+	/* a rank needs only the mapping */
 	(void)close(ret->fd);
 	ret->fd = -1;
 	return 0;
 }
 
-/* size_of() itself stays, since a later broker checks it. */
+/* Only this result is rounded, because a later broker compares size_of() with
+ * the size of the file. */
 uint64_t board_memory(uint32_t n_ranks)
 {
 	return (size_of(n_ranks) + HUGE_PAGE_SIZE - 1) & ~(HUGE_PAGE_SIZE - 1);
@@ -154,7 +155,7 @@ void board_close(struct board *board)
 
 /* --- barriers ------------------------------------------------------------ */
 
-/* bell.h explains why this is seq_cst. */
+/* seq_cst: see bell.h */
 static bool has_come(const struct board *board, uint32_t rank, uint32_t number)
 {
 	uint32_t arrived = atomic_load_explicit(
@@ -192,8 +193,8 @@ void board_arrive(struct board *board, uint32_t rank, uint32_t number)
 	atomic_store_explicit(&board->page->ranks[rank].arrived, number,
 			      memory_order_seq_cst);
 	failpoint("board.arrived");
-	/* If several ranks arrive at once, the last of them sees that all
-	 * have. */
+	/* If several ranks arrive at once, the last of them sees that all have
+	 * arrived. */
 	if (!board_missing(board, number))
 		bell_ring(&board->page->barriers);
 }
@@ -216,7 +217,7 @@ static struct board_cell *cell_of(const struct board *board, uint32_t rank,
 	return &board->page->cells[rank][number % BOARD_REDUCTIONS];
 }
 
-/* seq_cst: see has_come(). */
+/* seq_cst: see bell.h */
 static bool has_handed_in(const struct board *board, uint32_t rank,
 			  uint32_t number)
 {
@@ -270,7 +271,8 @@ bool board_input(const struct board *board, uint32_t rank, uint32_t number,
 
 void board_work_on(struct board *board, uint32_t rank, uint32_t number)
 {
-	/* release: publishes what the rank has done when it stops working. */
+	/* release: a rank that sees the new number sees all that this rank
+	 * wrote to the pieces before */
 	atomic_store_explicit(&board->page->ranks[rank].working, number,
 			      memory_order_release);
 }
@@ -302,7 +304,7 @@ void board_count_reduced(struct board *board, uint32_t index)
 {
 	_Atomic uint32_t *n = &board->page->n_reduced[index % BOARD_GROUPS];
 
-	/* relaxed: the counter has one writer, and orders nothing. */
+	/* relaxed: the counter has one writer and orders no other accesses */
 	atomic_store_explicit(n,
 			      atomic_load_explicit(n, memory_order_relaxed) + 1,
 			      memory_order_relaxed);
@@ -315,7 +317,8 @@ uint32_t board_reduced(const struct board *board, uint32_t index)
 		memory_order_relaxed);
 }
 
-/* The ranks that end two gathers of a group can be two that count at once. */
+/* Two gathers of a group can end in two ranks at the same time, so the
+ * increment is atomic. */
 void board_count_gathered(const struct board *board, uint32_t index)
 {
 	atomic_fetch_add_explicit(
@@ -330,7 +333,8 @@ uint32_t board_gathered(const struct board *board, uint32_t index)
 		memory_order_relaxed);
 }
 
-/* Both are relaxed: a rank that sees the recall late gives memory back late. */
+/* Both accesses are relaxed: a rank that sees the recall late only returns
+ * memory late. */
 void board_recall(struct board *board)
 {
 	atomic_fetch_add_explicit(&board->page->recalls, 1,
@@ -357,8 +361,7 @@ void board_set_name(struct board *board, uint32_t rank, uint32_t pid,
 const char *board_name_rank(const struct board *board, uint32_t rank,
 			    char ret[BOARD_NAME_TEXT])
 {
-	/* Ranks can write the name, so it may lack its end and hold any
-	 * bytes. */
+	/* Ranks can write the name, so it may have any bytes and no end. */
 	struct board_name name = board->page->names[rank];
 
 	name.command[sizeof(name.command) - 1] = '\0';
@@ -430,12 +433,12 @@ static bool is_over(const void *data)
 	       board_left(wait->board, board_awaited(wait));
 }
 
-/* relaxed, here and below: the CPU of a rank is a hint. */
+/* relaxed, here and below: the CPU of a rank is only a hint */
 static void tell_cpu(const struct board *board, uint32_t rank, int32_t cpu)
 {
 	_Atomic int32_t *word = &board->page->ranks[rank].cpu;
 
-	/* Other ranks read the word, so it is stored only if it changes. */
+	/* store only a change, because other ranks read the cache line */
 	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
@@ -454,8 +457,8 @@ bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks)
 	return false;
 }
 
-/* A rank that passes bytes on waits for other ranks in turn, so any of them may
- * need this CPU. */
+/* A rank that passes on bytes waits for several ranks one after another, so
+ * each of them may need this CPU. */
 static bool is_beside(const void *data)
 {
 	const struct board_wait *wait = data;

@@ -1,52 +1,54 @@
 /*
- * The board: what the ranks of one run tell each other without the broker.
+ * The board: the file by which the ranks of one run communicate without the
+ * broker.
  *
- * One memfd for each run, which its ranks map and write. The broker makes it
- * when the first rank asks for it, and rings when the run has failed; that it
- * has failed is said in the state table (table.h), where no rank can write. A
- * board is never used again: a rank that goes on writing after the end of its
- * run writes in a file that nobody else uses.
+ * There is one memfd for each run, which its ranks map and write. The broker
+ * makes it when the first rank asks for it, and rings when the run has failed.
+ * The failure itself is recorded in the state table (table.h), which ranks
+ * cannot write. A board is not used for another run, so a rank that continues
+ * to write after the end of its run does no harm.
  *
- * Every word has one writer, but those of a bell and the counts of gathers,
- * which only count up, those of pieces.h, and those that are written with a
- * lock (gathers.h). So a rank
- * that dies at any instruction leaves nothing that would have to be repaired.
- * Numbers count from 1, wrap, and are compared by their distance.
+ * Every word has one writer, except the words of bells and the counts of
+ * gathers, which only grow, the words of pieces.h, and those that are written
+ * with a lock (gathers.h). So nothing must be repaired after a rank has died at
+ * any instruction. Numbers count from 1, wrap, and are compared by their
+ * distance.
  *
  * LAYOUT
  *
  *   offset   size    meaning                                 writer
  *        0      24   magic "FSDPBRD1", version, number of    broker, once
  *                    ranks, the run
- *       24       4   how often memory was recalled              broker
+ *       24       4   number of recalls of memory             broker
  *       64       8   bell of the barriers                    all
  *      128   64*64   ranks, a cache line each:               that rank
- *                    number of the last barrier that it
- *                    has come to, the CPU on which it
- *                    waited last (-1: none), has it left,
- *                    number of the last reduction that it
- *                    has handed its input in for, and of
- *                    that whose pieces it takes (0: none)
+ *                    number of the last barrier at which
+ *                    it has arrived, the CPU on which it
+ *                    waited last (-1: not known), whether
+ *                    it has left, number of the last
+ *                    reduction that it has handed in, and
+ *                    of the reduction whose pieces it
+ *                    takes (0: it takes none)
  *     4224       8   bell of the reductions                  all
  *     4288       8   bell of the gathers                     all
- *     4352       8   lock of the gathers' memory, and how    all, with the
- *                    many buffers were ever used             lock
+ *     4352       8   lock of the gathers' memory, and        all, with the
+ *                    number of buffers that were ever used   lock
  *     8192   64*64   pieces of reduction n in place n % 64   all
  *    12288   64*32   names: process and command of each      broker, once
  *                    rank
  *    16384  1024*4   reductions done, by the group's index   rank 0
  *    20480  1024*4   gathers done, by the group's index      all
- *    65536  64*4096  by rank, and there by n % 64, a cache   that rank
- *                    line each: its cell of reduction n
+ *    65536  64*4096  cells of each rank, a cache line each:  that rank
+ *                    the one of reduction n has index n % 64
  *   327680  684032   gathers (gathers.h)                     each its own, or
  *                                                            with the lock
- *  1048576           the box of each rank (boxes.h)        that rank
+ *  1048576           the box of each rank (boxes.h)          that rank
  *
- * A rank hands in reduction n + 64 only when all of reduction n is done, and
- * others have looked at its cell by then, since they have handed in later ones
- * (BOARD_MAX_AHEAD). So a place and a cell are of one reduction at a time.
+ * A rank hands in reduction n + 64 only when reduction n is done. By then all
+ * others have read its cell, because they have handed in later reductions
+ * (BOARD_MAX_AHEAD). So a place and a cell belong to one reduction at a time.
  *
- * It is input, like all memory that others write: each word is read once.
+ * The board is input, because other processes write it: each word is read once.
  */
 #pragma once
 #include "proto/message_part.h"
@@ -64,8 +66,8 @@ struct error;
 #define BOARD_RANKS      64
 #define BOARD_REDUCTIONS 64
 #define BOARD_GROUPS     1024
-/* Reductions that a rank may have handed in while one before them is not
- * done. */
+/* Maximum number of reductions that a rank may have handed in while an earlier
+ * one is not done. */
 #define BOARD_MAX_AHEAD (BOARD_REDUCTIONS / 2 - 1)
 
 struct board_rank {
@@ -86,7 +88,7 @@ struct board_cell {
 	_Atomic uint32_t n_pieces;
 };
 
-/* For sentences only. */
+/* Used in sentences only. */
 struct board_name {
 	uint32_t pid;
 	char command[28];
@@ -113,93 +115,97 @@ struct board_page {
 
 struct board {
 	struct board_page *page; /* mapping; NULL when closed */
-	struct box *boxes;       /* behind the page, n_ranks */
-	int fd;                  /* owned; -1: closed, or not kept */
-	uint32_t n_ranks;        /* checked */
+	struct box *boxes;       /* after the page, n_ranks of them */
+	int fd;                  /* owned; -1: closed or not kept */
+	uint32_t n_ranks;        /* valid */
 };
 
 #define BOARD_NULL ((struct board){.fd = -1})
 
-/* A new board (broker); nobody sleeps, nobody has come. */
+/* Makes a new board (broker). No rank has arrived. */
 int board_create(struct board *ret, uint32_t n_ranks, uint64_t run,
 		 struct error *err);
-/* Map that of this run (rank). Not in forked children. Consumes `fd`, also on
- * failure. -EPROTO, -EINVAL: it is another one's. */
+/* Maps the board of this run (rank), except in forked children. Consumes `fd`,
+ * also on failure. Returns -EPROTO or -EINVAL if it is not the board of this
+ * run. */
 int board_open(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 	       struct error *err);
-/* The same for a later broker, which keeps the file. */
+/* Does the same for a broker after a restart, which keeps the file. */
 int board_adopt(struct board *ret, int fd, uint32_t n_ranks, uint64_t run,
 		struct error *err);
 void board_close(struct board *board);
 
-/* The memory that its file can take, whatever its ranks write: its size, in
- * whole huge pages. */
+/* Returns the maximum memory of the file, which is its size in whole huge
+ * pages, whatever its ranks write. */
 uint64_t board_memory(uint32_t n_ranks);
 
 /* --- a rank's own words -------------------------------------------------- */
 
-/* It has come to barrier `number`. Rings if all others have, too. */
+/* Sets that the rank has arrived at barrier `number`. Rings if all others have
+ * arrived. */
 void board_arrive(struct board *board, uint32_t rank, uint32_t number);
-/* It comes to no further barrier. Rings. */
+/* Sets that the rank will arrive at no further barrier. Rings. */
 void board_leave(struct board *board, uint32_t rank);
 
-/* What it hands in for a reduction. */
+/* What a rank hands in for a reduction. */
 struct board_input {
 	uint64_t group; /* its id in this run */
 	uint32_t flags;
-	uint64_t factor;       /* the bits of one */
-	struct slot_ref input; /* its memory */
-	uint32_t n_pieces;     /* into which it cuts the work */
+	uint64_t factor;       /* the bits of a double */
+	struct slot_ref input; /* the memory of the input */
+	/* number of pieces into which the rank divides the work */
+	uint32_t n_pieces;
 };
 
-/* Its input of reduction `number`. Rings if all others have handed theirs in.
- */
+/* Hands in the input of reduction `number`. Rings if all other ranks have
+ * handed in theirs. */
 void board_hand_in(struct board *board, uint32_t rank, uint32_t number,
 		   const struct board_input *input);
 
-/* From now on it takes pieces of that reduction; 0: of none. */
+/* Sets the reduction from which the rank takes pieces; 0: it takes none. */
 void board_work_on(struct board *board, uint32_t rank, uint32_t number);
 
-/* One more reduction of the group of that index is done, as rank 0 says; it is
- * counted for inspection only. */
+/* Counts one more reduction of the group with that index, for inspection only.
+ * Only rank 0 calls it. */
 void board_count_reduced(struct board *board, uint32_t index);
-/* One more gather of that group is done, as the rank says that has copied the
- * last piece of it. */
+/* Counts one more gather of that group. The rank that has copied its last piece
+ * calls it. */
 void board_count_gathered(const struct board *board, uint32_t index);
 
 /* --- of the broker ------------------------------------------------------- */
 
-/* Before anybody else has the board. */
+/* Must be called before any rank has the board. */
 void board_set_name(struct board *board, uint32_t rank, uint32_t pid,
 		    const char *command);
 
-/* Memory is short: ranks shall give back what they only keep. */
+/* Asks the ranks to return memory that they keep but do not use. */
 void board_recall(struct board *board);
 
-/* How many there were, modulo 2^32; whatever the ranks wrote. */
+/* These return the counts modulo 2^32. The ranks can write any value. */
 uint32_t board_reduced(const struct board *board, uint32_t index);
 uint32_t board_gathered(const struct board *board, uint32_t index);
 
 /* --- of all -------------------------------------------------------------- */
 
-/* The ranks that have not come to barrier `number`, as a mask. */
+/* Returns the ranks that have not arrived at barrier `number`, as a mask. */
 uint64_t board_missing(const struct board *board, uint32_t number);
-/* Those that have not handed in reduction `number`. */
+/* Returns the ranks that have not handed in reduction `number`. */
 uint64_t board_missing_inputs(const struct board *board, uint32_t number);
-/* Those that take pieces of it, or did when they died. */
+/* Returns the ranks that take pieces of it, or did so when they died. */
 uint64_t board_working(const struct board *board, uint32_t number);
-/* Those of them that have left. */
+/* Returns those of `ranks` that have left. */
 uint64_t board_left(const struct board *board, uint64_t ranks);
 
-/* Changes with each recall. */
+/* Returns a number that changes with each recall. */
 uint32_t board_recalls(const struct board *board);
 
-/* "rank 1 (pid 5, trainer)" */
+/* Formats "rank 1 (pid 5, trainer)". */
 #define BOARD_NAME_TEXT 80
 const char *board_name_rank(const struct board *board, uint32_t rank,
 			    char ret[BOARD_NAME_TEXT]);
 
-/* What a rank has handed in; it is not checked. false: nothing, or no more. */
+/* Gets what a rank has handed in; it is not checked. Returns false if the rank
+ * has not handed it in, or if its cell has a later one. */
 bool board_input(const struct board *board, uint32_t rank, uint32_t number,
 		 struct board_input *ret);
 
@@ -209,35 +215,36 @@ static inline struct pieces *board_pieces(const struct board *board,
 	return &board->page->pieces[number % BOARD_REDUCTIONS];
 }
 
-/* Does one of these ranks (not this one) use the CPU on which this one waits?
- * Only a hint. */
+/* Returns whether one of these ranks, other than this one, uses the CPU on
+ * which this one waits. It is only a hint. */
 bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks);
 
 enum board_goal {
-	BOARD_BARRIER, /* all have come to it */
-	BOARD_INPUTS,  /* all have handed in, or the reduction is done */
+	BOARD_BARRIER, /* all ranks have arrived */
+	BOARD_INPUTS,  /* all ranks have handed in, or the reduction is done */
 	BOARD_REDUCED, /* the reduction is done */
-	BOARD_PUT,     /* one rank has put a round (boxes.h) */
-	BOARD_TAKEN,   /* it has taken a round */
-	BOARD_MAIL,    /* there is mail, or room for it (mail.h) */
+	BOARD_PUT,     /* one rank has put the round (boxes.h) */
+	BOARD_TAKEN,   /* one rank has taken the round */
+	BOARD_MAIL,    /* mail has come, or there is space for mail (mail.h) */
 };
 
 struct board_wait {
 	const struct board *board;
-	uint32_t rank; /* who waits */
+	uint32_t rank; /* the rank that waits */
 	enum board_goal goal;
 	uint32_t number;   /* of the barrier, reduction or round */
 	uint32_t n_pieces; /* of the reduction */
-	uint32_t of;       /* the rank that puts or takes */
+	uint32_t of;       /* the rank that must put or take */
 	const struct mail_wait *mail;
-	/* Is the run over? */
+	/* Returns whether the run is over. */
 	bell_look_fn *is_over;
 	const void *data;
 };
 
-/* The ranks that it takes, as a mask. */
+/* Returns the ranks for which the wait waits, as a mask. */
 uint64_t board_awaited(const struct board_wait *wait);
 
-/* Until that is so; BELL_OVER also if one that it takes has left. */
+/* Waits until the goal is reached. Returns BELL_OVER also if a rank that is
+ * needed has left. */
 enum bell_outcome board_wait(struct board *board, const struct board_wait *wait,
 			     int64_t until_ns);

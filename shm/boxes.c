@@ -39,7 +39,7 @@ struct bell *box_bell(const struct board *board, uint32_t rank,
 	return counter == BOX_PUT ? &box->put_bell : &box->taken_bell;
 }
 
-/* bell.h explains why this and box_set() are seq_cst. */
+/* seq_cst, also in box_set(): see bell.h */
 bool box_has(const struct board *board, uint32_t rank, enum box_counter counter,
 	     uint32_t round)
 {
@@ -93,7 +93,7 @@ static struct box_cell *cell_of(const struct board *board, uint32_t rank,
 	return &box_of(board, rank)->cells[round % BOX_SLOTS];
 }
 
-/* relaxed, here and below: `put` publishes these values. */
+/* relaxed, here and below: the later store of `put` publishes these values */
 void box_set_call(const struct board *board, uint32_t rank, uint32_t round,
 		  const struct box_call *call)
 {

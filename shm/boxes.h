@@ -1,28 +1,27 @@
 /*
- * Boxes: the memory by which the ranks of a run pass each other the bytes of
- * collectives on the caller's tensors. The box of each rank lies behind the
- * board (board.h), in the same file.
+ * Boxes: the memory by which the ranks of a run pass bytes of collectives on
+ * the caller's tensors to each other. The box of each rank is in the file of
+ * the board (board.h), after the board.
  *
- * A collective proceeds in *rounds*. In each round a rank puts something, or
- * nothing, in the next of its BOX_SLOTS slots, says so by a counter, takes what
- * it needs from the slots of others, and says so by another counter. All ranks
- * make the same collectives, so all have the same rounds. They are numbered
- * from 1 through all collectives of the run; numbers wrap, and are compared by
- * their distance.
+ * A collective proceeds in *rounds*. In each round a rank may put bytes in the
+ * next of its BOX_SLOTS slots, sets its counter `put`, takes what it needs from
+ * the slots of others, and sets its counter `taken`. All ranks make the same
+ * collectives, so all have the same rounds. Rounds are numbered from 1 through
+ * all collectives of the run; numbers wrap and are compared by their distance.
  *
  *   put     the last round that the rank has put
  *   taken   the last round from which it has taken all that it needs
  *
- * A rank puts round n when all ranks have taken round n - BOX_SLOTS, so nobody
- * reads a slot that is written. In the first round of a collective it also says
- * which call it makes, and every rank compares it with its own.
+ * A rank puts round n when all ranks have taken round n - BOX_SLOTS, so no rank
+ * reads a slot while it is written. In the first round of a collective it also
+ * sets its call, which every rank compares with its own.
  *
  * Messages between two ranks (mail.h) have words and bytes of their own.
  *
  * Each word and each byte of a box is written by its rank, except the bells.
- * A rank that dies at any instruction leaves nothing that would have to be
- * repaired: the others see the verdict (table.h). The stores of `put` and
- * `taken` are one half of the argument in bell.h.
+ * So nothing must be repaired after a rank has died at any instruction: the
+ * others see the verdict (table.h). The stores of `put` and `taken` are one
+ * half of the argument in bell.h.
  *
  * tests/model/rounds.pml models this protocol.
  *
@@ -51,13 +50,14 @@ struct box_cell {
 };
 
 struct box {
-	/* The waiters for a counter sleep by the bell beside it. */
+	/* The waiters for a counter sleep on the bell before it. */
 	struct bell put_bell;
 	_Alignas(64) _Atomic uint32_t put;
 	struct bell taken_bell;
 	_Alignas(64) _Atomic uint32_t taken;
-	/* Of messages: how many pieces this rank has sent to each other, and
-	 * received from each; mail for it, or room for its own, rings. */
+	/* The number of pieces of messages that this rank has sent to each
+	 * other rank, and received from each. The bell rings when there is mail
+	 * for this rank, or space for its own. */
 	struct bell mail_bell;
 	_Alignas(64) _Atomic uint32_t sent[BOX_RANKS];
 	_Alignas(64) _Atomic uint32_t received[BOX_RANKS];
@@ -68,10 +68,10 @@ struct box {
 
 /* A copy of a call. */
 struct box_call {
-	uint32_t number; /* of the collective, in this run */
+	uint32_t number; /* of the collective in this run */
 	uint32_t kind, dtype, how, root;
 	uint64_t size;             /* the largest of `sizes` */
-	uint64_t sizes[BOX_RANKS]; /* bytes for each rank */
+	uint64_t sizes[BOX_RANKS]; /* in bytes, for each rank */
 };
 
 /* A counter of a box. */
@@ -80,33 +80,33 @@ enum box_counter {
 	BOX_TAKEN,
 };
 
-/* Has that rank put or taken the round? */
+/* Returns whether that rank has put or taken the round. */
 bool box_has(const struct board *board, uint32_t rank, enum box_counter counter,
 	     uint32_t round);
 
-/* The ranks among `ranks` that have not, as a mask. */
+/* Returns those of `ranks` that have not, as a mask. */
 uint64_t boxes_missing(const struct board *board, uint64_t ranks,
 		       enum box_counter counter, uint32_t round);
 
-/* Say what the rank calls: before the first round of the call. */
+/* Sets the call of the rank, before the first round of the call. */
 void box_set_call(const struct board *board, uint32_t rank, uint32_t round,
 		  const struct box_call *call);
-/* The call of a rank that has put the round. It is not checked. */
+/* Gets the call of a rank that has put the round. It is not checked. */
 void box_get_call(const struct board *board, uint32_t rank, uint32_t round,
 		  struct box_call *ret);
 
-/* The slot of a rank for a round. */
+/* Returns the slot of a rank for a round. */
 uint8_t *box_slot(const struct board *board, uint32_t rank, uint32_t round);
 
-/* The rank has put or taken the round. Rings. */
+/* Sets that the rank has put or taken the round. Rings. */
 void box_set(const struct board *board, uint32_t rank, enum box_counter counter,
 	     uint32_t round);
 
-/* The bell by which waiters for that counter sleep. */
+/* Returns the bell on which waiters for that counter sleep. */
 struct bell *box_bell(const struct board *board, uint32_t rank,
 		      enum box_counter counter);
 
-/* Ring for a rank that leaves. */
+/* Rings for a rank that leaves. */
 void box_ring(const struct board *board, uint32_t rank);
-/* Ring all bells, when the run is over (broker). */
+/* Rings all bells when the run is over (broker). */
 void boxes_ring_always(const struct board *board);
