@@ -1,9 +1,9 @@
 /*
- * This file makes, populates and punches chunks.
+ * Makes, populates and punches chunks.
  *
- * Each function is a few system calls. Their choice matters, because the kernel
- * gives huge pages only to a mapping that asked for them, and frees memory only
- * in pages of the size that it gave.
+ * The choice of the system calls matters, because the kernel gives huge pages
+ * only to a mapping that asked for them, and frees memory only in pages of the
+ * size that it gave.
  */
 #include "shm/chunk.h"
 #include "proto/error.h"
@@ -21,8 +21,8 @@
 #define SETTINGS     "/sys/kernel/mm/transparent_hugepage"
 #define SETTING_SIZE 128
 
-/* Populating holds the mmap lock of the process. In steps of this size the
- * event loop waits for the lock for some milliseconds at worst, not for
+/* Populating holds the mmap lock of the process. With steps of this size the
+ * event loop waits for the lock for some milliseconds at most, not for
  * seconds. */
 #define POPULATE_STEP (8 * HUGE_PAGE_SIZE)
 
@@ -86,7 +86,7 @@ static int populate_fallback(int fd, uint64_t offset, uint64_t size)
 	return 0;
 }
 
-/* Populate [offset, end), which lies within one step. */
+/* Populates [offset, end), which is within one step. */
 static int populate_step(int fd, uint64_t offset, uint64_t end,
 			 struct error *err)
 {
@@ -103,7 +103,7 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 			      MADV_POPULATE_WRITE) < 0)
 		r = -errno;
 	munmap(at, size);
-	/* The kernel or the memory does not support MADV_POPULATE_WRITE. */
+	/* the kernel or the memory does not support MADV_POPULATE_WRITE */
 	if (r == -EINVAL)
 		r = populate_fallback(fd, offset, end - offset);
 	if (r < 0)
@@ -113,7 +113,7 @@ static int populate_step(int fd, uint64_t offset, uint64_t end,
 
 int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err)
 {
-	/* This is the page size of the machine: larger pages would waste
+	/* Use the page size of the machine, because larger pages would waste
 	 * memory. */
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t end, stop;
@@ -157,7 +157,7 @@ int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err)
 	return 0;
 }
 
-/* Gives "" if the setting cannot be read. */
+/* Returns "" if the setting cannot be read. */
 static void read_setting(const char *path, char ret[SETTING_SIZE])
 {
 	ssize_t n = -1;
@@ -175,9 +175,9 @@ enum huge_pages huge_pages_parse(const char *all, const char *pmd_size,
 {
 	const char *text = own;
 
-	/* Without a setting of their own, pages of 2 MiB follow
-	 * shmem_enabled if page-table entries (PMD) are as large;
-	 * otherwise they are off. */
+	/* Without a setting of their own, pages of 2 MiB follow shmem_enabled
+	 * if page-table entries (PMD) have that size; otherwise they are
+	 * off. */
 	if (strstr(own, "[inherit]") || strstr(all, "[deny]") ||
 	    strstr(all, "[force]") ||
 	    (!*own && strtoull(pmd_size, NULL, 10) == HUGE_PAGE_SIZE))

@@ -33,7 +33,7 @@ static void ring(const struct board *board)
 	bell_ring(&board->page->gathering);
 }
 
-/* bell.h, or a comment here, explains why these accesses are seq_cst. */
+/* seq_cst: see bell.h, or a comment at the caller */
 static uint64_t load(const _Atomic uint64_t *word)
 {
 	return atomic_load_explicit(word, memory_order_seq_cst);
@@ -44,7 +44,7 @@ static void store(_Atomic uint64_t *word, uint64_t value)
 	atomic_store_explicit(word, value, memory_order_seq_cst);
 }
 
-/* Only holders of the lock write and read these words, and the lock orders
+/* relaxed: only holders of the lock access these words, and the lock orders
  * them. */
 static uint64_t peek(const _Atomic uint64_t *word)
 {
@@ -71,7 +71,7 @@ static struct gathers_turn turn_of(uint64_t word)
 	};
 }
 
-/* May the word of gather `number` replace the previous word? */
+/* Returns whether the word of gather `number` may replace the previous word. */
 static bool is_free(const struct board *board, uint64_t number)
 {
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
@@ -131,8 +131,8 @@ uint64_t gathers_open(const struct board *board, uint64_t number,
 	return open;
 }
 
-/* If several ranks end a gather at once, the last of them sees that all
- * have. */
+/* If several ranks end a gather at once, the last of them sees that all have
+ * ended it. */
 void gathers_end(const struct board *board, uint32_t rank, uint64_t number,
 		 uint32_t group)
 {
@@ -156,8 +156,8 @@ static bool has_ended_other(const struct board *board, uint64_t number,
 }
 
 /* A rank that reshards to a mesh writes the word before it ends the gather. So
- * this checks first which ranks have ended it: if the word is older than the
- * gather afterwards, they have resharded to no mesh. */
+ * this first checks which ranks have ended the gather: if the word is older
+ * than the gather afterwards, they have not resharded to a mesh. */
 bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 		      uint32_t group, uint32_t mesh, uint32_t *ret_rank,
 		      uint32_t *ret_mesh)
@@ -242,8 +242,8 @@ uint32_t gathers_version(const struct board *board, uint32_t buffer)
 }
 
 /* Lap and version do not change before this rank has ended the gather, because
- * the buffer belongs to its group until then, except if its memory is lost. The
- * load of the version is acquire, so that a new version comes with its lap. */
+ * the buffer belongs to its group until then, unless its memory is lost. The
+ * version is loaded with acquire, so that the lap belongs to it. */
 int gathers_find(const struct board *board, uint64_t number, uint32_t group,
 		 struct gathers_fill *ret)
 {
@@ -269,7 +269,7 @@ uint64_t gathers_last(const struct board *board, uint32_t group)
 	return load(&page_of(board)->filling[group]) >> NUMBER_SHIFT;
 }
 
-/* Does no rank read or write the buffer? */
+/* Returns whether no rank reads or writes the buffer. */
 static bool is_unused(const struct board *board,
 		      const struct gathers_buffer *buffer)
 {
@@ -287,7 +287,8 @@ static bool is_spare(const struct board *board,
 	return peek(&buffer->kept) != step && is_unused(board, buffer);
 }
 
-/* Is the buffer large enough, and at most twice too large? */
+/* Returns whether the buffer is large enough, but at most twice as large as
+ * needed. */
 static bool suits(const struct gathers_buffer *buffer, uint64_t size)
 {
 	uint64_t has = peek(&buffer->size);
@@ -301,8 +302,8 @@ static void renew(struct gathers_buffer *buffer, uint64_t size)
 	atomic_fetch_add_explicit(&buffer->version, 1, memory_order_release);
 }
 
-/* Returns a spare buffer of about that size, otherwise one without memory,
- * otherwise any spare buffer; NULL: there is none. */
+/* Returns a spare buffer of about that size, or one without memory, or any
+ * spare buffer, or NULL if there is none. */
 static struct gathers_buffer *find_spare(const struct board *board,
 					 uint64_t size, uint64_t step)
 {
@@ -333,7 +334,7 @@ static struct gathers_buffer *find_spare(const struct board *board,
 }
 
 /* Returns the buffer in which the group is whole or is being gathered, if it is
- * of this step; otherwise NULL. */
+ * of this step, or else NULL. */
 static struct gathers_buffer *find_live(const struct board *board,
 					uint32_t group, uint64_t step)
 {

@@ -7,30 +7,31 @@
  *
  *   order[n % 1024]   CAS: number << 16 | rank << 10 | group, by the rank that
  *                     is the first to begin gather n; the others compare. It is
- *                     replaced when all ranks have begun the one 1024 before
- *   began, committed  that rank: how many gathers, how many commits
+ *                     replaced when all ranks have begun gather n - 1024
+ *   began, committed  that rank: its numbers of gathers and of commits
  *   ended[rank][g]    that rank: the number of the last gather of group g that
  *                     it has resharded
  *   mesh[g]           CAS: number << 16 | rank << 8 | mesh: the rank that was
  *                     the first to reshard it to a smaller mesh
- *   filling[g]        with the lock: number << 16 | buffer: where the group's
- *                     last parameters are made whole, for which gather at last
- *   buffers           with the lock, but for the pieces (pieces.h)
+ *   filling[g]        with the lock: number << 16 | buffer: the buffer of the
+ *                     group's last whole parameters, and the last gather that
+ *                     uses it
+ *   buffers           with the lock, except the pieces (pieces.h)
  *   lock              CAS: rank + 1
  *
- * A gather is *over* when every rank has resharded it: from there on it is over
- * for ever. All that ranks wait for follows from such words: the limiter is a
- * function of which earlier gathers are over, so there is no count that a
- * death could leave wrong. A buffer belongs to a gather until that is over. A
- * gather of the group that begins before shares its memory, since committed
- * shards do not change, and keeps it for as long as itself is not over.
+ * A gather is *over* when every rank has resharded it, and then stays over. All
+ * conditions for which ranks wait follow from such words: the limiter depends
+ * only on which earlier gathers are over, so there is no count that a death
+ * could leave wrong. A buffer belongs to a gather until the gather is over. If
+ * another gather of the group begins before, it shares the memory, because
+ * committed shards do not change, and keeps it until it is over itself.
  *
- * The lock is held for the few words that choose a buffer, by the first rank
- * that needs one: never while anything is waited for. The other ranks read
- * `filling`. A rank that dies with it ends the run, as it would anywhere else.
+ * The first rank that needs a buffer takes the lock to choose one. It never
+ * waits while it has the lock. The other ranks read `filling`. If a rank dies
+ * with the lock, the run ends, as after any other death of a rank.
  *
- * All words are input: an index from here is checked before it is used, and
- * memory is found by what the broker says of a buffer, never by what is here.
+ * All words are input: an index is checked before it is used, and the broker,
+ * not this file, tells which memory a buffer has.
  */
 #pragma once
 #include "shm/bell.h"
@@ -41,26 +42,29 @@
 
 struct board;
 
-#define GATHERS_GROUPS  1024
-#define GATHERS_AHEAD   1024 /* how far a rank may be ahead of another */
+#define GATHERS_GROUPS 1024
+/* number of gathers that a rank may be ahead of others */
+#define GATHERS_AHEAD   1024
 #define GATHERS_BUFFERS 1024
 #define GATHERS_RANKS   64
 
 struct gathers_rank {
 	_Alignas(64) _Atomic uint64_t began;
 	_Atomic uint64_t committed;
-	/* Only shown. Each gather is counted by one rank: that which began it
-	 * first, and that which did its last piece. */
+	/* Counters for display. Each gather is counted by the rank that began
+	 * it first (unshards), and by the rank that did its last piece. */
 	_Atomic uint64_t n_unshards, n_limited, n_gathers, n_bytes;
 };
 
 struct gathers_buffer {
-	_Alignas(64) _Atomic uint64_t last; /* gather; 0: never used */
-	_Atomic uint64_t kept;    /* step of which it is a mesh's; 0: none */
-	_Atomic uint64_t size;    /* bytes that were asked for */
-	_Atomic uint32_t group;   /* of that gather */
+	/* number of the gather; 0: never used */
+	_Alignas(64) _Atomic uint64_t last;
+	/* the step for which a mesh keeps it; 0: it is not kept */
+	_Atomic uint64_t kept;
+	_Atomic uint64_t size;    /* requested size in bytes */
+	_Atomic uint32_t group;   /* the group of that gather */
 	_Atomic uint32_t lap;     /* of the pieces */
-	_Atomic uint32_t version; /* of its memory, from 1 */
+	_Atomic uint32_t version; /* version of the memory, from 1 */
 	struct pieces pieces;
 };
 
@@ -73,10 +77,11 @@ struct gathers_page {
 	_Atomic uint64_t ended[GATHERS_RANKS][GATHERS_GROUPS];
 };
 
-/* On a cache line of its own: all ranks ring the bell beside it. */
+/* It has its own cache line, because all ranks ring the bell before it. */
 struct gathers_lock {
 	_Alignas(64) _Atomic uint32_t owner;
-	_Atomic uint32_t n_buffers; /* with the lock: that were ever used */
+	/* buffers that were ever used; written with the lock */
+	_Atomic uint32_t n_buffers;
 };
 
 /* --- beginning and ending ------------------------------------------------ */
@@ -86,82 +91,92 @@ struct gathers_turn {
 };
 
 enum gathers_begun {
-	GATHERS_FIRST,  /* nobody had begun it */
-	GATHERS_SAME,   /* others had */
-	GATHERS_OTHER,  /* others have begun another group as that number */
-	GATHERS_IS_FAR, /* a rank is GATHERS_AHEAD behind */
+	GATHERS_FIRST, /* this rank is the first to begin it */
+	GATHERS_SAME,  /* other ranks have begun it */
+	/* other ranks have begun another group with that number */
+	GATHERS_OTHER,
+	GATHERS_IS_FAR, /* a rank is GATHERS_AHEAD gathers behind */
 };
 
-/* The rank begins gather `number`, the one after its last. `ret`, also on
- * GATHERS_OTHER: whose it is. */
+/* Begins gather `number`, which must be the one after the rank's last gather.
+ * On success and for GATHERS_OTHER `ret` has its group and the rank that began
+ * it first. */
 enum gathers_begun gathers_begin(const struct board *board, uint32_t rank,
 				 uint64_t number, uint32_t group,
 				 struct gathers_turn *ret);
 
-/* Has any rank begun that gather? Then `ret` says which one is the first. */
+/* Returns whether any rank has begun that gather, and which rank was the
+ * first. */
 bool gathers_look(const struct board *board, uint64_t number,
 		  struct gathers_turn *ret);
 
-/* The rank has resharded it. Rings if that may let others go on. */
+/* Sets that the rank has resharded it. Rings if other ranks may then
+ * continue. */
 void gathers_end(const struct board *board, uint32_t rank, uint64_t number,
 		 uint32_t group);
 
-/* The same to a smaller mesh: call this first. `mesh` 0: to none. False: others
- * gave another mesh, which `ret_rank` and `ret_mesh` say. That is not noticed
- * if a rank reshards to none while another does so to a mesh, or when a rank
- * has resharded a later gather of the group. */
+/* Must be called before gathers_end(). `mesh` is the smaller mesh to which the
+ * rank reshards, or 0. Returns false if another rank has set another mesh;
+ * `ret_rank` and `ret_mesh` are then its values. A difference is not detected
+ * if one rank reshards to 0 while another reshards to a mesh, or if a rank has
+ * resharded a later gather of the group. */
 bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 		      uint32_t group, uint32_t mesh, uint32_t *ret_rank,
 		      uint32_t *ret_mesh);
 
-/* The ranks that have not resharded it, as a mask; 0: it is over. */
+/* Returns the ranks that have not resharded it, as a mask; 0: it is over. */
 uint64_t gathers_open(const struct board *board, uint64_t number,
 		      uint32_t group);
 
-/* The last gather of the group that memory was chosen for; 0: none. */
+/* Returns the last gather of the group for which memory was chosen, or 0. */
 uint64_t gathers_last(const struct board *board, uint32_t group);
 
-/* The rank commits for the `n`-th time, or does not, after all. */
+/* Sets the number of commits that the rank has begun. A rank whose commit fails
+ * sets the old number again. */
 void gathers_commit(const struct board *board, uint32_t rank, uint64_t n);
-/* A rank that has committed that often; false: none. */
+/* Finds a rank that has committed that often. Returns false if there is
+ * none. */
 bool gathers_find_commit(const struct board *board, uint64_t n,
 			 uint32_t *ret_rank);
 
 /* --- memory -------------------------------------------------------------- */
 
-/* A buffer as a gather uses it, until the rank reshards. */
+/* A buffer as a gather uses it until the rank reshards. */
 struct gathers_fill {
 	uint32_t buffer, version, lap;
 };
 
-/* Was one chosen for that gather, or a later one of its group, which serves
- * it, too? -EPROTO: there is no such buffer. */
+/* Finds the buffer that was chosen for that gather, or for a later gather of
+ * its group, which also contains this one. Returns GATHERS_FOUND, 0 if none was
+ * chosen yet, or -EPROTO if there is no such buffer. */
 int gathers_find(const struct board *board, uint64_t number, uint32_t group,
 		 struct gathers_fill *ret);
 #define GATHERS_FOUND 1
 
-/* False: another rank has the lock; `gathers` rings when it is free. */
+/* Returns false if another rank has the lock. The bell `gathering` rings when
+ * it is released. */
 bool gathers_lock(const struct board *board, uint32_t rank);
 void gathers_unlock(const struct board *board);
-/* The rank that has it; UINT32_MAX: none. */
+/* Returns the rank that has the lock, or UINT32_MAX. */
 uint32_t gathers_locker(const struct board *board);
 
-/* With the lock: choose a buffer of `size` bytes of group's parameters as of
- * `step`. -EPROTO: the words make no sense. */
+/* Chooses a buffer of `size` bytes for the parameters of the group at `step`.
+ * The caller has the lock. Returns -EPROTO if the words are invalid. */
 int gathers_choose(const struct board *board, uint64_t number, uint32_t group,
 		   uint64_t size, uint64_t step);
-/* With the lock: the memory of this fill was lost, and nobody has it; what was
- * gathered is gathered again, into other memory. Does nothing if another rank
- * has said so already. */
+/* Sets that the memory of this fill was lost. The caller has the lock. The
+ * group is then gathered again into other memory. Does nothing if another rank
+ * has done so already. */
 void gathers_lose(const struct board *board, uint32_t group,
 		  const struct gathers_fill *fill);
-/* With the lock: keep the memory of this gather, which this rank has not ended,
- * until the next step. If a later one has it, those who reshard that one say
- * whether it is kept. */
+/* Keeps the memory of this gather, which this rank has not ended, until the
+ * next step. The caller has the lock. If a later gather uses the memory, the
+ * ranks that reshard that one decide. */
 void gathers_keep(const struct board *board, uint64_t number, uint32_t group,
 		  uint64_t step);
-/* With the lock: the broker wants memory. Give up that buffer, or each one, if
- * nobody uses it, so that it gets other memory when it is used again. */
+/* The broker needs memory: these give up one buffer, or all, if no rank uses
+ * them. They get other memory when they are used again. The caller has the
+ * lock. */
 void gathers_retire_one(const struct board *board, uint32_t buffer);
 void gathers_retire(const struct board *board);
 

@@ -42,14 +42,13 @@ void mail_get_head(const struct board *board, uint32_t from, uint32_t to,
 	memcpy(ret, slot_of(board, from, to, number), sizeof(*ret));
 }
 
-/* bell.h explains why this and count() are seq_cst. */
+/* seq_cst, also in count(): see bell.h */
 static uint32_t load(const _Atomic uint32_t *word)
 {
 	return atomic_load_explicit(word, memory_order_seq_cst);
 }
 
-/* The other rank may have written any count; there is no room if it is
- * invalid. */
+/* The other rank can write any count. With an invalid one there is no space. */
 bool mail_has_room(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t to)
 {

@@ -1,16 +1,15 @@
 /*
- * Mail: the words and bytes of messages between two ranks, in the box of the
- * rank that sends (boxes.h).
+ * Mail: messages between two ranks, in the box of the sender (boxes.h).
  *
- * For each other rank a box has MAIL_SLOTS slots. A message is a head and its
- * bytes, in one piece or more; pieces are numbered from 1 through all messages
- * from one rank to another. The sender counts those that it has sent, and the
- * receiver those that it has received, each in its own box. A slot is used
- * again when the piece in it was received. Both ring the other's bell.
+ * A box has MAIL_SLOTS slots for each other rank. A message consists of a head
+ * and its bytes, in one or more pieces. Pieces are numbered from 1 through all
+ * messages from one rank to another. The sender counts the pieces that it has
+ * sent and the receiver those that it has received, each in its own box. A slot
+ * is used again when its piece was received. Both ring the other's bell.
  *
  * tests/model/mail.pml models this protocol.
  *
- * The head is input: it is copied, and its size is compared or allocated.
+ * The head is input: it is copied, and its size is checked or allocated.
  */
 #pragma once
 #include <stdbool.h>
@@ -18,23 +17,24 @@
 
 struct board;
 
-#define MAIL_SLOTS     4
-#define MAIL_HEAD_SIZE 64 /* in each slot, used by the first piece */
+#define MAIL_SLOTS 4
+/* in each slot; the first piece of a message uses it */
+#define MAIL_HEAD_SIZE 64
 
 struct mail_head {
-	uint64_t tag, size; /* bytes of the message */
+	uint64_t tag, size; /* size: of the message, in bytes */
 	uint32_t dtype;
 };
 
-/* What a rank has counted itself; the words in its box are for others. */
+/* The counts of a rank. The words in its box are copies for other ranks. */
 struct mail_counts {
-	uint32_t sent[64], received[64]; /* to and from each */
+	uint32_t sent[64], received[64]; /* to each and from each rank */
 };
 
-/* Bytes of a message in one piece. */
+/* Returns the bytes of a message in one piece. */
 uint64_t mail_piece_size(const struct board *board);
 
-/* The bytes of a piece, and its head. */
+/* Returns the bytes of a piece. */
 uint8_t *mail_piece(const struct board *board, uint32_t from, uint32_t to,
 		    uint32_t number);
 void mail_set_head(const struct board *board, uint32_t from, uint32_t to,
@@ -42,24 +42,26 @@ void mail_set_head(const struct board *board, uint32_t from, uint32_t to,
 void mail_get_head(const struct board *board, uint32_t from, uint32_t to,
 		   uint32_t number, struct mail_head *ret);
 
-/* May this rank write another piece to that one? Has it one to read? */
+/* These return whether this rank may write another piece to that one, and
+ * whether that one has sent a piece to it. */
 bool mail_has_room(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t to);
 bool mail_has_come(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t from);
 
-/* This rank has written or read a piece more. Rings. */
+/* These count one more piece that this rank has written or read, and ring. */
 void mail_count_sent(const struct board *board, uint32_t rank,
 		     struct mail_counts *counts, uint32_t to);
 void mail_count_received(const struct board *board, uint32_t rank,
 			 struct mail_counts *counts, uint32_t from);
 
-/* A wait for mail of any of these, or for room for any of those. */
+/* A wait for mail from any of the ranks `from`, or for space for mail to any of
+ * `to`. */
 struct mail_wait {
 	const struct mail_counts *counts;
-	uint64_t from, to; /* masks */
+	uint64_t from, to; /* masks of ranks */
 };
 
-/* The ranks that it takes; 0: it is over. */
+/* Returns the ranks for which the wait waits, or 0 if it is over. */
 uint64_t mail_awaited(const struct board *board, uint32_t rank,
 		      const struct mail_wait *wait);

@@ -1,8 +1,8 @@
 /*
- * This file makes sealed memory files.
+ * Makes and maps sealed memory files.
  *
- * Two steps make a memfd safe to share. Seals prevent that a process takes
- * pages from under a mapping, which would be a SIGBUS for the others. Mode 0600
+ * Two steps make a memfd safe to share. Seals prevent that a process removes
+ * pages under a mapping, which would be a SIGBUS for the others. Mode 0600
  * prevents that a process with a read-only descriptor opens the memfd again
  * through /proc for writing, since a new memfd has mode 0777.
  */
@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* This flag is of Linux 6.3, and newer than the headers that we build with. */
+/* Headers before Linux 6.3 do not have it. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -34,7 +34,7 @@ static int create(const char *name, unsigned int flags)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Set size, mode and seals of a new file. */
+/* Sets size, mode and seals of a new file. */
 static int prepare(int fd, const char *name, uint64_t size,
 		   enum memfd_seals seals, struct error *err)
 {
@@ -65,8 +65,8 @@ int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
 		return error_set(err, -EINVAL,
 				 "memfd %s cannot have a size of %llu bytes",
 				 name, (unsigned long long)size);
-	/* This flag is tried first, since vm.memfd_noexec=2 refuses files
-	 * without it. */
+	/* With vm.memfd_noexec=2 the kernel refuses files without this flag.
+	 * Older kernels do not know the flag. */
 	fd = create(name, flags | MFD_NOEXEC_SEAL);
 	if (fd == -EINVAL)
 		fd = create(name, flags);
@@ -103,8 +103,8 @@ int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err)
 	struct stat status;
 	int seals;
 
-	/* This comes before fstat(), which can block for ever on a network file
-	 * system; this call fails on all but memory files. */
+	/* This must come before fstat(), which can block for ever on a network
+	 * file system. It fails on all files but memory files. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0)
 		return error_errno(err, -errno,
@@ -143,9 +143,8 @@ int memfd_seal_write(int fd, struct error *err)
 }
 
 /*
- * Reserve address space of `size` bytes that starts at a multiple of 2 MiB. The
- * kernel promises no alignment beyond a page, so this takes more and returns
- * the rest.
+ * Reserves address space of `size` bytes that starts at a multiple of 2 MiB.
+ * The kernel aligns to pages only, so this reserves more and returns the rest.
  */
 static void *reserve(uint64_t size)
 {
@@ -192,7 +191,7 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 	int r;
 
 	assert(offset % HUGE_PAGE_SIZE == 0);
-	/* reserve() unmaps address space from `size` on, in whole pages. */
+	/* reserve() unmaps address space after `size` bytes, in whole pages */
 	if (size == 0 || size % LAYOUT_PAGE_SIZE != 0 ||
 	    size > INT64_MAX - HUGE_PAGE_SIZE)
 		return error_set(err, -EINVAL,
@@ -206,9 +205,9 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 				   "cannot map %llu bytes of a memory file %s",
 				   (unsigned long long)size,
 				   is_writable ? "writable" : "read-only");
-	/* This may fail: a kernel without huge pages returns EINVAL. */
+	/* this fails on kernels without huge pages, which is not an error */
 	(void)madvise(*ret, size, MADV_HUGEPAGE);
-	/* The core dump of a reader must not contain whole models. */
+	/* keep whole models out of the core dump of a reader */
 	(void)madvise(*ret, size, MADV_DONTDUMP);
 	return 0;
 }

@@ -1,8 +1,8 @@
 /*
  * Sealed memory files, for chunks, the state table and ref-counter files.
  *
- * All are created with mode 0600 and owned by the creator's uid, so that the
- * kernel refuses to let other users reopen them through /proc.
+ * All have mode 0600 and are owned by the creator's uid, so that the kernel
+ * does not let other users open them again through /proc.
  */
 #pragma once
 #include <stdbool.h>
@@ -26,29 +26,33 @@ enum memfd_seals {
 	MEMFD_SEAL_CLOSED = 2, /* also F_SEAL_SEAL: no seal can be added */
 };
 
-/* A memfd of `size` bytes (a hole), sealed; gives its read-write fd. */
+/* Makes a sealed memfd of `size` bytes without pages. `ret_fd` is
+ * read-write. */
 int memfd_create_sealed(const char *name, uint64_t size, enum memfd_seals seals,
 			int *ret_fd, struct error *err);
 
-/* A second, read-only descriptor of the same memory (through /proc). */
+/* Opens a second, read-only descriptor of the same memory through /proc. */
 int memfd_open_readonly(int fd, int *ret_fd, struct error *err);
 
 /*
- * Check a memfd from another process before it is mapped: its size must be
- * sealed and be exactly `size` bytes. Gives its inode (may be NULL).
+ * Checks a memfd from another process before it is mapped: its size must be
+ * sealed and be exactly `size` bytes. `ret_inode` may be NULL.
  */
 int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err);
 
-/* Add F_SEAL_WRITE | F_SEAL_SEAL. -EBUSY: a process has it mapped writable. */
+/* Adds F_SEAL_WRITE and F_SEAL_SEAL. Returns -EBUSY if a process has it mapped
+ * writable. */
 int memfd_seal_write(int fd, struct error *err);
 
 /*
- * Map [0, size) shared, at an address aligned to 2 MiB and with advice to use
- * huge pages. `size` is a multiple of LAYOUT_PAGE_SIZE. Unmap with munmap().
+ * Maps [0, size) shared, at an address aligned to 2 MiB, with the advice to use
+ * huge pages. `size` is a multiple of LAYOUT_PAGE_SIZE. The caller unmaps it
+ * with munmap().
  */
 int memfd_map(int fd, uint64_t size, bool is_writable, void **ret,
 	      struct error *err);
 
-/* The same for [offset, offset + size), `offset` in whole huge pages. */
+/* Does the same for [offset, offset + size). `offset` is a multiple of the huge
+ * page size. */
 int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 		    void **ret, struct error *err);

@@ -6,15 +6,15 @@ static uint64_t open_lap(uint32_t number)
 	return (uint64_t)number << 32;
 }
 
-/* Returns by how many laps the word is ahead of that number. */
+/* Returns the number of laps by which the word is ahead of that number. */
 static int32_t distance(uint64_t word, uint32_t number)
 {
 	return (int32_t)((uint32_t)(word >> 32) - number);
 }
 
-/* relaxed: `next` tells this to the process that takes a piece. If several
- * processes open the lap, one succeeds, and no process counts before it is
- * open. */
+/* relaxed: the later change of `next` publishes it to other processes. If
+ * several processes open the lap, one of them succeeds, and no process counts a
+ * piece before that. */
 static void open_done(struct pieces *pieces, uint32_t number)
 {
 	uint64_t done =

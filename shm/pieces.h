@@ -1,23 +1,23 @@
 /*
- * Tickets over the pieces of one operation: several processes do it together,
- * and each takes the next piece that nobody has begun.
+ * Divides one operation among several processes: each process takes the next
+ * piece that no process has begun.
  *
- * Operations are numbered and use these words by turns, so both carry the
- * number of the operation that they are about, its lap. Nothing is ever reset:
- * who takes the first piece of a lap opens it, by one CAS for each word.
+ * Operations are numbered and use these words one after another, so both words
+ * contain the number of their operation, which is called the lap. Nothing is
+ * ever reset: the process that takes the first piece of a lap opens it, by one
+ * CAS for each word.
  *
  *   next: lap << 32 | pieces that were taken     CAS
  *   done: lap << 32 | pieces that are done       CAS to open it, then add
  *
- * `done` is opened before `next`, so a process that has a piece finds it open.
- * A process that dies with a piece leaves `done` short for ever: its operation
- * ends only with the run. Laps are compared by their distance, so numbers wrap;
- * a process that asks for a lap that is over finds everything done.
+ * `done` is opened before `next`, so it is open when a process has a piece. If
+ * a process dies with a piece, `done` stays too low, and the operation ends
+ * only with the run. Laps are compared by their distance, so numbers may wrap.
+ * For a lap that is over, all pieces are taken and done.
  *
- * Pieces are done before they are counted, and a process that finds all of them
- * counted finds what they wrote. `done` is one half of the argument in bell.h:
- * it is changed and read seq_cst. What is written past the caches is flushed
- * before.
+ * A process that sees all pieces counted sees what was written for them. `done`
+ * is one half of the argument in bell.h: it is changed and read seq_cst.
+ * Non-temporal stores are flushed before a piece is counted.
  */
 #pragma once
 #include <stdatomic.h>
@@ -31,12 +31,13 @@ struct pieces {
 	_Atomic uint64_t done;
 };
 
-/* The next piece, below `n`, of operation `number`; PIECES_NONE: all are taken.
- */
+/* Returns the next piece, below `n`, of operation `number`, or PIECES_NONE if
+ * all are taken. */
 uint32_t pieces_take(struct pieces *pieces, uint32_t number, uint32_t n);
 
-/* One that was taken is done. true: it was the last, and others may wait. */
+/* Counts a piece as done. Returns true if it was the last one, so that others
+ * may wait for it. */
 bool pieces_end_one(struct pieces *pieces, uint32_t number, uint32_t n);
 
-/* Are all `n` of operation `number` done? */
+/* Returns whether all `n` pieces of operation `number` are done. */
 bool pieces_are_done(const struct pieces *pieces, uint32_t number, uint32_t n);
