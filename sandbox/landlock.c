@@ -1,7 +1,7 @@
 /*
- * Landlock has no function in the C library. Each version (ABI) of it knows
- * more rights than the one before: what this kernel does not know is not asked
- * for.
+ * The C library has no functions for Landlock. Each version (ABI) has more
+ * rights than the one before, so only rights that this kernel supports are
+ * requested.
  */
 #include "sandbox/landlock.h"
 #include "proto/error.h"
@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Younger than the oldest headers that we build with. */
+/* The oldest headers that we build with do not have these. */
 #define FS_TRUNCATE     (UINT64_C(1) << 14) /* ABI 3 */
 #define FS_IOCTL_DEV    (UINT64_C(1) << 15) /* ABI 5 */
 #define NET_CONNECT_TCP (UINT64_C(1) << 1)  /* ABI 4 */
@@ -24,7 +24,7 @@
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |           \
 	 LANDLOCK_ACCESS_FS_READ_DIR)
 #define OWN (UINT64_MAX)
-/* What a file can have that is no directory. */
+/* The rights that a file can have if it is not a directory. */
 #define OF_FILE                                                                \
 	(LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_READ_FILE |           \
 	 LANDLOCK_ACCESS_FS_WRITE_FILE | FS_TRUNCATE | FS_IOCTL_DEV)

@@ -1,9 +1,9 @@
 /*
- * Landlock: the files that a process can still open. What it has open already,
- * memfds and sockets are not concerned. All threads and programs that it starts
- * later inherit it, so it is entered before other threads run; it cannot be
- * left. A process in it cannot trace those outside, nor read their
- * /proc/PID/maps.
+ * Landlock restricts the files that a process can open. It does not affect
+ * files that are already open, memfds and sockets. Threads and programs that
+ * the process starts later inherit the restriction, so it must be entered
+ * before other threads run; it cannot be left. A restricted process cannot
+ * trace processes outside of the restriction, nor read their /proc/PID/maps.
  */
 #pragma once
 #include <stddef.h>
@@ -13,19 +13,19 @@ struct error;
 
 enum landlock_use {
 	LANDLOCK_READ, /* read files, list directories, start programs */
-	LANDLOCK_OWN,  /* and write, make and remove files */
+	LANDLOCK_OWN,  /* also write, make and remove files */
 };
 
-/* What may be done with a file, or below a directory. */
+/* The permitted use of a file, or of all files below a directory. */
 struct landlock_rule {
-	const char *path; /* one that does not exist is skipped */
+	const char *path; /* ignored if it does not exist */
 	enum landlock_use use;
 };
 
 /*
- * Forbid to open any file that no rule allows, and to connect by TCP. Sets
- * `no_new_privs`. -EOPNOTSUPP: the kernel has no Landlock, or it is turned off;
- * kernels before 6.7 know no rules for TCP.
+ * Forbids to open any file that no rule allows, and to connect by TCP. Sets
+ * `no_new_privs`. Returns -EOPNOTSUPP if the kernel does not have Landlock, or
+ * has it turned off. Kernels before 6.7 do not restrict TCP.
  */
 int landlock_enter(const struct landlock_rule *rules, size_t n,
 		   struct error *err);

@@ -1,6 +1,6 @@
 /*
- * The filters, by libseccomp. A name that the machine does not have, as iopl on
- * aarch64, is skipped.
+ * Builds the filters with libseccomp. Names of system calls that the machine
+ * does not have, such as iopl on aarch64, are skipped.
  */
 #include "sandbox/sandbox.h"
 #include "proto/error.h"
@@ -16,13 +16,13 @@
 
 #define N_ELEMENTS(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Neither the broker nor the CUDA driver nor NCCL can need these. */
+/* Calls that neither the broker nor the CUDA driver nor NCCL can need. */
 static const char *const denied[] = {
 	/* other processes */
 	"process_vm_readv",
 	"process_vm_writev",
 	"ptrace",
-	/* other roots, mounts, namespaces and machines' names */
+	/* root directories, mounts, namespaces and host names */
 	"chroot",
 	"fsconfig",
 	"fsmount",
@@ -75,7 +75,7 @@ static const char *const denied[] = {
 	"vhangup",
 };
 
-/* Who serves connections needs these. */
+/* Calls that any process with connections needs. */
 static const char *const allowed[] = {
 	/* memory */
 	"brk",
@@ -149,7 +149,7 @@ static const char *const allowed[] = {
 	"setsockopt",
 	"shutdown",
 	"socket",
-	/* itself */
+	/* the process itself */
 	"getegid",
 	"geteuid",
 	"getgid",
@@ -159,9 +159,9 @@ static const char *const allowed[] = {
 	"uname",
 };
 
-/* fsdpd and fsdp-worker on host memory need these, too. The tests use most of
- * them (strace); the others are what other C libraries and machines call for
- * the same. */
+/* Calls that fsdpd and fsdp-worker on host memory need in addition. The tests
+ * use most of them (as strace shows); other C libraries and machines use the
+ * rest for the same purposes. */
 static const char *const allowed_to_broker[] = {
 	/* files */
 	"access",
@@ -205,7 +205,7 @@ static const char *const allowed_to_broker[] = {
 	"kill",
 	"pidfd_open",
 	"pidfd_send_signal",
-	"seccomp", /* fsdp-worker gives up more */
+	"seccomp", /* fsdp-worker enters a stricter sandbox */
 	"setpgid",
 	"vfork",
 	"wait4",
@@ -222,11 +222,12 @@ static const char *const allowed_to_broker[] = {
 	"sysinfo",
 };
 
-/* fsdp-worker starts no program; only its broker must. */
+/* Calls that fsdp-worker does not need. Its broker needs execve, to start
+ * it. */
 static const char *const denied_to_worker[] = {
 	"execve",
 	"execveat",
-	/* Beside a driver these are left, since NCCL serves connections. */
+	/* These are allowed with a driver, because NCCL serves connections. */
 	"accept",
 	"accept4",
 	"bind",
@@ -247,7 +248,8 @@ static const char *const denied_to_worker[] = {
 #error "which register has the result of a system call?"
 #endif
 
-/* By their numbers; numbers of later kernels are printed. */
+/* The names of calls by their numbers. Calls of later kernels are reported by
+ * number only. */
 static const char *call_names[512];
 
 static void learn_names(void)
@@ -258,7 +260,7 @@ static void learn_names(void)
 			seccomp_syscall_resolve_num_arch(SCMP_ARCH_NATIVE, i);
 }
 
-/* The thread may hold any lock, also that of malloc(). */
+/* The thread may have any lock, including that of malloc(). */
 static void on_refusal(int number, siginfo_t *info, void *data)
 {
 	unsigned int call = (unsigned int)info->si_syscall;
@@ -294,7 +296,7 @@ static int add_rules(scmp_filter_ctx filter, uint32_t action,
 		int call = seccomp_syscall_resolve_name(names[i]);
 		int r = 0;
 
-		/* Negative: another machine's. */
+		/* negative: a call of other machines */
 		if (call >= 0)
 			r = seccomp_rule_add_exact(filter, action, call, 0);
 		if (r < 0)
@@ -303,7 +305,7 @@ static int add_rules(scmp_filter_ctx filter, uint32_t action,
 	return 0;
 }
 
-/* The kernel records what is refused. */
+/* Refuses these calls. The kernel logs each refusal. */
 static int deny(scmp_filter_ctx filter, const char *const *names, size_t n)
 {
 	int r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);
@@ -362,8 +364,8 @@ static int load_exporter(scmp_filter_ctx filter)
 {
 	int r = handle_refusals();
 
-	/* Libraries try to read files that they can do without, as
-	 * /etc/localtime: that is no news. */
+	/* Libraries try to read optional files, such as /etc/localtime. These
+	 * refusals are not reported. */
 	if (r == 0)
 		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
 				     SCMP_SYS(openat), 0);
@@ -373,14 +375,14 @@ static int load_exporter(scmp_filter_ctx filter)
 	return r < 0 ? r : seccomp_load(filter);
 }
 
-/* What each does with calls that its rules do not name, and its rules. */
+/* For each sandbox: the action for calls without a rule, and the rules. */
 static const struct {
 	uint32_t others;
 	int (*load)(scmp_filter_ctx filter);
 } filters[] = {
 	[SANDBOX_LOOP] = {SCMP_ACT_ALLOW, load_loop},
 	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, load_devices},
-	/* Libraries then do without, as on a kernel that lacks the call. */
+	/* with ENOSYS libraries continue as on a kernel without the call */
 	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), load_broker},
 	[SANDBOX_WORKER_DEVICES] = {SCMP_ACT_ALLOW, load_worker_devices},
 	[SANDBOX_WORKER] = {SCMP_ACT_ALLOW, load_worker},
@@ -394,7 +396,7 @@ static int load(enum sandbox sandbox)
 
 	if (!filter)
 		return -ENOMEM;
-	/* Threads run already. */
+	/* apply it to threads that are already running */
 	r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
 	if (r == 0)
 		r = filters[sandbox].load(filter);
@@ -405,7 +407,7 @@ static int load(enum sandbox sandbox)
 /* --- entering ------------------------------------------------------------- */
 
 #ifdef FSDP_TEST_POINTS
-/* A test names a system call, by its number, which is tried at once. */
+/* Tries the system call with the number that a test has set. */
 static void try_call(void)
 {
 	const char *number = getenv("FSDP_SANDBOX_TRY");
