@@ -9,7 +9,7 @@
 
 #define SLOTS_MAGIC   UINT64_C(0x314e484350445346) /* "FSDPCHN1" */
 #define SLOTS_VERSION 1
-#define LAG_VERSION   2 /* whose users must set masks of hands */
+#define LAG_VERSION   2 /* its users must set masks of readers */
 #define SLOTS_SIZE    (2 * LAYOUT_PAGE_SIZE)
 #define NO_CPU        (-1)
 
@@ -97,7 +97,7 @@ static int check(const struct slots *slots, const struct slots_form *form,
 			 (unsigned long long)form->channel);
 }
 
-/* A user needs only the mapping, and a forked child does not get it. */
+/* A user needs only the mapping. Forked children do not inherit it. */
 static int keep_private(struct slots *slots, struct error *err)
 {
 	if (madvise(slots->page, SLOTS_SIZE, MADV_DONTFORK) < 0)
@@ -146,8 +146,8 @@ void slots_close(struct slots *slots)
 /* --- words --------------------------------------------------------------- */
 
 /*
- * All words are read and written seq_cst, as bell.h explains. It also means
- * that what a user did in a buffer is complete before the word says so.
+ * All words are accessed seq_cst, as bell.h explains. So what a user has
+ * written to a buffer is also complete before the word tells it.
  */
 uint64_t slots_load(const struct slots *slots, uint32_t at)
 {
@@ -180,8 +180,8 @@ static uint64_t load_hands(const struct slots *slots, uint32_t at)
 				    memory_order_seq_cst);
 }
 
-/* relaxed: the broker raises it before it admits the slot, and a user that does
- * not see the new value does not see the slot either. */
+/* relaxed: the broker increases it before it admits the slot, and a user that
+ * does not see the new value does not see the slot either */
 static uint32_t n_slots(const struct slots *slots)
 {
 	uint32_t n = atomic_load_explicit(&slots->page->n_slots,
@@ -202,7 +202,7 @@ bool slots_is_surplus(const struct slots *slots, uint32_t at)
 	return limit && at >= limit;
 }
 
-/* Slots at and after this one are not claimed. */
+/* Returns the number of slots that may be claimed; later ones may not. */
 static uint32_t n_claimed(const struct slots *slots)
 {
 	uint32_t n = n_slots(slots), limit = slots_limit(slots);
@@ -212,15 +212,15 @@ static uint32_t n_claimed(const struct slots *slots)
 
 /* --- producers ----------------------------------------------------------- */
 
-/* Would an item reach a consumer? Without consumers it would be lost at
- * once. */
+/* Returns whether an item would reach a consumer. A broadcast without consumers
+ * loses items at once. */
 static bool has_audience(const struct slots *slots)
 {
 	return slots->mode == SLOTS_SHARE || slots_consumers(slots);
 }
 
-/* Do other producers wait for credits while this one has more than its
- * share? */
+/* Returns whether other producers wait for credits while this one has more than
+ * its share. */
 static bool must_yield(const struct slots *slots, uint32_t place)
 {
 	uint64_t hungry = atomic_load_explicit(&slots->page->hungry,
@@ -252,8 +252,7 @@ bool slots_has_credit(const struct slots *slots, uint32_t place)
 	return false;
 }
 
-/* relaxed, here and below: fsdpctl reads it, and only the user itself writes
- * it. */
+/* relaxed, here and below: only the user itself writes it, for fsdpctl */
 static void count(struct slots *slots, uint32_t place)
 {
 	_Atomic uint64_t *n = &slots->page->users[place].n_items;
@@ -292,7 +291,8 @@ static void copy_head(struct slots_head *to, const struct slots_head *from)
 	memcpy(to, from, size);
 }
 
-/* No consumer needs the item of this broadcast any more. */
+/* Frees the slot of an item that no consumer of the broadcast needs any
+ * more. */
 static void finish(struct slots *slots, const struct slots_hold *hold)
 {
 	uint64_t number = slots_number(hold->word);
@@ -303,8 +303,9 @@ static void finish(struct slots *slots, const struct slots_hold *hold)
 		bell_ring(&slots->page->credits);
 }
 
-/* With a limit of lag: does anybody need the item still? The first mask is read
- * first, since a consumer that is not in it leaves the second one alone. */
+/* With a limit of lag: frees the slot if no consumer needs or reads the item
+ * any more. The first mask is read first, because a consumer that is not in it
+ * does not set its bit in the second one. */
 static void settle(struct slots *slots, uint32_t at)
 {
 	const struct slots_hold hold = {at, slots_load(slots, at)};
@@ -314,8 +315,8 @@ static void settle(struct slots *slots, uint32_t at)
 		finish(slots, &hold);
 }
 
-/* With a limit of lag: a consumer gets the item into its hands, or not, if it
- * has been cut. */
+/* With a limit of lag, these clear and set the bit of a consumer that reads the
+ * item. grasp() returns false if the consumer was cut. */
 static void let_fall(struct slots *slots, uint32_t place, uint32_t at)
 {
 	atomic_fetch_and_explicit(&slots->page->hands[at], ~slots_bit(place),
@@ -336,7 +337,7 @@ static bool grasp(struct slots *slots, uint32_t place,
 	return false;
 }
 
-/* The consumers of `mask` do not need the item any more. */
+/* Clears the bits of consumers that do not need the item any more. */
 static void let_go(struct slots *slots, const struct slots_hold *hold,
 		   uint64_t mask)
 {
@@ -364,7 +365,7 @@ void slots_publish(struct slots *slots, uint32_t place,
 		atomic_store_explicit(&page->masks[hold->at], mask,
 				      memory_order_seq_cst);
 	}
-	/* relaxed: the word that is stored below publishes it. */
+	/* relaxed: the word that is stored below publishes it */
 	if (slots->has_lag)
 		atomic_store_explicit(&page->sent_ns[hold->at], bell_now_ns(),
 				      memory_order_relaxed);
@@ -398,7 +399,7 @@ void slots_cancel(struct slots *slots, const struct slots_hold *hold)
 
 /* --- consumers ----------------------------------------------------------- */
 
-/* Is it an item for this consumer? */
+/* Returns whether it is an item for this consumer. */
 static bool is_mine(const struct slots *slots, uint32_t place,
 		    const struct slots_seen *seen, uint32_t at, uint64_t word)
 {
@@ -423,7 +424,7 @@ bool slots_has_item(const struct slots *slots, uint32_t place,
 	return false;
 }
 
-/* Look once through all words. Returns true if it found an older item. */
+/* Looks once through all words. Returns true if it found an older item. */
 static bool look(const struct slots *slots, uint32_t place,
 		 const struct slots_seen *seen, struct slots_hold *best)
 {
@@ -441,8 +442,9 @@ static bool look(const struct slots *slots, uint32_t place,
 	return is_changed;
 }
 
-/* In a broadcast only threads of one user compete for an item. A thread that
- * comes late does not get one whose slot another has seen again since. */
+/* In a broadcast only threads of one user compete for an item. Returns false to
+ * a thread that is late: another thread has received this or a later item of
+ * the slot. */
 static bool see(struct slots_seen *seen, const struct slots_hold *hold)
 {
 	_Atomic uint64_t *word = &seen->numbers[hold->at];
@@ -586,8 +588,8 @@ static void tell_death(struct slots *slots, uint32_t place)
 	atomic_fetch_add_explicit(&people->n_died, 1, memory_order_seq_cst);
 }
 
-/* The consumers of `mask` need no item of this broadcast any more. They may
- * have gone when they were about to free one as the last. */
+/* Clears the bits of consumers that have left. If they left when they were
+ * about to free the slot as the last ones, this frees it. */
 static void strike(struct slots *slots, uint64_t mask, uint32_t at)
 {
 	const struct slots_hold hold = {at, slots_load(slots, at)};
@@ -634,8 +636,8 @@ void slots_bury(struct slots *slots, const struct slots_roll *roll,
 	slots_ring(slots);
 }
 
-/* Numbers grow, so the smallest is the oldest. The word is read again, since
- * the mask must be that of its item. */
+/* Numbers grow, so the smallest is the oldest. The word is read again after the
+ * mask, so that the mask belongs to its item. */
 uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns)
 {
 	struct slots_hold oldest = {0, UINT64_MAX};
@@ -683,8 +685,8 @@ bool slots_take_away(struct slots *slots, uint32_t at)
 		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
 }
 
-/* With a larger limit, slots that have not been retired yet can be claimed
- * again, so that those who wait for one have to look. */
+/* With a larger limit, slots that are not retired yet can be claimed again, so
+ * producers that wait for a slot are woken. */
 void slots_set_limit(struct slots *slots, uint32_t limit)
 {
 	atomic_store_explicit(&slots->page->limit, limit, memory_order_seq_cst);
@@ -701,14 +703,14 @@ bool slots_retire(struct slots *slots, uint32_t at)
 		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
 }
 
-/* Hands that had the buffer before do not count any more. */
+/* Bits of readers of the old buffer are cleared. */
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 		 uint64_t generation)
 {
 	struct slots_page *page = slots->page;
 	uint64_t number = slots_number(slots_load(slots, at));
 
-	/* relaxed: the word that is stored below publishes them. */
+	/* relaxed: the word that is stored below publishes them */
 	atomic_store_explicit(&page->buffers[at].slot, slot,
 			      memory_order_relaxed);
 	atomic_store_explicit(&page->buffers[at].generation, generation,
@@ -753,7 +755,7 @@ void slots_count(const struct slots *slots, uint32_t *ret_queued,
 	*ret_held = n[SLOTS_WRITING] + n[SLOTS_HELD];
 }
 
-/* The user can write any value into `want`; an invalid one counts as
+/* The user can write any value into `want`; an invalid one is treated as
  * SLOTS_NOTHING. */
 void slots_look(const struct slots *slots, uint32_t place,
 		struct slots_status *ret)

@@ -1,48 +1,50 @@
 /*
- * Slots: how producers hand items to consumers without the broker.
+ * Slots: the file by which producers pass items to consumers without the
+ * broker.
  *
- * One memfd for each channel, which all of its users map and write. An item
- * lies in one of up to 64 buffers (tensor memory, not in this file), and each
- * buffer has one word here, which is its whole state with its owner:
+ * There is one memfd for each channel, which all of its users map and write. An
+ * item is in one of up to 64 buffers (tensor memory, which is not in this
+ * file). Each buffer has one word here, which has its state and its owner:
  *
  *   FREE --CAS--> WRITING(p) --store--> QUEUED(p, ++order)
  *                                         |  to one of the consumers:
  *                                         +--CAS--> HELD(c) --CAS--> FREE
  *                                         |  to all of them (broadcast):
- *                                         +--the last one lets go--> FREE
+ *                                         +--by the last one--> FREE
  *
- * There is no ring. A ring would need a place that is reserved before it is
- * filled, and a producer that dies in between would leave a hole in it. Here,
- * a process that dies leaves words that name it, and the broker frees them once
- * the process is gone, not before: until then it may write to the buffer. What
- * was queued stays. An item's number orders it; numbers may have gaps, and
- * nobody waits for one.
+ * There is no ring buffer: its places are reserved before they are filled, and
+ * a producer that dies in between would leave a hole. Here, a process that dies
+ * leaves words that name it, and the broker frees them after the process has
+ * exited, because until then it may write to the buffer. Queued items stay. The
+ * number of an item gives its order; numbers may have gaps, because no process
+ * waits for a certain number.
  *
- * A consumer takes the oldest item that it sees. It looks through the words
- * until a look finds nothing older: what a producer published before the item
- * that was found was visible when it was found, so the look after it sees it.
- * So the items of one producer come in order, and so do those of several as far
- * as they were not published at the same time.
+ * A consumer takes the oldest item that it sees. It reads all words again and
+ * again until it finds no older item: items that a producer published before
+ * the item that was found were visible when it was found, so the next pass sees
+ * them. So the items of one producer arrive in order, and so do those of
+ * several producers unless they were published at the same time.
  *
- * In a broadcast the item stays QUEUED, and a mask says which consumers have
- * not let go of it yet. The producer writes the mask before it publishes, and
- * looks afterwards who has gone meanwhile; the broker first takes a consumer
- * off the list and then out of the masks. So one of the two clears the bit.
+ * In a broadcast the item stays QUEUED, and a mask has the consumers that still
+ * need it. The producer writes the mask before it publishes the item, and then
+ * checks which consumers have left meanwhile. The broker first removes a
+ * consumer from the list of users and then from the masks. So one of the two
+ * clears the bit.
  *
- * A broadcast with a limit of lag may cut a consumer that lives: the broker
- * does as above, although the consumer may be reading an item. So there is a
- * second mask, of the consumers that read the item. A consumer sets its bit
- * there, and then looks whether it is still in the first one; a process that
- * frees a slot reads the first mask, and then the second: both must be empty.
- * An item that is only read by consumers that were cut leaves the channel with
- * its buffer, which their holds keep.
+ * A broadcast with a limit of lag may cut a consumer that is alive: the broker
+ * removes it in the same way, although it may be reading an item. So there is a
+ * second mask, of the consumers that read the item ("hands"). A consumer sets
+ * its bit there, and then checks that it is still in the first mask. A process
+ * that frees a slot reads the first mask and then the second one, and both must
+ * be empty. If only consumers that were cut read an item, its buffer leaves the
+ * channel, and their holds keep it.
  *
  * The broker may change the number of slots while they are used. New ones get
- * their buffers, and are FREE. Those beyond a smaller number are not claimed
- * any more; what they contain is received as ever, and when one of them is
- * FREE, the broker makes it RETIRED, by CAS. It first writes the number and
- * then looks at the words, and a user that has freed a slot then looks at the
- * number, and tells the broker: so one of the two sees it.
+ * buffers and are FREE. If the number becomes smaller, the slots above it are
+ * not claimed any more. Their items are received as usual, and when such a slot
+ * is FREE, the broker makes it RETIRED, by CAS. The broker first writes the
+ * number and then reads the words; a user that has freed a slot then reads the
+ * number, and tells the broker. So one of the two sees the change.
  *
  * LAYOUT
  *
@@ -53,21 +55,22 @@
  *       64       8    bell of the items                       all
  *      128       8    bell of the credits                     all
  *      192       8    number of the newest item               producers
- *      256      64    who is there, and who has gone          broker
+ *      256      64    users that are present or have died     broker
  *      320    64*8    words                                   all, by CAS
  *      832    64*8    masks of a broadcast                    all, by AND
- *     1344   64*16    which tensor the buffer is              broker
- *     2368       8    producers that wait for a credit        they
+ *     1344   64*16    tensor of the buffer                    broker
+ *     2368       8    producers that wait for a credit        these
  *     2432   64*64    users: CPU, counts, what it waits for   that user
- *     6528  64*1344   heads of the items                      who holds it
- *    92544    64*8    masks of hands, with a limit of lag     all, by OR, AND
- *    93056    64*8    when the item was sent, likewise        its producer
+ *     6528  64*1344   heads of the items                      their owners
+ *    92544    64*8    masks of readers, with a limit of lag   all, by OR, AND
+ *    93056    64*8    time of sending, with a limit of lag    its producer
  *    93568            padding
  *   131072            end
  *
- * It is input, like all memory that others write: each word is read once, a
- * head is copied before it is checked. Users of a channel can harm the channel,
- * but nothing else: the broker decides which process may write tensor memory.
+ * The file is input, because other processes write it: each word is read once,
+ * and a head is copied before it is checked. Users of a channel can damage the
+ * channel but nothing else, because the broker decides which process may write
+ * tensor memory.
  */
 #pragma once
 #include "shm/bell.h"
@@ -78,12 +81,12 @@
 
 struct error;
 
-#define SLOTS_MAX   64 /* slots */
-#define SLOTS_USERS 64 /* a mask has them all */
+#define SLOTS_MAX   64
+#define SLOTS_USERS 64 /* a bit of a mask for each user */
 #define SLOTS_PARTS 16
 #define SLOTS_TEXT  1024
 #define SLOTS_DIMS  8
-#define SLOTS_ALIGN 64 /* of parts in a buffer */
+#define SLOTS_ALIGN 64 /* of parts in a buffer, in bytes */
 #define SLOTS_NAME  16
 
 enum slots_state {
@@ -91,7 +94,7 @@ enum slots_state {
 	SLOTS_WRITING = 1,
 	SLOTS_QUEUED = 2,
 	SLOTS_HELD = 3,
-	SLOTS_RETIRED = 4, /* has no buffer now */
+	SLOTS_RETIRED = 4, /* it has no buffer now */
 };
 
 enum slots_mode {
@@ -104,7 +107,7 @@ enum slots_kind {
 	SLOTS_ERROR = 2, /* a text instead of parts */
 };
 
-/* One array of an item; contiguous. */
+/* One array of an item, which is contiguous. */
 struct slots_part {
 	uint32_t dtype, n_dims;
 	uint64_t offset;
@@ -114,14 +117,14 @@ struct slots_part {
 struct slots_head {
 	_Alignas(64) uint32_t kind;
 	uint32_t n_parts;
-	uint64_t fence; /* 0: the host has written it */
+	uint64_t fence; /* 0: the contents are complete */
 	union {
 		struct slots_part parts[SLOTS_PARTS];
 		char text[SLOTS_TEXT];
 	};
 };
 
-/* The tensor that the buffer is. */
+/* The tensor that is used as the buffer. */
 struct slots_buffer {
 	_Atomic uint32_t slot;
 	uint32_t reserved;
@@ -133,32 +136,32 @@ enum slots_want { SLOTS_NOTHING = 0, SLOTS_WANTS_ITEM, SLOTS_WANTS_CREDIT };
 struct slots_user {
 	_Alignas(64) _Atomic int32_t cpu; /* where it waited last; a hint */
 	_Atomic uint32_t want;            /* enum slots_want */
-	_Atomic uint64_t n_items;         /* sent, or received */
+	_Atomic uint64_t n_items;         /* sent or received */
 	_Atomic uint64_t n_waits;
-	_Atomic uint64_t since_ns; /* of bell_now_ns(): wants it since */
-	uint32_t pid;              /* this and the rest: the broker */
+	_Atomic uint64_t since_ns; /* of bell_now_ns(): begin of the wait */
+	uint32_t pid; /* the broker writes the fields from here on */
 	char name[SLOTS_NAME];
 	uint32_t knows_limit;
 };
 
-/* A line that only the broker writes. Masks of places. */
+/* The users, as masks of their places. Only the broker writes it. */
 struct slots_people {
 	_Alignas(64) _Atomic uint64_t producers;
 	_Atomic uint64_t consumers;
-	_Atomic uint32_t n_producers; /* that ever came */
+	_Atomic uint32_t n_producers; /* all that have opened the channel */
 	_Atomic uint32_t n_consumers;
-	_Atomic uint32_t n_died; /* producers */
-	uint32_t last_pid;       /* of the last of those, written before */
+	_Atomic uint32_t n_died; /* number of producers that have died */
+	uint32_t last_pid;       /* of the last one; written before n_died */
 	char last_name[SLOTS_NAME];
 };
 
 struct slots_page {
 	uint64_t magic;
 	uint32_t version;
-	_Atomic uint32_t n_slots; /* that are looked at */
+	_Atomic uint32_t n_slots; /* slots that users read */
 	uint32_t mode;
-	_Atomic uint32_t limit; /* slots that are claimed; 0: all of them,
-				   since it was never resized */
+	/* number of slots that may be claimed; 0: all, it was never resized */
+	_Atomic uint32_t limit;
 	uint64_t capacity;
 	uint64_t channel;
 	struct bell items, credits;
@@ -176,9 +179,9 @@ struct slots_page {
 
 struct slots {
 	struct slots_page *page; /* mapping; NULL when closed */
-	int fd;                  /* owned; -1: closed, or not kept */
-	enum slots_mode mode;    /* checked, as the rest */
-	bool has_lag;            /* has a limit of lag */
+	int fd;                  /* owned; -1: closed or not kept */
+	enum slots_mode mode;    /* valid, as are the fields below */
+	bool has_lag;            /* there is a limit of lag */
 	uint64_t capacity;
 };
 
@@ -191,12 +194,13 @@ struct slots_form {
 	uint64_t capacity;
 };
 
-/* A new file (broker): all slots are RETIRED, and nobody is there. */
+/* Makes a new file without users (broker). All slots are RETIRED. */
 int slots_create(struct slots *ret, const struct slots_form *form,
 		 struct error *err);
-/* Map that of this channel: the broker after a restart, which keeps the fd, or
- * a user, whose children do not have it. Consumes `fd`, also on failure.
- * -EPROTO: it is another one's. */
+/* Maps the file of this channel. The broker does so after a restart, and keeps
+ * the fd. The forked children of a user do not inherit the mapping. Consumes
+ * `fd`, also on failure. Returns -EPROTO if it is not the file of this
+ * channel. */
 enum slots_side { SLOTS_BROKER, SLOTS_USER };
 int slots_open(struct slots *ret, int fd, const struct slots_form *form,
 	       enum slots_side side, struct error *err);
@@ -220,8 +224,8 @@ static inline uint64_t slots_number(uint64_t word)
 	return word >> 16;
 }
 
-/* The place of the owner, of a word that has one. A stranger's is beyond
- * SLOTS_USERS. */
+/* Returns the place of the owner of a word that has an owner. It may be
+ * invalid, which means SLOTS_USERS or more. */
 static inline uint32_t slots_owner(uint64_t word)
 {
 	return (uint32_t)(word >> 3 & 0x1fff) - 1;
@@ -232,10 +236,10 @@ static inline uint64_t slots_bit(uint32_t place)
 	return UINT64_C(1) << place;
 }
 
-/* Read once. */
+/* Reads the word once. */
 uint64_t slots_load(const struct slots *slots, uint32_t at);
 
-/* Who is there. */
+/* These return the users that are present, as masks of their places. */
 static inline uint64_t slots_producers(const struct slots *slots)
 {
 	return atomic_load_explicit(&slots->page->people.producers,
@@ -250,74 +254,78 @@ static inline uint64_t slots_consumers(const struct slots *slots)
 
 /* --- one user ------------------------------------------------------------- */
 
-/* What a user has in its hands. */
+/* A slot that a user has claimed or taken. */
 struct slots_hold {
 	uint32_t at;
-	uint64_t word; /* as it was left there */
+	uint64_t word; /* the word of the slot after that */
 };
 
-/* The newest item that a consumer of a broadcast has had of each slot; private,
- * all 0 at first. Its threads share it. */
+/* The newest item of each slot that a consumer of a broadcast has received. It
+ * is private memory of the consumer, which its threads share, and all 0 at the
+ * beginning. */
 struct slots_seen {
 	_Atomic uint64_t numbers[SLOTS_MAX];
 };
 
-/* A slot to write. False: there is none, or it is others' turn, who have
- * fewer. */
+/* Claims a slot to write. Returns false if there is none, or if the slot is
+ * left to other producers, which have fewer. */
 bool slots_claim(struct slots *slots, uint32_t place, struct slots_hold *ret);
-/* Its item is whole: the head is copied, and one consumer, or all, are woken.
- * After it the slot is no longer the caller's. */
+/* Publishes the item: copies its head, and wakes one consumer or all. The slot
+ * is then no longer the caller's. */
 void slots_publish(struct slots *slots, uint32_t place,
 		   const struct slots_hold *hold,
 		   const struct slots_head *head);
-/* Give back what was not published. */
+/* Gives the slot back without an item. */
 void slots_cancel(struct slots *slots, const struct slots_hold *hold);
 
-/* The oldest item that is there. */
+/* Takes the oldest item. Returns false if there is no item. */
 bool slots_take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 		struct slots_hold *ret);
-/* Copy its head, which the caller has to check. */
+/* Copies the head of the item, which the caller must check. */
 void slots_read(const struct slots *slots, const struct slots_hold *hold,
 		struct slots_head *ret);
-/* Not received after all: the next consumer gets it. */
+/* Puts the item back, so that the next consumer, or the next thread of this
+ * one, gets it. */
 void slots_put_back(struct slots *slots, uint32_t place,
 		    struct slots_seen *seen, const struct slots_hold *hold);
-/* Has been used. */
+/* Releases an item that the caller does not need any more. */
 void slots_release(struct slots *slots, uint32_t place,
 		   const struct slots_hold *hold);
 
-/* A slot that was freed: is it to leave? Then the broker has to be told. */
+/* Returns whether the slot, which the caller has freed, is above the limit. The
+ * caller must then tell the broker. */
 bool slots_is_surplus(const struct slots *slots, uint32_t at);
 
-/* Is one there? What slots_claim() and slots_take() may then find taken. */
+/* These return whether slots_claim() or slots_take() could succeed. Another
+ * user may be faster. */
 bool slots_has_credit(const struct slots *slots, uint32_t place);
 bool slots_has_item(const struct slots *slots, uint32_t place,
 		    const struct slots_seen *seen);
 
 struct slots_wait {
 	struct slots *slots;
-	uint32_t place;                /* who waits */
-	const struct slots_seen *seen; /* a consumer's */
+	uint32_t place;                /* of the user that waits */
+	const struct slots_seen *seen; /* of a consumer */
 	bell_look_fn *is_over;
-	const void *data; /* of is_over */
-	/* A thread that only tells its process that there is something. It
-	 * sleeps at once, and takes no wake-up from those who would act. */
+	const void *data; /* for is_over */
+	/* The thread only notifies its process. It sleeps at once, and does not
+	 * keep a wake-up from threads that would take an item. */
 	bool is_watch;
-	/* Since when it waits; 0: it has not begun. Those who wait on after an
-	 * outcome keep it, so that others see one wait. */
+	/* Begin of the wait; 0: it has not begun. A caller that waits again
+	 * keeps the value, so that it is counted as one wait. */
 	int64_t since_ns;
 };
 
-/* BELL_MET: try again. */
+/* After BELL_MET the caller tries again to take an item or to claim a slot. */
 enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns);
 enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns);
 
-/* Wake all who wait, since something has changed that they look at. */
+/* Wakes all waiters, because a condition may have changed. */
 void slots_ring(struct slots *slots);
 
 /* --- the broker ----------------------------------------------------------- */
 
-/* The users that are there, as masks. A user in none of them has gone. */
+/* The users that are present, as masks. A user in neither of them has left. */
 struct slots_roll {
 	uint64_t producers, consumers;
 };
@@ -329,52 +337,53 @@ struct slots_newcomer {
 void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 		 const struct slots_newcomer *who);
 
-/* After a restart: who is there now. */
+/* Sets the users that are present after a restart. */
 void slots_call_roll(struct slots *slots, const struct slots_roll *roll);
 
-/* This user has gone, as the roll says already: free what names it and wake
- * all. `died`: without saying goodbye, so what it would have sent is missing.
- * Its process has exited, or has left the channel. */
+/* Removes a user that has left: frees the words that name it, and wakes all
+ * waiters. `roll` is without it already. Its process has exited or closed the
+ * channel; `died` means that it did not close it, so items may be missing. */
 void slots_bury(struct slots *slots, const struct slots_roll *roll,
 		uint32_t place, bool died);
 
-/* The consumers that have not let go of the oldest item, which was sent before
- * then; 0: all have let go of it, or a producer can write a slot now. */
+/* Returns the consumers that still need the oldest item, if it was sent before
+ * that time. Returns 0 if there are none, or if a producer can claim a slot. */
 uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns);
-/* These consumers have been cut, as the roll says already: what they have not
- * in their hands does not wait for them any more. */
+/* Cuts these consumers. `roll` is without them already. Only items that they
+ * are reading wait for them from now on. */
 void slots_cut(struct slots *slots, const struct slots_roll *roll,
 	       uint64_t consumers);
-/* The slot loses its buffer, if only consumers that were cut have its item in
- * their hands. */
+/* Removes the buffer of the slot if only consumers that were cut still read its
+ * item. Returns whether it did so. */
 bool slots_take_away(struct slots *slots, uint32_t at);
 
-/* From now on only so many slots are claimed. slots_retire() comes after it. */
+/* Sets the number of slots that may be claimed. The broker must call
+ * slots_retire() after it. */
 void slots_set_limit(struct slots *slots, uint32_t limit);
-/* 0: none was ever set. */
+/* Returns 0 if no limit was ever set. */
 uint32_t slots_limit(const struct slots *slots);
-/* The slot loses its buffer, if it is FREE. */
+/* Removes the buffer of the slot if it is FREE. Returns whether it did so. */
 bool slots_retire(struct slots *slots, uint32_t at);
 
-/* Give a slot a buffer: it is FREE. */
+/* Gives a buffer to the slot, which is then FREE. */
 void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 		 uint64_t generation);
-/* The slot loses its buffer, in which this consumer holds an item; false: it
- * does not. */
+/* Removes the buffer of the slot if this consumer holds its item. Returns
+ * whether it did so. */
 bool slots_take_out(struct slots *slots, uint32_t at, uint32_t place);
-/* It has no buffer, whatever its word says. */
+/* Removes the buffer of the slot in any state. */
 void slots_force_out(struct slots *slots, uint32_t at);
 
-/* What a user does. */
+/* The state of a user, for display. */
 struct slots_status {
 	uint64_t n_items, n_waits;
 	enum slots_want want;
-	uint64_t wait_ns; /* since when it wants that */
+	uint64_t wait_ns; /* time for which it has waited for that */
 };
 void slots_look(const struct slots *slots, uint32_t place,
 		struct slots_status *ret);
 
-/* Items that wait to be taken, slots that can be written, and those in
- * somebody's hands. */
+/* Counts the items that wait to be taken, the slots that can be written, and
+ * the slots that users write or read. */
 void slots_count(const struct slots *slots, uint32_t *ret_queued,
 		 uint32_t *ret_free, uint32_t *ret_held);

@@ -1,5 +1,5 @@
 /*
- * How users of a channel wait for items and for credits, and are woken.
+ * Waits of the users of a channel for items and for credits.
  */
 #include "shm/slots.h"
 #include <sched.h>
@@ -29,12 +29,13 @@ static void tell_cpu(const struct slots *slots, uint32_t place, int32_t cpu)
 {
 	_Atomic int32_t *word = &slots->page->users[place].cpu;
 
-	/* Other users read the word, so it is stored only if it changes. */
+	/* store only a change, because other users read the cache line */
 	if (atomic_load_explicit(word, memory_order_relaxed) != cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
 
-/* Does one of these users run on the caller's CPU, and not wait itself? */
+/* Returns whether one of these users uses the caller's CPU and does not
+ * wait. */
 static bool is_one_beside(const struct slots *slots, uint32_t place,
 			  uint64_t others)
 {
@@ -92,8 +93,8 @@ static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
 			      : bell_wait(bell, how, until_ns);
 }
 
-/* An item wakes one sleeper. A watch hands that on, since its process may come
- * late or not at all; the last sleeper has nobody to hand it to. */
+/* An item wakes one sleeper. A watch then wakes the next one, because the
+ * process of the watch may come late or not at all. */
 enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns)
 {
 	const struct bell_wait how = {has_item, is_over, is_producer_beside,
@@ -109,7 +110,7 @@ enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns)
 }
 
 /* While a producer is hungry, those with more credits leave the next one to it.
- * When it is not hungry any more, they look again. */
+ * They are woken when it is not hungry any more. */
 enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns)
 {
 	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
