@@ -1,14 +1,13 @@
 /*
- * This file makes and maps ref-counter files, and keeps the pending bitmap.
+ * Makes and maps ref-counter files, and maintains the pending bitmap.
  *
- * The bitmap has two levels. A client sets the slot's bit first and the
- * summary's bit for that word second; the broker empties the summary first and
- * the words second. So if the broker misses a bit in a word, the summary bit
- * (and the ring) of that bit is still to come, and a summary bit without bits
- * below it costs one look.
+ * The bitmap has two levels. A client first sets the bit of the slot and then
+ * the bit of that word in the summary. The broker first clears the summary and
+ * then the words. So if the broker misses a bit in a word, its summary bit (and
+ * its ring) will come later. A summary bit whose word is 0 costs only one read.
  *
- * The client can write anything into this file: no value from it is trusted or
- * used as an index. Positions of bits are valid slots by construction.
+ * The client can write any value into this file, so no value is trusted or used
+ * as an index. The position of a bit is always a valid slot.
  */
 #include "shm/refs.h"
 #include "proto/error.h"
@@ -84,15 +83,16 @@ static void *map_part(int fd, uint64_t offset, uint64_t size, int protection)
 		return MAP_FAILED;
 	}
 	at = mmap(NULL, size, protection, MAP_SHARED, fd, (off_t)offset);
-	/* A core dump would read, and so fill, every hole. */
+	/* keep it out of core dumps, which would read, and so fill, every
+	 * hole */
 	if (at != MAP_FAILED)
 		(void)madvise(at, size, MADV_DONTDUMP);
 	return at;
 }
 
 /*
- * Maps plain pages, unlike memfd_map(). The file is sparse and each session has
- * one, so huge pages would cost 2 MiB instead of 4 KiB.
+ * Maps ordinary pages, unlike memfd_map(). Each session has such a file, and it
+ * is sparse, so huge pages would cost 2 MiB instead of 4 KiB.
  */
 static int map_broker(struct refs *refs, struct error *err)
 {
@@ -114,8 +114,8 @@ static int map_broker(struct refs *refs, struct error *err)
 	return 0;
 }
 
-/* A forked child must not count as its parent, so it does not get the
- * mapping. */
+/* The mapping is not inherited by forked children, because a child must not
+ * count as its parent. */
 static int map_client(struct refs *refs, struct error *err)
 {
 	void *head;
@@ -162,7 +162,7 @@ int refs_create(struct refs *ret, struct error *err)
 	return 0;
 }
 
-/* Checks a copy of the header, since another process can change the file. */
+/* Checks a copy of the header, because another process can change the file. */
 static int check_header(int fd, struct error *err)
 {
 	struct refs_header header = {0};
@@ -192,8 +192,8 @@ static int check(int fd, uint64_t *ret_inode, struct error *err)
 	r = memfd_check(fd, REFS_SIZE, ret_inode, err);
 	if (r < 0)
 		return error_wrap(err, r, "cannot use the ref-counter file");
-	/* Our files are sealed against seals: nobody can forbid writing
-	 * later. */
+	/* Our files have F_SEAL_SEAL, so that no process can add a seal against
+	 * writes later. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
@@ -228,8 +228,7 @@ int32_t refs_peek_delta(const struct refs *refs, uint32_t slot,
 	if (peek->refs != refs || peek->first != first) {
 		peek->refs = refs;
 		peek->first = first;
-		/* Reading a hole by pread() makes no page; a load would make
-		 * one. */
+		/* pread() of a hole allocates no page, but a load would */
 		if (pread(refs->fd, peek->entries, sizeof(peek->entries), at) !=
 		    sizeof(peek->entries))
 			memset(peek->entries, 0, sizeof(peek->entries));
@@ -240,8 +239,8 @@ int32_t refs_peek_delta(const struct refs *refs, uint32_t slot,
 
 void refs_close(struct refs *refs)
 {
-	/* The client has one mapping, which can be unmapped in the same two
-	 * parts. */
+	/* the single mapping of the client can be unmapped in the same two
+	 * parts */
 	if (refs->head)
 		munmap(refs->head, HEAD_SIZE);
 	if (refs->entries)
@@ -251,15 +250,15 @@ void refs_close(struct refs *refs)
 	*refs = REFS_NULL;
 }
 
-/* Sets bits of one bitmap word, then its summary bit; the order matters. */
+/* Sets bits of one bitmap word, and then its summary bit; the order matters. */
 static void set_pending(struct refs *refs, uint32_t word, uint64_t bits)
 {
-	/* release: a process that takes the bit sees the count that led
-	 * here. */
+	/* release: a process that takes the bit sees the count that led to
+	 * it */
 	atomic_fetch_or_explicit(&refs->bitmap[word], bits,
 				 memory_order_release);
-	/* release: a process that takes the summary bit sees the bits below
-	 * it. */
+	/* release: a process that takes the summary bit sees the bits of the
+	 * word */
 	atomic_fetch_or_explicit(&refs->summary[word / 64],
 				 UINT64_C(1) << word % 64,
 				 memory_order_release);
@@ -267,13 +266,13 @@ static void set_pending(struct refs *refs, uint32_t word, uint64_t bits)
 
 bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
 {
-	/* seq_cst: this comes before the load of the word below, in the one
-	 * order that also includes the store and the count of reclaim. */
+	/* seq_cst: this comes before the load of the word below, in the single
+	 * order that also includes the store and the count of reclaim */
 	atomic_fetch_sub_explicit(&refs->entries[slot].delta, 1,
 				  memory_order_seq_cst);
 	switch (table_word_state(table_load(table, slot))) {
 	case SLOT_LIMBO:
-	case SLOT_WRITING: /* released before it was published */
+	case SLOT_WRITING: /* it is released before it was published */
 		break;
 	case SLOT_FREE:
 	case SLOT_PUBLISHED:
@@ -284,8 +283,8 @@ bool refs_release(struct refs *refs, const struct table *table, uint32_t slot)
 }
 
 /*
- * Take the slots of one bitmap word, at most `max`. Returns their number; bits
- * of the other slots are set again.
+ * Takes at most `max` slots of one bitmap word and returns their number. The
+ * bits of its other slots are set again.
  */
 static uint32_t take_word(struct refs *refs, uint32_t word, uint32_t *ret_slots,
 			  uint32_t max)
@@ -294,12 +293,12 @@ static uint32_t take_word(struct refs *refs, uint32_t word, uint32_t *ret_slots,
 	uint32_t slot, n = 0;
 
 	/* acquire: pairs with set_pending(), so the caller sees all that the
-	 * client had counted when it set the bit. */
+	 * client had counted when it set the bit */
 	bits = atomic_exchange_explicit(&refs->bitmap[word], 0,
 					memory_order_acquire);
 	for (; bits != 0 && n < max; bits &= bits - 1) {
 		slot = word * 64 + (uint32_t)__builtin_ctzll(bits);
-		/* 0 is not a slot, but a client may set its bit */
+		/* slot 0 does not exist, but a client may set its bit */
 		if (slot != 0)
 			ret_slots[n++] = slot;
 	}
@@ -314,12 +313,12 @@ uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots, uint32_t max)
 	uint64_t bits;
 
 	for (i = 0; i < N_SUMMARY_WORDS && n < max; i++) {
-		/* relaxed: this is only a hint, since the ring that announces a
-		 * bit comes through the kernel after the bit was set. */
+		/* relaxed: this is only a hint, because the ring that announces
+		 * a bit comes through the kernel after the bit was set */
 		if (atomic_load_explicit(&refs->summary[i],
 					 memory_order_relaxed) == 0)
 			continue;
-		/* acquire: pairs with set_pending(). */
+		/* acquire: pairs with set_pending() */
 		bits = atomic_exchange_explicit(&refs->summary[i], 0,
 						memory_order_acquire);
 		for (; bits != 0 && n < max; bits &= bits - 1) {
@@ -327,7 +326,7 @@ uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots, uint32_t max)
 			n += take_word(refs, word, ret_slots + n, max - n);
 		}
 		/* release: the words of these bits were not read, but the next
-		 * process that takes the bits must see what this one saw. */
+		 * process that takes the bits must see what this one saw */
 		if (bits != 0)
 			atomic_fetch_or_explicit(&refs->summary[i], bits,
 						 memory_order_release);

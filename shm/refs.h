@@ -11,29 +11,30 @@
  * correct sum.
  *
  *   acquire:  delta += 1;  word == (generation, PUBLISHED) ?  held
- *                                                          :  release, ask
+ *                                                  :  release, request
  *   release:  delta -= 1;  word is LIMBO or WRITING ?  set pending bit, ring
  *   reclaim:  word = (generation, LIMBO);  any granted + delta > 0 ?  stay
  *                                                          :  free
  *
- * Why that is enough: client and broker each write one word and then read the
- * other's, both seq_cst, so in the single order of all four accesses the second
- * of the two sees the first (the argument of hazard pointers and of Dekker's
- * lock). If the acquire is second, it sees LIMBO and backs out; if the reclaim
- * is second, it counts the hold and leaves the slot in limbo. Backing out *is*
- * a release and rings like one: the reclaim may have counted the short-lived
- * hold, and nothing else would make the broker look again. A release that sees
- * LIMBO rings whatever the generation and the count are: threads may share the
- * entry, and no thread can know whether it is the last. A release that sees
- * WRITING may belong to a writer that gives up, which nothing else would tell
- * the broker. tests/model checks this with crashes of both sides.
+ * Client and broker each write one word and then read the other's, all seq_cst,
+ * so in the single order of the four accesses the second of the two sees the
+ * write of the first (as with hazard pointers and Dekker's lock). If the
+ * acquire is second, it sees LIMBO and undoes its hold; if the reclaim is
+ * second, it counts the hold and leaves the slot in limbo. To undo a hold *is*
+ * a release, and rings like one: the reclaim may have counted the short hold,
+ * and nothing else would make the broker check again. A release that sees LIMBO
+ * rings for any generation and count, because threads may share the entry, and
+ * no thread can know whether it is the last one. A release that sees WRITING
+ * may be that of a writer that gives up, and nothing else would tell the
+ * broker. tests/model checks this with crashes of both sides.
  *
- * If a device still reads when its process releases a tensor, the release first
- * stores the fence, which is the value that one of the session's timelines will
- * have when the stream has passed the release; then it lowers delta. A process
- * that sees a count of 0 sees the fence, and reclaims only when the timeline
- * has reached it. Releases from several streams share one fence: the stream of
- * the later one waits for the fence of the earlier one.
+ * If a device still reads a tensor when its process releases it, the release
+ * first stores the fence, which is the value that one of the session's
+ * timelines will have when the stream has passed the release, and then
+ * decrements delta. A process that sees a count of 0 also sees the fence, and
+ * reclaims the slot only when the timeline has reached it. Releases from
+ * several streams share one fence: the stream of the later one waits for the
+ * fence of the earlier one.
  *
  * LAYOUT (n = slots)
  *
@@ -62,15 +63,19 @@ struct error;
 
 struct refs_entry {
 	_Atomic int32_t delta;
-	_Atomic uint16_t timeline; /* the timeline of `fence`; 0: none */
-	_Atomic uint16_t used;     /* era of the last acquire, plain store */
+	/* the timeline of `fence`; 0: there is no fence */
+	_Atomic uint16_t timeline;
+	/* era of the last acquire, set by a plain store */
+	_Atomic uint16_t used;
 	_Atomic uint64_t fence;
 };
 
-/* The memory that the first use of an entry costs: a page of this machine. */
+/* Returns the memory that the first use of an entry costs: one page of this
+ * machine. */
 uint64_t refs_page_size(void);
 
-/* The number of pages of the entries: at most, and on this machine. */
+/* The maximum number of pages of the entries; refs_n_pages() returns that of
+ * this machine. */
 #define REFS_MAX_PAGES (TABLE_SLOTS * sizeof(struct refs_entry) / 4096)
 
 static inline uint32_t refs_n_pages(void)
@@ -95,19 +100,19 @@ struct refs {
 
 #define REFS_NULL ((struct refs){.fd = -1})
 
-/* A new file, made and mapped by the broker; the client gets the descriptor. */
+/* Makes and maps a new file (broker). The client gets the descriptor. */
 int refs_create(struct refs *ret, struct error *err);
 
 enum refs_side { REFS_BROKER, REFS_CLIENT };
 
 /*
- * Map an existing file: checks seals, size and header. The client's mapping is
- * MADV_DONTFORK. Consumes `fd`, also on failure.
+ * Maps an existing file after checks of seals, size and header. The client's
+ * mapping is MADV_DONTFORK. Consumes `fd`, also on failure.
  */
 int refs_open(struct refs *ret, int fd, enum refs_side side, struct error *err);
 void refs_close(struct refs *refs);
 
-/* Client: add one hold of a slot that is held already. */
+/* Client: adds one hold of a slot that it holds already. */
 static inline void refs_hold(struct refs *refs, uint32_t slot)
 {
 	atomic_fetch_add_explicit(&refs->entries[slot].delta, 1,
@@ -115,18 +120,20 @@ static inline void refs_hold(struct refs *refs, uint32_t slot)
 }
 
 /*
- * Client: drop one hold. True: the slot is in limbo (or still written), its
- * pending bit is now set and the caller must ring the doorbell.
+ * Client: drops one hold. Returns true if the slot is in limbo (or still being
+ * written). Its pending bit is then set, and the caller must ring the doorbell.
  */
 bool refs_release(struct refs *refs, const struct table *table, uint32_t slot);
 
 enum refs_outcome {
 	REFS_HELD = 0,
-	REFS_STALE = 1,      /* not that generation, or not published: ask */
-	REFS_STALE_RING = 2, /* the same, and ring the doorbell */
+	/* another generation or not published: request it */
+	REFS_STALE = 1,
+	/* the same, and the caller must ring the doorbell */
+	REFS_STALE_RING = 2,
 };
 
-/* Client: hold slot `slot` if it still has `generation` and is published. */
+/* Client: holds slot `slot` if it still has `generation` and is published. */
 static inline enum refs_outcome refs_acquire(struct refs *refs,
 					     const struct table *table,
 					     uint32_t slot, uint64_t generation)
@@ -147,7 +154,8 @@ static inline enum refs_outcome refs_acquire(struct refs *refs,
 	return refs_release(refs, table, slot) ? REFS_STALE_RING : REFS_STALE;
 }
 
-/* Broker: the client's part of the count. It is input and not trusted. */
+/* Broker: returns the client's part of the count. It is input and not
+ * trusted. */
 static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
 {
 	return atomic_load_explicit(&refs->entries[slot].delta,
@@ -155,8 +163,9 @@ static inline int32_t refs_delta(const struct refs *refs, uint32_t slot)
 }
 
 /*
- * Broker, after refs_delta(): the timeline and the value at which the device
- * work of earlier holds ends. 0: there is none. It is input and not trusted.
+ * Broker, after refs_delta(): returns the timeline, and the value at which the
+ * device work of earlier holds ends, or 0 if there is no such work. It is input
+ * and not trusted.
  */
 static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
 				  uint64_t *ret_value)
@@ -168,7 +177,7 @@ static inline uint32_t refs_fence(const struct refs *refs, uint32_t slot,
 				    memory_order_relaxed);
 }
 
-/* A copy of neighbouring entries of one file; {0}: of none yet. */
+/* A copy of neighbouring entries of one file. {0} has no entries yet. */
 #define REFS_PEEKED 32
 struct refs_peek {
 	const struct refs *refs;
@@ -176,9 +185,9 @@ struct refs_peek {
 	struct refs_entry entries[REFS_PEEKED];
 };
 
-/* refs_delta() for display: it allocates no page of the file, and is not
- * ordered with other accesses. 0 if it fails. An entry that is not in `peek`
- * takes a system call, which copies its neighbours, too. */
+/* Does the same as refs_delta() for display: it allocates no page of the file,
+ * and is not ordered with other accesses. Returns 0 if it fails. An entry that
+ * is not in `peek` takes a system call, which copies its neighbours, too. */
 int32_t refs_peek_delta(const struct refs *refs, uint32_t slot,
 			struct refs_peek *peek);
 
@@ -189,8 +198,8 @@ static inline uint16_t refs_used(const struct refs *refs, uint32_t slot)
 }
 
 /*
- * Broker: take up to `max` pending slots, and clear their bits before they are
- * returned. Returns their number; if that is `max`, call again later.
+ * Broker: takes up to `max` pending slots, and clears their bits before it
+ * returns. Returns their number; if that is `max`, call it again later.
  */
 uint32_t refs_take_pending(struct refs *refs, uint32_t *ret_slots,
 			   uint32_t max);

@@ -1,9 +1,8 @@
 /*
- * The file of the state table is made once by a broker, and mapped by every
- * process.
+ * Makes and maps the file of the state table.
  *
- * The fixed part of the header is read through the descriptor before the file
- * is mapped, so the check is made on a copy that nobody can change.
+ * The constant part of the header is read through the descriptor before the
+ * file is mapped, so that a copy is checked, which no process can change.
  */
 #include "shm/table.h"
 #include "proto/error.h"
@@ -35,7 +34,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
 _Static_assert(SLOT_LIMBO < SLOT_TAINTED, "states fit beside the taint");
 _Static_assert(SLOT_TAINTED < 1 << SLOT_STATE_BITS, "both fit their bits");
 
-/* the part of the header that never changes */
+/* The part of the header that never changes. */
 struct identity {
 	uint64_t magic;
 	uint32_t version;

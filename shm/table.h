@@ -1,7 +1,7 @@
 /*
- * The state table: the state of every slot, for every process of the node.
+ * The state table has the state of every slot, for all processes of the node.
  *
- * One memfd that the broker writes and clients map read-only.
+ * It is one memfd, which the broker writes and clients map read-only.
  *
  * LAYOUT
  *
@@ -15,7 +15,7 @@
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
  *     8256     4032   verdicts: 504 words, run of a communicator << 1 | failed,
- *                     or 0; the first is never used
+ *                     or 0; the first one is not used
  *    12288          padding
  *    65536   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
@@ -39,10 +39,10 @@ enum slot_state {
 	SLOT_PUBLISHED = 2,
 	SLOT_LIMBO = 3,
 };
-/* A flag beside the state: the writer died before its work on the device was
- * complete. A tainted tensor cannot be acquired without a request. */
+/* A flag in addition to the state: the writer died before its work on the
+ * device was complete. A tainted tensor can be acquired only by a request. */
 #define SLOT_TAINTED    4u
-#define SLOT_STATE_BITS 3 /* with SLOT_TAINTED */
+#define SLOT_STATE_BITS 3 /* including SLOT_TAINTED */
 
 struct table_header {
 	uint64_t magic;
@@ -84,7 +84,7 @@ static inline bool table_word_is_tainted(uint64_t word)
 	return word & SLOT_TAINTED;
 }
 
-/* seq_cst in both directions: one half of the argument in refs.h. */
+/* seq_cst in both functions: one half of the argument in refs.h. */
 static inline uint64_t table_load(const struct table *table, uint32_t slot)
 {
 	return atomic_load_explicit(&table->words[slot], memory_order_seq_cst);
@@ -96,15 +96,15 @@ static inline void table_store(struct table *table, uint32_t slot,
 	atomic_store_explicit(&table->words[slot], word, memory_order_seq_cst);
 }
 
-/* The words of a run (its id, below 2^63) that is alive, and of one that has
- * failed. A later run may use the word of an earlier one: a rank that finds
- * neither of its two words learns that its run is over, but not why. */
+/* Returns the word of a run (its id is below 2^63) that is alive or has failed.
+ * A later run may use the same word of the table: a rank that finds neither of
+ * its two values learns that its run is over, but not why. */
 static inline uint64_t table_verdict(uint64_t run, bool is_failed)
 {
 	return run << 1 | is_failed;
 }
 
-/* release: a rank that finds its run over may ask for the reason. */
+/* release: a rank that sees that its run is over can request the reason */
 static inline void table_set_verdict(struct table *table, uint32_t i,
 				     uint64_t word)
 {
@@ -112,7 +112,7 @@ static inline void table_set_verdict(struct table *table, uint32_t i,
 			      memory_order_release);
 }
 
-/* Is the run to which word `i` was given still alive? One load. */
+/* Returns whether the run that has word `i` is still alive. It is one load. */
 static inline bool table_is_alive(const struct table *table, uint32_t i,
 				  uint64_t run)
 {
@@ -121,8 +121,8 @@ static inline bool table_is_alive(const struct table *table, uint32_t i,
 	       table_verdict(run, false);
 }
 
-/* A new table (broker), mapped writable. */
+/* Makes a new table, mapped writable (broker). */
 int table_create(struct table *ret, struct error *err);
-/* Map an existing one. Consumes `fd`, also on failure. */
+/* Maps an existing table. Consumes `fd`, also on failure. */
 int table_open(struct table *ret, int fd, bool is_writable, struct error *err);
 void table_close(struct table *table);

@@ -1,12 +1,10 @@
 /*
- * This file makes and maps timeline files, and gives the CPU's view of their
- * counters.
+ * Makes and maps timeline files, and accesses their counters from the CPU.
  *
  * A device writes a counter (cuStreamWriteValue64) after a fence over all
  * earlier work of its stream. So an acquire load that sees the value also sees
- * the data, as far as the CPU can see it at all. The client can write any value
- * here, but a wrong value about its own work only harms processes that trust
- * its data anyway.
+ * the data, as far as the CPU can see it. The client can write any value, but a
+ * wrong value about its own work only harms processes that use its data anyway.
  */
 #include "shm/timeline.h"
 #include "proto/error.h"
@@ -31,8 +29,8 @@ static _Atomic uint64_t *word(const struct timelines *timelines, uint32_t i)
 				    (size_t)i * TIMELINE_STRIDE);
 }
 
-/* A forked child must not signal as its parent, so it does not get the
- * mapping. */
+/* The mapping is not inherited by forked children, because a child must not
+ * signal as its parent. */
 static int map(struct timelines *timelines, struct error *err)
 {
 	int protection = PROT_READ | (timelines->is_writable ? PROT_WRITE : 0);
@@ -86,8 +84,8 @@ static int check(int fd, struct error *err)
 	r = memfd_check(fd, TIMELINE_SIZE, NULL, err);
 	if (r < 0)
 		return error_wrap(err, r, "cannot use the timeline file");
-	/* Our files are sealed against seals: nobody can forbid writing
-	 * later. */
+	/* Our files have F_SEAL_SEAL, so that no process can add a seal against
+	 * writes later. */
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
@@ -134,18 +132,17 @@ uint64_t timelines_load(const struct timelines *timelines, uint32_t timeline)
 {
 	uint32_t i = timeline % TIMELINES;
 
-	/* Position 0 holds the header, and is no counter to wait for. */
+	/* position 0 is the header */
 	if (i == 0)
 		return TIMELINE_POISON;
-	/* acquire: what was done before the write is visible after this
-	 * load. */
+	/* acquire: what was done before the write is visible after this load */
 	return atomic_load_explicit(word(timelines, i), memory_order_acquire);
 }
 
 void timelines_poison(struct timelines *timelines)
 {
-	/* release: a process that is woken sees what was recorded of the death
-	 * before (that its tensors are tainted). */
+	/* release: a process that is woken sees what was recorded about the
+	 * death before (that its tensors are tainted) */
 	for (uint32_t i = 1; i < TIMELINES; i++)
 		atomic_store_explicit(word(timelines, i), TIMELINE_POISON,
 				      memory_order_release);
