@@ -45,7 +45,7 @@ struct hello_request {
 	bool is_reconnect;
 	uint64_t session;          /* reconnect: id of the session */
 	uint8_t token[TOKEN_SIZE]; /* reconnect: its secret */
-	uint64_t budget; /* limit of its memory in bytes; 0: none set */
+	uint64_t budget; /* limit of its memory in bytes; 0: unlimited */
 };
 
 struct challenge_request {
@@ -97,7 +97,7 @@ struct unshare_request {
 };
 
 enum publish_flags {
-	PUBLISH_REPLACE = 1,    /* its old tensor loses the name */
+	PUBLISH_REPLACE = 1,    /* the name may exist, and is replaced */
 	PUBLISH_EVICTABLE = 2,  /* may be evicted when memory is short */
 	PUBLISH_TIED = 4,       /* the name ends with this session */
 	PUBLISH_MUST_EXIST = 8, /* with REPLACE: the name must exist */
@@ -508,7 +508,7 @@ struct list_item {
 	 * that a process shared. The tensor keeps all of it. */
 	uint64_t block;       /* number that identifies the block */
 	uint64_t block_bytes; /* allocated, and charged to payer_uid */
-	uint32_t block_slots; /* tensors in it; shared memory: or more */
+	uint32_t block_slots; /* tensors in it; a minimum if it is shared */
 	uint32_t payer_uid;
 	/* process that allocated it; 0: its session has ended, or is of another
 	 * user */
@@ -529,7 +529,7 @@ struct holder {
 	uint64_t session;
 	uint32_t pid, uid;
 	const char *command;
-	int64_t holds; /* 0: dropped, but its device still works */
+	int64_t holds; /* 0: only its device still uses it */
 	bool is_connected;
 	bool is_writer;
 	bool is_ending; /* see ending.h */
@@ -604,7 +604,7 @@ enum histogram_what {
 
 struct histogram_item {
 	uint32_t what;    /* enum histogram_what */
-	const char *name; /* of the request; "other"; "": no request */
+	const char *name; /* kind of request, "other", or "" for the loop */
 	uint64_t sum_ns;
 };
 

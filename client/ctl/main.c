@@ -1,9 +1,9 @@
 /*
  * fsdpctl shows the state of the broker and moves tensors between it and files.
  *
- * It uses the public API of libfsdp only, so a script in another language could
- * do the same. Exit codes: 0 for success, 1 for failure (after an error
- * message), 2 for wrong usage.
+ * It uses the broker only through the public API of libfsdp, so a script in
+ * another language could do the same. Exit codes: 0 for success, 1 for failure
+ * (after an error message), 2 for wrong usage.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"

@@ -26,5 +26,6 @@ int output_write(struct output *output, const void *data, size_t size,
 /* The same as output_write(), as a pack_fn. */
 int output_pack(void *output, const void *data, size_t size, struct error *err);
 int output_commit(struct output *output, struct error *err);
-/* Closes the file, and removes it if output_commit() was not called. */
+/* Closes the file. Without output_commit() before, the temporary file is
+ * removed. */
 void output_close(struct output *output);

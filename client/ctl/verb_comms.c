@@ -19,7 +19,7 @@ static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
 				     [FSDP_COMM_RUNNING] = "running",
 				     [FSDP_COMM_FAILED] = "failed"};
 
-/* The executor is unknown if the communicator is not running. */
+/* The executor is unknown while a communicator has no ranks. */
 static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_comm_entry *entry = field;
