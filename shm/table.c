@@ -26,7 +26,7 @@ _Static_assert(offsetof(struct table_header, chunks_retired) == 24, "layout");
 _Static_assert(offsetof(struct table_header, era) == 32, "layout");
 _Static_assert(offsetof(struct table_header, chunks) == 64, "layout");
 _Static_assert(offsetof(struct table_header, verdicts) == 8256, "layout");
-_Static_assert(sizeof(struct table_header) == 12288, "layout");
+_Static_assert(sizeof(struct table_header) == 40960, "layout");
 _Static_assert(sizeof(struct table_header) <= TABLE_WORDS_OFFSET, "layout");
 _Static_assert(TABLE_SIZE % LAYOUT_PAGE_SIZE == 0, "whole pages");
 _Static_assert(sizeof(_Atomic uint64_t) == 8, "a word is 8 bytes");

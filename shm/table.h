@@ -14,9 +14,9 @@
  *                     go through the chunk list and unmap retired chunks
  *       32        4   era: clients note it at acquire (CLOCK eviction)
  *       64     8192   chunk list: 1,024 words, id of the chunk or 0
- *     8256     4032   verdicts: 504 words, run of a communicator << 1 | failed,
- *                     or 0; the first one is not used
- *    12288          padding
+ *     8256    32704   verdicts: 4,088 words, run of a communicator << 1 |
+ *                     failed, or 0; the first one is not used
+ *    40960          padding
  *    65536   8*slots  words: generation << 3 | SLOT_TAINTED | enum slot_state
  *
  * The table is not authoritative: when the broker starts, it computes every
@@ -31,7 +31,7 @@ struct error;
 
 #define TABLE_SLOTS  (UINT32_C(1) << 20)
 #define TABLE_CHUNKS 1024
-#define TABLE_RUNS   504
+#define TABLE_RUNS   4088
 
 enum slot_state {
 	SLOT_FREE = 0,

@@ -40,7 +40,7 @@ const struct config_key config_keys[] = {
 	KEY(quota, quota_refs, CONFIG_SIZE, "1G"),
 	KEY(quota, quota_tickets, CONFIG_COUNT, "65536"),
 	KEY(quota, quota_bundles, CONFIG_COUNT, "1024"),
-	KEY(quota, quota_groups, CONFIG_COUNT, "4096"),
+	KEY(quota, quota_groups, CONFIG_COUNT, "16384"),
 	KEY(quota, quota_timelines, CONFIG_COUNT, "128"),
 	KEY(access, admin_group, CONFIG_GROUP, ""),
 	KEY(access, sandbox, CONFIG_BOOL, "yes"),

@@ -52,8 +52,8 @@
 #define N_TICKETS  (UINT64_C(256) << 10)
 #define N_BUNDLES  UINT64_C(4096) /* CATALOG_BUNDLES */
 #define N_PREFIXES (UINT64_C(64) << 10)
-#define N_COMMS    (UINT64_C(1024) + 1)
-#define N_GROUPS   ((UINT64_C(64) << 10) + 1)
+#define N_COMMS    ((UINT64_C(32) << 10) + 1)
+#define N_GROUPS   ((UINT64_C(256) << 10) + 1)
 #define N_FENCES   TABLE_SLOTS   /* one for each slot */
 #define N_CHANNELS UINT64_C(129) /* CATALOG_CHANNELS */
 #define N_RUNS     TABLE_RUNS    /* one for each verdict */

@@ -35,7 +35,7 @@
 
 struct error;
 
-#define CATALOG_LAYOUT_VERSION 11
+#define CATALOG_LAYOUT_VERSION 12
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* including record 0 */
 #define CATALOG_CHANNELS       129  /* likewise */

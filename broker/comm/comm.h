@@ -159,7 +159,7 @@ struct comms {
 
 /* Limits of the communicators of one session, which leave half of a node's runs
  * (TABLE_RUNS) to other sessions, and of the groups of one communicator. */
-#define COMM_MAX_OF_SESSION 256
+#define COMM_MAX_OF_SESSION 2043
 #define COMM_MAX_GROUPS     1024
 
 /* Remove the session from all of its communicators, because it ends. If its

@@ -17,7 +17,7 @@ struct comms;
 struct error;
 struct session;
 
-#define COMM_RECORD_CHARGE 16
+#define COMM_RECORD_CHARGE 2
 
 /* After a restart, charge for the records and set their deadlines. */
 int comm_records_adopt(struct comms *comms, struct error *err);

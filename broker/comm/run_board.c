@@ -25,6 +25,16 @@ static struct fdstore *fdstore_of(const struct comm *comm)
 	return &comm->comms->store->base->fdstore;
 }
 
+/* Boards leave half of the descriptors that outlive the broker to memory. */
+static bool may_keep_one_more(const struct comms *comms)
+{
+	uint32_t n = 0;
+
+	for (const struct comm *comm = comms->first; comm; comm = comm->next)
+		n += comm->is_board_kept;
+	return n < RUN_BOARDS_KEPT;
+}
+
 /* Put the board into the fd store. If that is not possible now, the run ends
  * with the broker, unless it is possible when another rank asks for the board.
  * A board is not kept for a run that ends with the broker anyway. */
@@ -36,7 +46,8 @@ static void keep(struct comm *comm)
 	    !run_record_is_sound(run_record_of(comm)))
 		return;
 	name_file(comm->id, name);
-	comm->is_board_kept = fdstore_put(fdstore_of(comm), comm->board.fd,
+	comm->is_board_kept = may_keep_one_more(comm->comms) &&
+			      fdstore_put(fdstore_of(comm), comm->board.fd,
 					  name, NULL) == FDSTORE_OK;
 	failpoint("board.stored");
 	catalog_set(&comm->comms->store->catalog, run_record_of(comm)->is_shown,

@@ -20,6 +20,8 @@ struct store;
  * that tensors are being freed for it; call it again after wake_room(). This
  * commits, so call it before the request changes anything. */
 #define RUN_BOARD_WAIT 1
+/* The maximum number of boards that outlive the broker. */
+#define RUN_BOARDS_KEPT 503
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err);
 
 /* Returns the charge for the boards of this user; NULL stands for all users. */

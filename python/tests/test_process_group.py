@@ -174,6 +174,17 @@ def groups_of_groups():
     assert tensor.item() == 1 + dist.get_rank()
 
 
+def there_is_room_for_many_groups():
+    """fully_shard() makes some for each layer if `reshard_after_forward` is a number."""
+    groups = [dist.new_group() for _ in range(130)]
+    tensor = torch.ones(1)
+    for group in groups[::10]:
+        dist.all_reduce(tensor, group=group)
+    assert tensor.item() == 2**13
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
 def any_dtype_can_be_moved():
     for dtype in (torch.complex64, torch.float8_e5m2, torch.uint16, torch.complex32):
         tensor = torch.full((5,), 1.0 + dist.get_rank()).to(dtype)
@@ -222,6 +233,7 @@ CASES = {
         what_is_wrong_in_itself_is_refused_and_changes_nothing,
         a_store_serves_one_group_after_another,
         groups_of_groups,
+        there_is_room_for_many_groups,
         any_dtype_can_be_moved,
         a_parameter_can_be_received,
         functional_collectives_work,

@@ -199,16 +199,16 @@ Test(quota, of_communicators_leaves_some_to_other_connections)
 	struct wire *alice, *bob;
 
 	skip_on_devices();
-	users_start("[quota]\nquota_groups = 8192\n");
+	users_start("");
 	alice = open_as(ALICE);
 	request.comm_join.name = name;
-	for (int i = 0; i < 256; i++) {
+	for (int i = 0; i < 2043; i++) {
 		snprintf(name, sizeof(name), "a/%d", i);
 		wire_must(alice, wire_call(alice, &request));
 	}
 	snprintf(name, sizeof(name), "a/more");
 	cr_assert(eq(int, wire_call(alice, &request), -EMFILE));
-	wire_says(alice, "this connection is in 256 communicators");
+	wire_says(alice, "this connection is in 2043 communicators");
 	bob = open_as(ALICE);
 	wire_must(bob, wire_call(bob, &request));
 	wire_close(bob);
@@ -560,8 +560,8 @@ Test(quota, of_groups_counts_their_parameters)
 
 	if (are_on_devices())
 		cr_skip_test("the same on host memory");
-	/* The communicator uses 20 of these. */
-	users_start("[quota]\nquota_groups = 80\n");
+	/* The communicator uses 6 of these. */
+	users_start("[quota]\nquota_groups = 66\n");
 	options = (struct fsdp_connect_options){
 		.path = daemon_socket(&users_daemon)};
 	cr_assert(zero(int, fsdp_connect(&options, &client)));

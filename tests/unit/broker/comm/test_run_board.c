@@ -4,6 +4,7 @@
  */
 #include "broker/comm/comm.h"
 #include "broker/comm/run_board.h"
+#include "broker/comm/run_record.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -61,11 +62,41 @@ Test(run_board, is_refused_where_it_would_be_of_no_use)
 	int fd;
 
 	comm.verdict = 0;
-	cr_expect(eq(int, get(&fd, "503 communicators"), -EOPNOTSUPP));
+	cr_expect(eq(int, get(&fd, "4087 communicators"), -EOPNOTSUPP));
 	comm.verdict = 1;
 	comm.n_world = 3;
 	cr_expect(eq(int, get(&fd, "several nodes"), -EOPNOTSUPP));
 	cr_expect(zero(ptr, comm.board.page));
+}
+
+/* The run could go on after a restart of the broker. */
+static void make_lasting(void)
+{
+	struct run_record *record;
+
+	comm.run = catalog_alloc(&broker->store.catalog, SECTION_RUN);
+	record = run_record_of(&comm);
+	record->direct = COMM_DIRECT_ALL;
+}
+
+Test(run_board, outlives_the_broker_unless_many_others_do)
+{
+	static struct comm others[RUN_BOARDS_KEPT];
+	int fd;
+
+	make_lasting();
+	for (uint32_t i = 0; i < RUN_BOARDS_KEPT; i++) {
+		others[i].is_board_kept = true;
+		others[i].next = broker->comms.first;
+		broker->comms.first = &others[i];
+	}
+	cr_assert(zero(int, get(&fd, "")));
+	cr_expect(not(comm.is_board_kept));
+	cr_expect(run_record_of(&comm)->is_shown);
+	others[0].is_board_kept = false;
+	cr_assert(zero(int, get(&fd, "")));
+	cr_expect(comm.is_board_kept);
+	broker->comms.first = NULL;
 }
 
 #ifdef FSDP_TEST_POINTS
