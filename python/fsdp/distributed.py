@@ -15,6 +15,7 @@ import weakref
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from . import _fsdp
 from ._default import default
@@ -57,6 +58,40 @@ def fold(operation, tensors, output):
 
 
 # --- tensors ------------------------------------------------------------------
+
+
+def _wraps(tensor):
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "__tensor_flatten__")
+
+
+def _parts(tensor):
+    """The dense tensors of one that wraps others, as some quantized weights do."""
+    if not _wraps(tensor):
+        return [tensor]
+    if isinstance(tensor, AsyncCollectiveTensor):
+        return _parts(tensor.trigger_wait())
+    if hasattr(tensor, "to_local"):
+        raise Invalid("a DTensor is no tensor of this rank alone; give its to_local()")
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _parts(getattr(tensor, name))]
+
+
+def _together(*tensors):
+    """The first parts of all, then the second ones, and so on."""
+    parts = [_parts(tensor) for tensor in tensors]
+    if len({*map(len, parts)}) > 1:
+        raise Invalid("the tensors of a call must wrap the same number of tensors")
+    return list(zip(*parts))
+
+
+def _check_sum(*tensors):
+    for tensor in filter(_wraps, tensors):
+        for part in _parts(tensor):
+            if part.dtype != tensor.dtype or part.shape != tensor.shape:
+                raise Invalid(
+                    f"cannot reduce a {type(tensor).__name__}: the sum of what it wraps "
+                    f"need not be its sum; convert it to a plain tensor"
+                )
 
 
 def _check(*tensors):
@@ -147,6 +182,16 @@ def _split(tensor, sizes, n):
     if not tensor.is_contiguous():
         raise Invalid("a tensor that is split must be contiguous")
     return tensor.split(list(sizes))
+
+
+def _message(tensors):
+    parts = _parts(_only(tensors))
+    if len(parts) != 1:
+        raise Invalid(
+            f"a message takes one tensor, and this one wraps {len(parts)}; send them one "
+            f"after another"
+        )
+    return parts[0]
 
 
 def _check_tag(tag):
@@ -247,15 +292,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors, opts=None):
         opts = opts or dist.BroadcastOptions()
-        tensor = _only(tensors)
-        job = _Job("broadcast", tensor)
-        job.with_args(*job.give(tensor), opts.rootRank)
-        return self._add([job], tensors, opts)
+        jobs = []
+        for tensor in _parts(_only(tensors)):
+            job = _Job("broadcast", tensor)
+            jobs.append(job.with_args(*job.give(tensor), opts.rootRank))
+        return self._add(jobs, tensors, opts)
 
     def _reduced(self, call, tensors, opts, *root):
         """Reduce each tensor in place."""
         how, jobs = _reduction_of(opts.reduceOp), []
-        for tensor in tensors:
+        _check_sum(*tensors)
+        for tensor in (part for whole in tensors for part in _parts(whole)):
             job = _Job(call, tensor)
             data, count = job.give(tensor)
             jobs.append(job.with_args(how, data, data, count, *root))
@@ -274,24 +321,30 @@ class ProcessGroup(dist.ProcessGroup):
         opts = opts or dist.ReduceOptions()
         return self._reduced("reduce", tensors, opts, opts.rootRank)
 
+    def _gather_parts(self, outputs, tensor):
+        return [self._all_gather(o, t) for *o, t in _together(*outputs, tensor)]
+
     def _all_gather(self, outputs, tensor):
         job = _Job("all_gather", tensor, *self._per_rank(outputs))
         return job.with_args(*job.take(tensor), [job.give(o) for o in outputs])
 
     def allgather(self, outputs, inputs, opts=None):
-        job = self._all_gather(_only(outputs), _only(inputs))
-        return self._add([job], outputs, opts or dist.AllgatherOptions())
+        jobs = self._gather_parts(_only(outputs), _only(inputs))
+        return self._add(jobs, outputs, opts or dist.AllgatherOptions())
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         # Each output is a list with one tensor for each input.
         per_input = list(zip(*self._per_rank(outputs), strict=True))
-        jobs = [self._all_gather(*pair) for pair in _pairs(per_input, inputs)]
+        jobs = [
+            job for pair in _pairs(per_input, inputs) for job in self._gather_parts(*pair)
+        ]
         return self._add(jobs, outputs, opts or dist.AllgatherOptions())
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         jobs = [
             self._all_gather(_cut(output, self._world_size), tensor)
-            for output, tensor in _pairs(outputs, inputs)
+            for pair in _pairs(outputs, inputs)
+            for output, tensor in _together(*pair)
         ]
         return self._add(jobs, outputs, opts or dist.AllgatherOptions())
 
@@ -300,23 +353,26 @@ class ProcessGroup(dist.ProcessGroup):
 
     def gather(self, outputs, inputs, opts=None):
         opts = opts or dist.GatherOptions()
-        tensor, parts = _only(inputs), []
+        parts, jobs = [], []
         if self._rank == opts.rootRank:
             parts = self._per_rank(_only(outputs))
-        job = _Job("gather", tensor, *parts)
-        taken = job.take(tensor)
-        job.with_args(*taken, [job.give(p) for p in parts] or None, opts.rootRank)
-        return self._add([job], outputs, opts)
+        for tensor, *outs in _together(_only(inputs), *parts):
+            job = _Job("gather", tensor, *outs)
+            taken = job.take(tensor)
+            given = [job.give(out) for out in outs] or None
+            jobs.append(job.with_args(*taken, given, opts.rootRank))
+        return self._add(jobs, outputs, opts)
 
     def scatter(self, outputs, inputs, opts=None):
         opts = opts or dist.ScatterOptions()
-        tensor, parts = _only(outputs), []
+        parts, jobs = [], []
         if self._rank == opts.rootRank:
             parts = self._per_rank(_only(inputs))
-        job = _Job("scatter", tensor, *parts)
-        taken = [job.take(p) for p in parts] or None
-        job.with_args(taken, *job.give(tensor), opts.rootRank)
-        return self._add([job], outputs, opts)
+        for tensor, *ins in _together(_only(outputs), *parts):
+            job = _Job("scatter", tensor, *ins)
+            taken = [job.take(part) for part in ins] or None
+            jobs.append(job.with_args(taken, *job.give(tensor), opts.rootRank))
+        return self._add(jobs, outputs, opts)
 
     def _reduce_scatter(self, output, inputs, opts):
         job = _Job("reduce_scatter", output, *self._per_rank(inputs))
@@ -325,33 +381,44 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs, inputs, opts=None):
         opts = opts or dist.ReduceScatterOptions()
-        job = self._reduce_scatter(_only(outputs), _only(inputs), opts)
-        return self._add([job], outputs, opts)
+        output, inputs = _only(outputs), _only(inputs)
+        _check_sum(output, *inputs)
+        jobs = [
+            self._reduce_scatter(o, i, opts) for o, *i in _together(output, *inputs)
+        ]
+        return self._add(jobs, outputs, opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
         opts = opts or dist.ReduceScatterOptions()
+        _check_sum(*outputs, *inputs)
         jobs = [
             self._reduce_scatter(output, _cut(tensor, self._world_size), opts)
-            for output, tensor in _pairs(outputs, inputs)
+            for pair in _pairs(outputs, inputs)
+            for output, tensor in _together(*pair)
         ]
         return self._add(jobs, outputs, opts)
 
     def reduce_scatter_single(self, output, tensor, opts=None):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
 
-    def alltoall(self, outputs, inputs, opts=None):
-        self._per_rank(inputs)
-        job = _Job("all_to_all", *self._per_rank(outputs), *inputs)
+    def _all_to_all(self, outputs, inputs):
+        job = _Job("all_to_all", *outputs, *inputs)
         taken = [job.take(part) for part in inputs]
-        job.with_args(taken, [job.give(part) for part in outputs])
-        return self._add([job], outputs, opts or dist.AllToAllOptions())
+        return job.with_args(taken, [job.give(part) for part in outputs])
+
+    def alltoall(self, outputs, inputs, opts=None):
+        n = self._world_size
+        both = _together(*self._per_rank(outputs), *self._per_rank(inputs))
+        jobs = [self._all_to_all(parts[:n], parts[n:]) for parts in both]
+        return self._add(jobs, outputs, opts or dist.AllToAllOptions())
 
     def all_to_all_single(self, output, tensor, output_sizes, sizes, opts=None):
-        outputs = _split(output, output_sizes, self._world_size)
-        inputs = _split(tensor, sizes, self._world_size)
-        work = self.alltoall(outputs, inputs, opts)
-        work._tensors = [output]
-        return work
+        n = self._world_size
+        jobs = [
+            self._all_to_all(_split(o, output_sizes, n), _split(t, sizes, n))
+            for o, t in _together(output, tensor)
+        ]
+        return self._add(jobs, [output], opts or dist.AllToAllOptions())
 
     def barrier(self, opts=None):
         opts = opts or dist.BarrierOptions()
@@ -367,7 +434,7 @@ class ProcessGroup(dist.ProcessGroup):
     # --- messages -------------------------------------------------------------
 
     def send(self, tensors, rank, tag=0):
-        tensor = _only(tensors)
+        tensor = _message(tensors)
         _check_tag(tag)
         job = _Job("send", tensor)
         job.with_args(*job.take(tensor), rank, tag)
@@ -375,7 +442,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._mail.add(job, tensors, late)
 
     def recv(self, tensors, rank, tag=0):
-        tensor = _only(tensors)
+        tensor = _message(tensors)
         _check_tag(tag)
         job = _Job("receive", tensor)
         job.with_args(*job.give(tensor), rank, tag)

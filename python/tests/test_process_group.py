@@ -196,6 +196,87 @@ def any_dtype_can_be_moved():
     assert torch.equal(tensor, torch.complex(torch.full((2,), 2.0), torch.full((2,), 2.0)))
 
 
+class Scaled(torch.Tensor):
+    """A tensor that wraps its elements and their scale, as quantized ones do."""
+
+    @staticmethod
+    def __new__(cls, elements, scale):
+        return cls._make_wrapper_subclass(cls, elements.shape, dtype=torch.float32)
+
+    def __init__(self, elements, scale):
+        self.elements, self.scale = elements, scale
+
+    def __tensor_flatten__(self):
+        return ["elements", "scale"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        raise AssertionError("It is only passed on.")
+
+
+def scaled(n):
+    return Scaled(torch.full((4,), n, dtype=torch.int8), torch.full((1,), n / 2))
+
+
+def holds(tensor, n):
+    return bool((tensor.elements == n).all() and (tensor.scale == n / 2).all())
+
+
+def what_a_tensor_wraps_is_moved():
+    group, rank = dist.group.WORLD, dist.get_rank()
+    tensor = scaled(rank + 1)
+    out, two = scaled(0), [scaled(0), scaled(0)]
+    dist.all_gather(two, tensor)
+    assert holds(two[0], 1) and holds(two[1], 2)
+    dist.scatter(out, [scaled(3), scaled(4)] if rank == 0 else None)
+    assert holds(out, 3 + rank)
+    dist.gather(tensor, two if rank == 0 else None)
+    assert rank == 1 or holds(two[1], 2)
+    group.alltoall(two, [scaled(5 + rank), scaled(7 + rank)]).wait()
+    assert holds(two[0], 5 + 2 * rank) and holds(two[1], 6 + 2 * rank)
+    dist.broadcast(tensor, 1)
+    assert holds(tensor, 2)
+    for call in (
+        lambda: dist.all_reduce(tensor),
+        lambda: dist.send(tensor, 1 - rank),
+        lambda: group.allgather([[tensor, torch.ones(4)]], [tensor]),
+    ):
+        with pytest.raises(fsdp.Invalid):
+            call()
+
+
+def what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    rank = dist.get_rank()
+    tensor, out = TwoTensor(torch.ones(4), torch.ones(4) + rank), torch.ones(2)
+    dist.all_reduce(tensor)
+    assert tensor.a.tolist() == [2] * 4 and tensor.b.tolist() == [3] * 4
+    out = TwoTensor(out, out.clone())
+    dist.reduce_scatter_tensor(out, tensor)
+    assert out.a.tolist() == [4] * 2 and out.b.tolist() == [6] * 2
+    dist.all_gather_into_tensor(tensor, out)
+    assert tensor.a.tolist() == [4] * 4 and tensor.b.tolist() == [6] * 4
+
+
+def the_result_of_a_functional_collective_is_waited_for():
+    from torch.distributed import _functional_collectives as functional
+
+    tensor = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
+    assert isinstance(tensor, functional.AsyncCollectiveTensor)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [4] * 3
+
+
+def a_dtensor_is_refused():
+    from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2,))
+    tensor = DTensor.from_local(torch.ones(3), mesh, [Replicate()], run_check=False)
+    with pytest.raises(fsdp.Invalid, match="to_local"):
+        dist.all_reduce(tensor)
+
+
 def a_parameter_can_be_received():
     """Also one that is not contiguous, without a trace in its graph."""
     weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t() + dist.get_rank())
@@ -235,6 +316,10 @@ CASES = {
         groups_of_groups,
         there_is_room_for_many_groups,
         any_dtype_can_be_moved,
+        what_a_tensor_wraps_is_moved,
+        what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor,
+        the_result_of_a_functional_collective_is_waited_for,
+        a_dtensor_is_refused,
         a_parameter_can_be_received,
         functional_collectives_work,
     )
