@@ -10,11 +10,13 @@ through memory that they share; docs/python.md has the rest.
 import atexit
 import logging
 import os
+import types
 import uuid
 import weakref
 
 import torch
 import torch.distributed as dist
+from torch._C._dynamo import eval_frame
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from . import _fsdp
@@ -25,7 +27,7 @@ from ._messages import Mail
 from ._nodes import Comm, n_lanes
 from ._shared import PURPOSES, Pool
 from ._work import BackendError as BackendError
-from ._work import Line
+from ._work import Line, Work
 
 NAME = "fsdpd"
 _MAX_RANKS = 64
@@ -499,6 +501,17 @@ class SeveralNodes(ProcessGroup):
         return self._whole().recv(tensors, rank, tag)
 
 
+def _hide_from_compile(*classes):
+    """Have torch.compile() run their methods as they are. DDP calls them from C++,
+    and a tracer that begins there finds a group of which it knows no attribute."""
+    skip = eval_frame._FrameAction.SKIP
+    for function in (f for cls in classes for f in vars(cls).values()):
+        if isinstance(function, types.FunctionType):
+            strategy = eval_frame._FrameExecStrategy(skip, skip)
+            eval_frame.set_code_exec_strategy(function.__code__, strategy)
+
+
+_hide_from_compile(ProcessGroup, SeveralNodes, Work)
 _groups = weakref.WeakSet()
 
 

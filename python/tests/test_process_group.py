@@ -277,6 +277,15 @@ def a_dtensor_is_refused():
         dist.all_reduce(tensor)
 
 
+def a_compiled_model_calls_the_group():
+    """DDP broadcasts the buffers in front of a forward pass, from C++."""
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
+    model = torch.nn.parallel.DistributedDataParallel(layers)
+    layers[1].running_mean.fill_(dist.get_rank())
+    torch.compile(model, backend="eager")(torch.ones(3, 4)).sum().backward()
+    assert not layers[1].running_mean.any()
+
+
 def a_parameter_can_be_received():
     """Also one that is not contiguous, without a trace in its graph."""
     weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t() + dist.get_rank())
@@ -320,6 +329,7 @@ CASES = {
         what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor,
         the_result_of_a_functional_collective_is_waited_for,
         a_dtensor_is_refused,
+        a_compiled_model_calls_the_group,
         a_parameter_can_be_received,
         functional_collectives_work,
     )
