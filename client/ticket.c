@@ -84,10 +84,12 @@ static int check_nameless(const struct places_reply *places, struct error *err)
 {
 	for (uint32_t i = 0; i < places->n_places; i++) {
 		if (places->places[i].version)
-			return error_set(err, -EPERM,
-					 "the tensor of ticket %u of %u has a "
-					 "name, so that it may only be read",
-					 i + 1, places->n_places);
+			return error_set(
+				err, -EPERM,
+				"the tensor of tickets[%u] was "
+				"published, so it is read-only; redeem "
+				"it by fsdp_ticket_redeem()",
+				i);
 	}
 	return 0;
 }

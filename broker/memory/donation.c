@@ -31,7 +31,7 @@ int donation_new(struct pools *pools, uint32_t uid, int fd,
 		donation = calloc(1, sizeof(*donation));
 	if (!donation) {
 		closer_put(&pools->base->closer, uid, fd);
-		return error_nomem(err, "what it donates");
+		return error_nomem(err, "a donation of memory");
 	}
 	donation->pools = pools;
 	donation->uid = uid;

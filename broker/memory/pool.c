@@ -401,15 +401,15 @@ int pool_could_fit(const struct pools *pools,
 			pool_block_size(request->sizes[i], &request->device);
 
 		if (request->sizes[i] > left || size > left)
-			return error_set(
-				err, -ENOMEM,
-				"%" PRIu32 " tensors of together more than "
-				"%" PRIu64 " MiB can never fit: ask for less, "
-				"or raise %s",
-				request->n, max / MIB,
-				device_uuid_is_host(&request->device)
-					? "memory_max"
-					: "device_memory_max");
+			return error_set(err, -ENOMEM,
+					 "%" PRIu32
+					 " tensors that have more than %" PRIu64
+					 " MiB together can never fit: ask for "
+					 "less, or raise %s",
+					 request->n, max / MIB,
+					 device_uuid_is_host(&request->device)
+						 ? "memory_max"
+						 : "device_memory_max");
 		left -= size;
 	}
 	return 0;

@@ -184,9 +184,11 @@ static int explain_host(const struct pool_source *host, const struct room *room,
 			uint64_t need, struct error *err)
 {
 	error_set(err, -ENOMEM,
-		  "out of memory: %" PRIu64 " MiB more are needed; chunks have "
-		  "%" PRIu64 " of memory_max's %" PRIu64 " MiB, and of %" PRIu64
-		  " MiB available %" PRIu64 " are promised and %" PRIu64
+		  "out of memory: %" PRIu64
+		  " MiB more are needed; chunks have %" PRIu64
+		  " of memory_max's %" PRIu64 " MiB, and %" PRIu64
+		  " MiB are available, of which %" PRIu64
+		  " are promised and %" PRIu64
 		  " reserved: release tensors, or raise memory_max",
 		  need / MIB, host->total_size / MIB, room->max / MIB,
 		  room->available / MIB, room->promised / MIB,

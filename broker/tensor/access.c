@@ -87,7 +87,7 @@ int access_check_reader(const struct holdings *holdings,
 	if (is_trusted)
 		return 0;
 	return error_set(err, -EACCES,
-			 "\"%s\" was published by uid %u, whom this get does "
-			 "not trust; name that uid as trusted to take it",
+			 "\"%s\" was published by uid %u, which this get does "
+			 "not trust; pass that uid as trusted_uid to accept it",
 			 name, class->uid);
 }

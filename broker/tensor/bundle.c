@@ -35,7 +35,8 @@ uint32_t bundle_find_staged(const struct store *store,
 			return bundle;
 	}
 	(void)error_set(err, -ENOENT,
-			"this session stages no bundle %llu (any more)",
+			"this session is not staging bundle %llu: it was "
+			"committed or aborted, or belongs to another session",
 			(unsigned long long)id);
 	return 0;
 }
@@ -58,7 +59,7 @@ int bundle_check_name(const struct store *store, uint32_t bundle,
 		    catalog_blob(catalog, ours->name_blob), ours->name_size))
 		return 0; /* the version that this one would replace */
 	return error_set(err, -EEXIST,
-			 "\"%s\" is the name of a tensor outside of the "
+			 "\"%s\" is the name of a tensor that is not in the "
 			 "bundle; remove it first",
 			 name);
 }

@@ -64,7 +64,8 @@ static int check_nesting(const struct store *store, uint32_t old,
 		return 0;
 	bundle_name(store, other, other_name);
 	return error_set(err, -EEXIST,
-			 "bundle \"%s\" and the existing \"%s\" would overlap",
+			 "bundle \"%s\" would overlap with the existing bundle "
+			 "\"%s\"; use another name, or remove that one",
 			 name, other_name);
 }
 
@@ -224,8 +225,8 @@ static int check_members(const struct store *store, uint32_t bundle,
 			return -EEXIST;
 	}
 	return error_set(err, -EEXIST,
-			 "tensors outside of the bundle have the names of %u "
-			 "of its members; remove them first",
+			 "tensors that are not in the bundle have the names of "
+			 "%u of its members; remove them first",
 			 record->n_clashes);
 }
 

@@ -71,7 +71,8 @@ int channel_find(const struct holdings *holdings, uint64_t id, uint32_t place,
 		return 0;
 	}
 	return error_set(err, -ENOENT,
-			 "this process has no place %u in channel %" PRIu64,
+			 "place %u of channel %" PRIu64
+			 " does not belong to this process",
 			 place, id);
 }
 
@@ -220,7 +221,8 @@ static int make_record(struct making *making, uint32_t *ret, struct error *err)
 	if (blob)
 		catalog_blob_release(catalog, blob, size);
 	return error_set(err, -ENFILE,
-			 "this node has %u channels already; close some",
+			 "this node has %u channels already, which is the "
+			 "limit; close some",
 			 CATALOG_CHANNELS - 1);
 }
 
@@ -323,9 +325,9 @@ static int check_form(const struct channel_record *record, bool is_resized,
 
 	if (is_resized && !request->knows_limit)
 		return error_set(err, -EOPNOTSUPP,
-				 "channel '%s' was resized, and this process "
-				 "uses a library of before channels could be; "
-				 "let it use one of this version",
+				 "channel '%s' was resized, and the libfsdp of "
+				 "this process is too old to use it; install "
+				 "the version that fsdpd has",
 				 request->name);
 	if (!request->capacity)
 		return 0;
@@ -335,25 +337,25 @@ static int check_form(const struct channel_record *record, bool is_resized,
 		return error_set(err, -EINVAL,
 				 "channel '%s' has %u slots of %" PRIu64
 				 " bytes in mode %u, not %u of %" PRIu64
-				 " in mode %u; open it so, or with a capacity "
-				 "of 0",
+				 " in mode %u; open it with these values, or "
+				 "with a capacity of 0",
 				 request->name, record->n_slots,
 				 record->capacity, record->way,
 				 request->n_slots, request->capacity,
 				 request->way);
 	if (request->lag_ms != record->lag_ms)
-		return error_set(err, -EINVAL,
-				 "channel '%s' has a limit of lag of %u ms, "
-				 "not %u; open it so, or with a capacity of 0",
-				 request->name, record->lag_ms,
-				 request->lag_ms);
+		return error_set(
+			err, -EINVAL,
+			"channel '%s' has a lag_ms of %u, not %u; open it with "
+			"this value, or with a capacity of 0",
+			request->name, record->lag_ms, request->lag_ms);
 	if (mode == record->access.mode &&
 	    (request->access.gid == GID_DEFAULT ||
 	     request->access.gid == record->access.gid))
 		return 0;
 	return error_set(err, -EINVAL,
 			 "channel '%s' has the group %u and mode %04o; open it "
-			 "so, or with a capacity of 0",
+			 "with these, or with a capacity of 0",
 			 request->name, record->access.gid,
 			 record->access.mode);
 }
@@ -370,11 +372,12 @@ static int check_user(const struct holdings *holdings,
 	    access_is_allowed(&holdings->credentials, &record->access,
 			      ACCESS_WRITE))
 		return r;
-	return error_set(err, -EACCES,
-			 "channel '%s' (uid %u, gid %u, mode %04o) is not "
-			 "writable for uid %u; be a consumer that only reads",
-			 request->name, record->access.uid, record->access.gid,
-			 record->access.mode, holdings->credentials.uid);
+	return error_set(
+		err, -EACCES,
+		"channel '%s' (uid %u, gid %u, mode %04o) is not writable for "
+		"uid %u; open it as a consumer that only reads",
+		request->name, record->access.uid, record->access.gid,
+		record->access.mode, holdings->credentials.uid);
 }
 
 static int take_place(struct holdings *holdings, uint32_t channel,
@@ -389,7 +392,7 @@ static int take_place(struct holdings *holdings, uint32_t channel,
 	if (place == SLOTS_USERS)
 		return error_set(err, -EUSERS,
 				 "%d processes have the channel open already, "
-				 "and no more can",
+				 "which is the limit; close it in one of them",
 				 SLOTS_USERS);
 	catalog_save(&store->catalog, &record->users[place],
 		     sizeof(record->users[place]));
@@ -549,9 +552,10 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
 	if (has_left(holdings, ref))
 		return 0;
 	if (record->way == SLOTS_BROADCAST)
-		return error_set(err, -EOPNOTSUPP,
-				 "other consumers may still read the item, "
-				 "since the channel is a broadcast; copy it");
+		return error_set(
+			err, -EOPNOTSUPP,
+			"cannot keep the item: the channel is a broadcast, so "
+			"other consumers may still read it; copy it");
 	if (record->slots[at] != ref->slot || !slot_find(store, ref, NULL) ||
 	    !slots_take_out(slots, at, place.place))
 		return error_set(err, -EINVAL,

@@ -78,8 +78,8 @@ int channel_cut_late(struct store *store, struct channel_place place,
 	if (!record->lag_ms ||
 	    record->users[place.place].role != CHANNEL_PRODUCER)
 		return error_set(err, -EINVAL,
-				 "only a producer of a channel with a limit of "
-				 "lag can have consumers cut");
+				 "only a producer of a channel with a lag_ms "
+				 "can cut consumers");
 	late = slots_find_late(&store->channels.slots[place.record],
 			       bell_now_ns() - lag_ns);
 	if (late)

@@ -72,10 +72,10 @@ static int check_users(const struct store *store, uint32_t channel,
 					  record->users[i].session);
 		return error_set(err, -EOPNOTSUPP,
 				 "process %u (%s) has the channel open, and "
-				 "its library, or the broker when it opened "
-				 "the channel, is of before channels could be "
-				 "resized; let it open the channel again with "
-				 "a library of this version",
+				 "its libfsdp, or the fsdpd that was running "
+				 "when it opened the channel, is too old for "
+				 "resizing; open the channel again there with "
+				 "the libfsdp of this fsdpd's version",
 				 session->pid, session->command);
 	}
 	return 0;
@@ -90,12 +90,12 @@ static int check(const struct holdings *holdings, uint32_t channel,
 	if (access_is_allowed(&holdings->credentials, &record->access,
 			      ACCESS_WRITE))
 		return check_users(holdings->store, channel, err);
-	return error_set(err, -EACCES,
-			 "the channel (uid %u, gid %u, mode %04o) is not "
-			 "writable for uid %u; let a process that may write "
-			 "it resize it",
-			 record->access.uid, record->access.gid,
-			 record->access.mode, holdings->credentials.uid);
+	return error_set(
+		err, -EACCES,
+		"the channel (uid %u, gid %u, mode %04o) is not writable for "
+		"uid %u; resize it in a process that may write it",
+		record->access.uid, record->access.gid, record->access.mode,
+		holdings->credentials.uid);
 }
 
 /* Make the buffers that the record lacks between its present number and the new

@@ -57,8 +57,9 @@ static void note_slowness(struct store *store)
 	limbo->is_slow = true;
 	log_line(LOG_LEVEL_WARNING,
 		 "%u tensors that no process holds have waited %d s for work "
-		 "on devices that does not end; `fsdpctl limbo` shows them, "
-		 "and they are freed when the processes that gave the work end",
+		 "on devices that has not finished; `fsdpctl limbo` shows "
+		 "them, and they are freed when the processes that started the "
+		 "work end",
 		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
 }
 

@@ -158,15 +158,15 @@ static int check_pages(const struct holdings *holdings, uint32_t n,
 
 	if (size <= account_left(accounts, account, ACCOUNT_REFS))
 		return 0;
-	return error_set(err, -EDQUOT,
-			 "the ref-counter files of uid %u have %llu bytes, and "
-			 "%llu more are over quota_refs (%llu): end sessions "
-			 "that have held many tensors, or have it raised",
-			 account->uid,
-			 (unsigned long long)account->used[ACCOUNT_REFS],
-			 (unsigned long long)size,
-			 (unsigned long long)account_limit(accounts, account,
-							   ACCOUNT_REFS));
+	return error_set(
+		err, -EDQUOT,
+		"the ref-counter files of uid %u have %llu bytes, and %llu "
+		"more would exceed quota_refs (%llu): end sessions that have "
+		"held many tensors, or have it raised",
+		account->uid, (unsigned long long)account->used[ACCOUNT_REFS],
+		(unsigned long long)size,
+		(unsigned long long)account_limit(accounts, account,
+						  ACCOUNT_REFS));
 }
 
 int grant_check_room(const struct holdings *holdings, uint32_t n,

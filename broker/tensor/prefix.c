@@ -93,10 +93,10 @@ static int explain_quota(const struct store *store,
 {
 	return error_set(
 		err, -EDQUOT,
-		"\"%.*s\" would be one more first component of names, and uid "
-		"%u owns %llu of at most %llu: remove all names and bundles "
-		"below one of them, which is free %llu s later (fsdpctl "
-		"prefixes lists them), or have quota_prefixes raised",
+		"\"%.*s\" would be a new first component of names, and uid %u "
+		"owns %llu of at most %llu: remove all names and bundles below "
+		"one (fsdpctl prefixes lists them), which frees it after %llu "
+		"s, or have quota_prefixes raised",
 		(int)name_prefix_size(name), name, account->uid,
 		(unsigned long long)account->used[ACCOUNT_PREFIXES],
 		(unsigned long long)account_limit(&store->base->accounts,

@@ -244,8 +244,8 @@ uint32_t slot_find(const struct store *store, const struct slot_ref *ref,
 			return ref->slot;
 	}
 	(void)error_set(err, -ESTALE,
-			"there is no tensor in slot %u of generation %llu (any "
-			"more)",
+			"slot %u has no tensor of generation %llu, or it was "
+			"freed; get the tensor again",
 			ref->slot, (unsigned long long)ref->generation);
 	return 0;
 }

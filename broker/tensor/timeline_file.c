@@ -98,7 +98,7 @@ void timeline_file_adopt(struct holdings *holdings)
 	 * wait for them wait until they end. */
 	if (timelines_open(&holdings->timelines, fd, true, &err) < 0) {
 		log_line(LOG_LEVEL_WARNING,
-			 "timelines of session %" PRIu64 ": %s, ignoring",
+			 "ignoring the timelines of session %" PRIu64 ": %s",
 			 holdings_record(holdings)->id, err.msg);
 		return;
 	}

@@ -141,8 +141,8 @@ static int explain_session(const struct store *store,
 	if (obstacle->kind == FENCE)
 		return error_set(err, -ETIMEDOUT,
 				 "process %" PRIu32
-				 " (%s) has released %s, but "
-				 "its device is still at work on it%s",
+				 " (%s) has released %s, but its device is "
+				 "still using it%s",
 				 session->pid, session->command, what, others);
 	return error_set(err, -ETIMEDOUT,
 			 "process %" PRIu32 " (%s) still holds %s%s",
@@ -174,14 +174,14 @@ int unshare_explain(const struct store *store, uint32_t slot, struct error *err)
 	switch (obstacle.kind) {
 	case READY_FENCE:
 		return error_set(err, -ETIMEDOUT,
-				 "the device that writes %s is still at work",
+				 "the device has not finished writing %s",
 				 what);
 	case TICKET:
 		return error_set(err, -ETIMEDOUT,
-				 "%" PRIu32 " ticket%s for %s %s out: until it "
-				 "is redeemed or its time is over",
-				 obstacle.n, obstacle.n > 1 ? "s" : "", what,
-				 obstacle.n > 1 ? "are" : "is");
+				 "%s is kept by %" PRIu32 " valid ticket%s: "
+				 "redeem or revoke all its tickets, or wait "
+				 "until they expire",
+				 what, obstacle.n, obstacle.n > 1 ? "s" : "");
 	case FENCE:
 	case HOLD:
 		return explain_session(store, &obstacle, err);

@@ -75,11 +75,12 @@ static int check_view_bundle(const struct alloc_plan *plan,
 		return 0;
 	if (!base->bundle)
 		return error_set(err, -EINVAL,
-				 "a bundle's member cannot view a tensor "
-				 "outside of it");
+				 "a member of a bundle can only be a view of "
+				 "another member");
 	return error_set(err, -EINVAL,
-			 "views of a bundle's member are made while it is "
-			 "staged, as members; slice it without the broker");
+			 "a view of a bundle's member can only be allocated "
+			 "while the bundle is staged, as a member of it; slice "
+			 "the tensor without the broker");
 }
 
 static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
@@ -163,7 +164,8 @@ static int check_item(struct alloc_plan *plan, uint32_t i, struct error *err)
 		    pool_block_size(plan->spans[i], &room->blocks.device),
 		    &room->charge))
 		return error_set(err, -EOVERFLOW,
-				 "%u tensors of together more than 2^64 bytes",
+				 "%u tensors have more than 2^64 bytes "
+				 "together; allocate fewer in one call",
 				 plan->request->n_items);
 	return 0;
 }

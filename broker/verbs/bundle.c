@@ -26,11 +26,10 @@ static int park_behind_loader(struct verb_call *call, struct error *err)
 				 "bundle \"%s\" was not loaded within %d ms",
 				 request->name, request->timeout_ms);
 	if (!request->timeout_ms)
-		return error_set(
-			err, -EBUSY,
-			"another process loads bundle \"%s\"; wait for "
-			"it",
-			request->name);
+		return error_set(err, -EBUSY,
+				 "another process is loading bundle \"%s\"; "
+				 "give a timeout to wait for it",
+				 request->name);
 	call->wait_name = request->name;
 	call->wait_ms = request->timeout_ms;
 	return VERB_PARK_NAME;
@@ -98,8 +97,8 @@ static int miss(struct verb_call *call, struct error *err)
 			request->name, what, request->timeout_ms);
 	if (!request->timeout_ms)
 		return error_set(err, -ENOENT,
-				 "there is no bundle \"%s\"%s yet; a timeout "
-				 "waits for it",
+				 "there is no bundle \"%s\"%s yet; give a "
+				 "timeout to wait for it",
 				 request->name, what);
 	call->wait_name = request->name;
 	call->wait_ms = request->timeout_ms;

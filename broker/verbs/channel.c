@@ -110,9 +110,10 @@ int verb_channel_buffer(struct verb_call *call, struct error *err)
 		return r;
 	slot = catalog_channel(catalog, place.record)->slots[request->at];
 	if (!slot)
-		return error_set(err, -ESTALE,
-				 "slot %u of the channel has no buffer now",
-				 request->at);
+		return error_set(
+			err, -ESTALE,
+			"slot %u of the channel has no buffer any more",
+			request->at);
 	r = grant_check_room(&call->session->holdings, 1, err);
 	if (r < 0)
 		return r;

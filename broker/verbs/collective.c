@@ -172,7 +172,8 @@ int verb_input_end(struct verb_call *call, struct error *err)
 	if (comm->direct & COMM_DIRECT_REDUCE)
 		return input_end(comm, rank, slot, err);
 	return error_set(err, -EINVAL,
-			 "inputs of communicator '%s' end with their reduction",
+			 "an input of communicator '%s' cannot be given back: "
+			 "it ends with its reduction",
 			 comm->name);
 }
 
@@ -224,9 +225,10 @@ static int find_kept(struct verb_call *call, const struct group *group,
 		return -ESTALE;
 	if (input_is_kept(group->comm, *ret_slot))
 		return VERB_DONE;
-	return error_set(err, -ENOENT,
-			 "no rank of communicator '%s' keeps such an input",
-			 group->comm->name);
+	return error_set(
+		err, -ENOENT,
+		"no rank of communicator '%s' has this tensor as an input",
+		group->comm->name);
 }
 
 int verb_comm_place(struct verb_call *call, struct error *err)

@@ -53,7 +53,7 @@ int verb_comm_fail(struct verb_call *call, struct error *err)
 	if (r < 0)
 		return r;
 	comm_rank_name(comm, rank, name, sizeof(name));
-	comm_fail(comm, -ECONNABORTED, "%s gave communicator '%s' up: %s", name,
+	comm_fail(comm, -ECONNABORTED, "%s aborted communicator '%s': %s", name,
 		  comm->name, request->sentence);
 	return VERB_DONE;
 }
@@ -115,8 +115,8 @@ static int refuse_busy(const struct comm *comm, struct error *err)
 	while (rank + 1 < comm->n_ranks && !comm->ranks[rank].session)
 		rank++;
 	return error_set(err, -EBUSY,
-			 "%s is in communicator '%s'; it can be removed when "
-			 "all have left",
+			 "cannot remove the communicator: %s has not left "
+			 "'%s'; remove it when all ranks have left",
 			 comm_rank_name(comm, rank, name, sizeof(name)),
 			 comm->name);
 }

@@ -43,7 +43,8 @@ static int evict_some(struct verb_call *call, struct error *err)
 
 	if (request->value == 0)
 		return error_set(err, -EINVAL,
-				 "cannot evict 0 bytes: say how many");
+				 "cannot evict 0 bytes; the size must be "
+				 "greater than 0");
 	reply->has_more = evict(&broker->store, request->value,
 				&request->device, NULL) == EVICT_MORE;
 	reply->n = broker->store.n_evicted - n;
@@ -89,13 +90,12 @@ static int drain(struct verb_call *call, struct error *err)
 	if (!other)
 		return VERB_DONE;
 	if (request->timeout_ms == 0 || call->is_timed_out)
-		return error_set(err, -ETIMEDOUT,
-				 "%u other sessions have not ended, such as "
-				 "that of process %u (%s); new ones stay "
-				 "refused",
-				 broker->sessions.n - 1,
-				 session_record(other)->pid,
-				 session_record(other)->command);
+		return error_set(
+			err, -ETIMEDOUT,
+			"%u other sessions have not ended, such as that of "
+			"process %u (%s); new sessions are still refused",
+			broker->sessions.n - 1, session_record(other)->pid,
+			session_record(other)->command);
 	call->wait_name = SESSION_DRAIN_KEY;
 	call->wait_ms = request->timeout_ms;
 	return VERB_PARK_NAME;

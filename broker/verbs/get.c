@@ -26,8 +26,8 @@ static int miss(struct verb_call *call, const char *name, struct error *err)
 				 name, what, timeout_ms);
 	if (!timeout_ms)
 		return error_set(err, -ENOENT,
-				 "there is no tensor \"%s\"%s yet; a timeout "
-				 "waits for it",
+				 "there is no tensor \"%s\"%s yet; give a "
+				 "timeout to wait for it",
 				 name, what);
 	call->wait_name = name;
 	call->wait_ms = timeout_ms;

@@ -61,8 +61,8 @@ static int find_slot(const struct verb_call *call, uint32_t *ret,
 	    !session_is_admin(call->session))
 		return error_set(
 			err, -EACCES,
-			"who holds a tensor of uid %u is shown to that "
-			"user, to root and to the admin group",
+			"the holders of a tensor of uid %u are shown only to "
+			"that user, to root and to members of admin_group",
 			owner);
 	*ret = slot;
 	return 0;

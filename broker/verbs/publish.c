@@ -87,12 +87,12 @@ static int check_bundle(const struct broker *broker, const char *name,
 	if (!bundle)
 		return 0;
 	record = catalog_bundle(&broker->store.catalog, bundle);
-	return error_set(err, -EEXIST,
-			 "the name lies in the bundle \"%.*s\"; replace the "
-			 "bundle as a whole",
-			 (int)record->name_size,
-			 (const char *)catalog_blob(&broker->store.catalog,
-						    record->name_blob));
+	return error_set(
+		err, -EEXIST,
+		"the name is in the bundle \"%.*s\"; replace the whole bundle",
+		(int)record->name_size,
+		(const char *)catalog_blob(&broker->store.catalog,
+					   record->name_blob));
 }
 
 /* Check the tensor that the name shows now, if there is one. */
@@ -144,7 +144,7 @@ static int check_event(struct publication *one, struct error *err)
 			      HANDLE_EVENT, &handle, err);
 
 	if (r < 0)
-		return error_wrap(err, -EINVAL, "cannot use its event");
+		return error_wrap(err, -EINVAL, "cannot use the event");
 	if (handle.generation == 0 || handle.generation >= INT64_MAX)
 		return error_set(err, -EINVAL,
 				 "%llu is not the number of an event",
@@ -166,16 +166,17 @@ static int check_fence(const struct verb_call *call, struct publication *one,
 		return 0;
 	if (device_uuid_is_host(
 		    pool_block_device(&call->broker->store.pools, block)))
-		return error_set(err, -EINVAL,
-				 "the tensor is in host memory, whose readers "
-				 "wait for no stream: synchronise, and publish "
-				 "it then");
+		return error_set(
+			err, -EINVAL,
+			"the tensor is in host memory, and its readers do not "
+			"wait for streams: synchronise the stream, and publish "
+			"the tensor without it");
 	if (item->event)
 		return check_event(one, err);
 	if (call->session->holdings.timelines.pages)
 		return 0;
 	return error_set(err, -EINVAL,
-			 "this session has no timelines: ask for them first");
+			 "this session has no timelines; create them first");
 }
 
 /* Refuse duplicates, because a batch may name each slot and each name only
@@ -278,8 +279,9 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 				 item->name);
 	if (!prefix_claim(&broker->store, item->name, uid))
 		return error_set(err, -EDQUOT,
-				 "uid %u has too many first components of "
-				 "names for \"%s\"",
+				 "uid %u has as many first components of names "
+				 "as it may have, and \"%s\" has another; "
+				 "remove all names below one of them",
 				 uid, item->name);
 	one->is_claimed = catalog_n_live(&broker->store.catalog,
 					 SECTION_PREFIX) != n_owned;

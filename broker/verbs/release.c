@@ -29,7 +29,7 @@ static int check_holds(const struct verb_call *call, const uint32_t *slots,
 	if (grant && wanted <= holds)
 		return 0;
 	return error_set(err, -EINVAL,
-			 "the session holds slot %u %lld times, it cannot "
+			 "the session holds slot %u %lld times, and cannot "
 			 "release it %lld times",
 			 slots[i], (long long)holds, (long long)wanted);
 }

@@ -66,7 +66,8 @@ static void report_prefixes(struct reload *reload, const struct config *old)
 	for (i = 0; i < old->n_prefixes; i++) {
 		prefix = &old->prefixes[i];
 		if (!find(&reload->next, prefix))
-			report(reload, "prefix %s belongs to its user",
+			report(reload,
+			       "prefix %s has no configured owner any more",
 			       prefix->name);
 	}
 }
@@ -84,7 +85,8 @@ static void take(struct reload *reload)
 	report_keys(reload, &old);
 	report_prefixes(reload, &old);
 	if (old.sandbox != reload->next.sandbox)
-		report(reload, "sandbox counts when fsdpd is started again");
+		report(reload, "the new value of sandbox takes effect when "
+			       "fsdpd is restarted");
 	if (!*reload->report)
 		report(reload, "nothing has changed");
 	config_deinit(&old);
@@ -110,7 +112,9 @@ static void on_read(uv_work_t *work, int status)
 	if (reload->failure.code == 0)
 		take(reload);
 	if (reload->failure.code < 0)
-		log_line(LOG_LEVEL_ERROR, "configuration: %s; nothing changes",
+		log_line(LOG_LEVEL_ERROR,
+			 "cannot reload the configuration: %s; the old values "
+			 "remain in use",
 			 reload->failure.msg);
 	if (reload->is_wanted_again)
 		reload_start(broker);

@@ -94,9 +94,10 @@ static int copy_recorded_reply(const struct session *session, uint16_t kind,
 			       struct body *ret, struct error *err)
 {
 	if (recorded_reply->code < 0)
-		return error_set(err, recorded_reply->code,
-				 "the request was done, but its reply could "
-				 "not be made; end the session to undo it");
+		return error_set(
+			err, recorded_reply->code,
+			"the request was carried out, but its reply could not "
+			"be made; end the session to undo it");
 	if (recorded_reply_kind(session, recorded_reply) != kind)
 		return error_set(err, -EPROTO,
 				 "the request was of another kind when it came "

@@ -57,8 +57,8 @@ static int check_form(const struct verb_call *call, struct error *err)
 				 "nor a descriptor");
 	if (call->donation && request->has_handle)
 		return error_set(err, -EINVAL,
-				 "memory has a handle or a descriptor, not "
-				 "both");
+				 "the request has both a handle and a "
+				 "descriptor; send one of them");
 	return request->has_handle ? check_handle(request, err) : 0;
 }
 
@@ -89,7 +89,7 @@ static int check_memory(const struct verb_call *call, struct share *share,
 		return r < 0 ? r : POOL_WAIT;
 	if (request->size > share->device->memory)
 		return error_set(err, -EINVAL,
-				 "there is no allocation of %" PRIu64
+				 "an allocation cannot have %" PRIu64
 				 " bytes on a device that has %" PRIu64,
 				 request->size, share->device->memory);
 	if (request->has_handle) {

@@ -70,19 +70,18 @@ static int find(const struct verb_call *call, uint32_t i, uint32_t *tickets,
 	if (!tickets[i] ||
 	    n_uses > catalog_ticket(catalog, tickets[i])->uses_left)
 		return error_set(err, -ENOENT,
-				 "ticket %u of %u is unknown, used up, or "
-				 "expired",
-				 i + 1, request->n_tickets);
+				 "tickets[%u] is unknown, used up, or expired",
+				 i);
 	slots[i] = catalog_ticket(catalog, tickets[i])->slot;
 	access = slot_access(&call->broker->store, slots[i]);
 	if (access_is_allowed(&call->session->holdings.credentials, &access,
 			      ACCESS_READ))
 		return 0;
 	return error_set(err, -EACCES,
-			 "the tensor of ticket %u of %u (uid %u, gid %u, mode "
+			 "the tensor of tickets[%u] (uid %u, gid %u, mode "
 			 "%04o) is not readable for uid %u",
-			 i + 1, request->n_tickets, access.uid, access.gid,
-			 access.mode, session_record(call->session)->uid);
+			 i, access.uid, access.gid, access.mode,
+			 session_record(call->session)->uid);
 }
 
 int verb_redeem(struct verb_call *call, struct error *err)

@@ -38,9 +38,9 @@ static int check_reason(const struct verb_call *call, struct error *err)
 			    ->id == request->session)
 		return 0;
 	return error_set(err, -ESRCH,
-			 "session %" PRIu64
-			 " has no ready fence of the tensor any more: it is "
-			 "written, or tainted as the state table says",
+			 "the tensor has no ready fence of session %" PRIu64
+			 " any more: it is complete, or the state table says "
+			 "that it is tainted",
 			 request->session);
 }
 

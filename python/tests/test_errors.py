@@ -40,7 +40,7 @@ def test_each_error_is_also_pythons_own(number, kind, also):
 def test_a_missing_name_is_a_key_error_with_a_sentence(c):
     with pytest.raises(KeyError) as caught:
         c["a/x"]
-    assert str(caught.value) == 'there is no tensor "a/x" yet; a timeout waits for it'
+    assert str(caught.value) == 'there is no tensor "a/x" yet; give a timeout to wait for it'
     assert caught.value.errno == errno.ENOENT
 
 
@@ -48,7 +48,7 @@ def test_tensors_do_not_have_names_of_bundles(c):
     for call in c.get, c.__getitem__, lambda name: c.put(name, b"1"):
         with pytest.raises(fsdp.Invalid, match="ends in '/', as only .* of bundles"):
             call("a/")
-    with pytest.raises(KeyError, match='no bundle "a/" yet; a timeout waits'):
+    with pytest.raises(KeyError, match='no bundle "a/" yet; give a timeout'):
         c.bundle("a/")
 
 

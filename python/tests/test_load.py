@@ -129,7 +129,7 @@ def test_waiters_are_bounded_by_the_timeout(broker, c, model):
     with fsdp.connect(broker.path) as other:
         with pytest.raises(fsdp.Timeout, match="not loaded within"):
             fsdp.load_once(model, "m/", client=other, timeout=0.01)
-        with pytest.raises(fsdp.Error, match="another process loads"):
+        with pytest.raises(fsdp.Error, match="another process is loading"):
             other.stage("m/", once=True, timeout=0)
         stage.abort()
         assert is_whole(fsdp.load_once(model, "m/", client=other, timeout=0))

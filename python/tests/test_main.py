@@ -136,7 +136,7 @@ def test_status_tells_of_devices_and_communicators():
 
 
 def test_errors_are_one_line(c, tmp_path):
-    missing = 'fsdp: there is no tensor "a/none" yet; a timeout waits for it\n'
+    missing = 'fsdp: there is no tensor "a/none" yet; give a timeout to wait for it\n'
     assert call("get", "a/none") == (1, "", missing)
     c.put("a/x", b"x")
     (tmp_path / "text").write_text("not an array")

@@ -558,7 +558,7 @@ Test(channel_resize, a_library_that_does_not_know_of_it_is_refused)
 	open_both(FSDP_CHANNEL_SHARE);
 	wire_must(wire, open_as_before(wire));
 	cr_expect(eq(int, fsdp_channel_resize(from, 2, 0), -EOPNOTSUPP));
-	cr_expect(strstr(fsdp_error(), "could be resized") != NULL, "%s",
+	cr_expect(strstr(fsdp_error(), "too old for resizing") != NULL, "%s",
 		  fsdp_error());
 	await_slots(N_SLOTS);
 	wire_goodbye(wire);

@@ -70,7 +70,7 @@ Test(client_wait, the_version_that_was_had_is_not_given_again)
 	cr_expect(eq(int, get_newer("test/step", 1, 0, &version), -ENOENT));
 	cr_expect(eq(str, (char *)fsdp_error(),
 		     "there is no tensor \"test/step\" (newer than version 1) "
-		     "yet; a timeout waits for it"));
+		     "yet; give a timeout to wait for it"));
 	cr_expect(eq(int, get_newer("test/step", 1, 20, &version), -ETIMEDOUT));
 }
 

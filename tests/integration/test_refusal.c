@@ -108,7 +108,7 @@ Test(refusal, of_views)
 		{"a view of another's", alloc_of(&not_ours, 1), -EINVAL,
 		 "not held by this session"},
 		{"a view of what is gone", alloc_of(&is_gone, 1), -ESTALE,
-		 "no tensor in slot"},
+		 "has no tensor of generation"},
 		{"a view of no slot", alloc_of(&no_slot, 1), -ESTALE,
 		 "4294967295"},
 		{"a view of nothing", alloc_of(&none, 1), -EINVAL,
@@ -116,9 +116,9 @@ Test(refusal, of_views)
 		{"a view of what comes later", alloc_of(&not_yet, 1), -ESTALE,
 		 "generation"},
 		{"a view of a member", alloc_of(&of_member, 1), -EINVAL,
-		 "slice it"},
+		 "slice the tensor"},
 		{"a member that views", member_of(staged, &as_member, 1),
-		 -EINVAL, "outside of it"},
+		 -EINVAL, "a view of another member"},
 	};
 
 	crooked.type.dtype = DTYPE_F32;
@@ -138,7 +138,7 @@ Test(refusal, of_allocations)
 		{"no bundle", member_of(12345, &in_bundle, 1), -ENOENT,
 		 "12345"},
 		{"another's bundle", member_of(staged_by_other, &in_bundle, 1),
-		 -ENOENT, "stages no bundle"},
+		 -ENOENT, "is not staging bundle"},
 		{"nothing", alloc_of(&one, 0), -EINVAL, "no tensors"},
 	};
 

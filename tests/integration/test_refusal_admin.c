@@ -49,8 +49,10 @@ Test(refusal, of_a_drain_that_may_not_wait)
 	struct request drain = control_of(CONTROL_DRAIN, 1);
 
 	cr_assert(eq(int, wire_call(me, &drain), -ETIMEDOUT));
-	cr_assert(ne(ptr, strstr(wire_sentence(me), "new ones stay refused"),
-		     NULL));
+	cr_assert(
+		ne(ptr,
+		   strstr(wire_sentence(me), "new sessions are still refused"),
+		   NULL));
 	cr_assert(eq(u64, wire_status(other, "draining"), 1));
 	drain.control.value = 0;
 	wire_must(me, wire_call(me, &drain));
@@ -119,9 +121,9 @@ Test(refusal, of_timelines_without_a_reason)
 		 "does not hold the tensor"},
 		{"of a session that orders nothing",
 		 timelines_of(other->session, &named.ref), -ESRCH,
-		 "has no ready fence of the tensor"},
+		 "the tensor has no ready fence of session"},
 		{"of no session", timelines_of(UINT64_MAX, &named.ref), -ESRCH,
-		 "has no ready fence of the tensor"},
+		 "the tensor has no ready fence of session"},
 	};
 
 	CHECK(all);

@@ -70,7 +70,7 @@ Test(refusal_collective, of_a_rank_that_is_there_already)
 		{"another number of ranks", join_of(COMM, 3, 2), -EINVAL,
 		 "a number of ranks of 2, not 3"},
 		{"what one is in", remove_of(COMM), -EBUSY,
-		 "it can be removed when all have left"},
+		 "remove it when all ranks have left"},
 		{"what is not there", remove_of("test/none"), -ENOENT,
 		 "test/none"},
 	};

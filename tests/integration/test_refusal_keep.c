@@ -24,12 +24,12 @@ Test(refusal, of_releases)
 			    half[] = {{named.ref, 1}, {theirs.ref, 1}};
 	const struct refusal all[] = {
 		{"one too many", release_of(&two, 1), -EINVAL,
-		 "1 times, it cannot release it 2 times"},
+		 "1 times, and cannot release it 2 times"},
 		{"none", release_of(&none, 1), -EINVAL, "0 holds"},
 		{"wildly many", release_of(&many, 1), -EINVAL, "4294967295"},
 		{"another's", release_of(&foreign, 1), -EINVAL, "0 times"},
 		{"a released one", release_of(&stale, 1), -ESTALE,
-		 "no tensor in slot"},
+		 "has no tensor of generation"},
 		{"one twice", release_of(both, 2), -EINVAL, "2 times"},
 		{"one of ours and one of another's", release_of(half, 2),
 		 -EINVAL, "0 times"},
@@ -68,10 +68,12 @@ Test(refusal, of_tickets)
 		 "does not hold"},
 		{"for what is gone", ticket_of(&gone, 1, 1000), -ESTALE,
 		 "no tensor"},
-		{"unknown", redeem_of(unknown, 1), -ENOENT, "ticket 1 of 1"},
-		{"used up", redeem_of(tickets, 2), -ENOENT, "ticket 2 of 2"},
+		{"unknown", redeem_of(unknown, 1), -ENOENT,
+		 "tickets[0] is unknown"},
+		{"used up", redeem_of(tickets, 2), -ENOENT,
+		 "tickets[1] is unknown"},
 		{"twice at once", redeem_of(twice, 2), -ENOENT,
-		 "ticket 2 of 2"},
+		 "tickets[1] is unknown"},
 	};
 
 	CHECK(all);
@@ -139,10 +141,10 @@ Test(refusal, of_bundles)
 		 end_of(MESSAGE_BUNDLE_COMMIT, 999), -ENOENT, "999"},
 		{"a commit of another's",
 		 end_of(MESSAGE_BUNDLE_COMMIT, staged_by_other), -ENOENT,
-		 "stages no bundle"},
+		 "is not staging bundle"},
 		{"an abort of another's",
 		 end_of(MESSAGE_BUNDLE_ABORT, staged_by_other), -ENOENT,
-		 "stages no bundle"},
+		 "is not staging bundle"},
 		{"an empty commit", end_of(MESSAGE_BUNDLE_COMMIT, empty),
 		 -EINVAL, "has no tensors"},
 		{"a get of a staged one",

@@ -89,7 +89,7 @@ Test(refusal_collective, of_inputs)
 	refuse(me, "another group's input", reduce_of(second, &mine), -EINVAL,
 	       "not its input of 'second'");
 	refuse(me, "what is gone", reduce_of(first, &gone), -ESTALE,
-	       "no tensor in slot");
+	       "has no tensor of generation");
 	refuse(me, "a later generation",
 	       reduce_of(first,
 			 &(struct slot_ref){mine.slot, mine.generation + 1}),

@@ -188,7 +188,8 @@ Test(sandbox, is_kept_by_a_reload_which_says_so)
 	cr_assert(zero(int, fsdp_reload(client, report, sizeof(report))));
 	cr_expect(eq(str, report,
 		     "sandbox = no (was yes)\n"
-		     "sandbox counts when fsdpd is started again"));
+		     "the new value of sandbox takes effect when fsdpd is "
+		     "restarted"));
 	fsdp_close(client);
 }
 

@@ -246,7 +246,7 @@ Test(unshare, tickets_are_in_the_way)
 	cr_assert(zero(int, client_call(&alice, &request, &reply)));
 	memcpy(ids[0], reply.ticket.ticket, TICKET_SIZE);
 	reply_deinit(&reply);
-	expect_in_the_way("1 ticket for it is out");
+	expect_in_the_way("it is kept by 1 valid ticket");
 	begin_wait();
 	request = (struct request){.kind = MESSAGE_REDEEM,
 				   .redeem = {1, (const void *)ids}};
@@ -262,7 +262,7 @@ Test(unshare, a_device_that_reads_it_is_in_the_way)
 	get(&bob);
 	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
 	client_release_at(&bob, &ref, 1, 5);
-	expect_in_the_way("its device is still at work");
+	expect_in_the_way("its device is still using it");
 	begin_wait();
 	client_reach(&bob, 1, 5);
 	expect_done();
@@ -272,7 +272,7 @@ Test(unshare, a_device_that_writes_it_is_in_the_way)
 {
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "x", 2, 7)));
-	expect_in_the_way("writes it");
+	expect_in_the_way("finished writing it");
 	begin_wait();
 	client_reach(&alice, 2, 7);
 	expect_done();
