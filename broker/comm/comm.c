@@ -304,7 +304,7 @@ int comm_check_not_committing(const struct comm *comm, uint32_t rank,
 		return 0;
 	comm_rank_name(comm, rank, name, sizeof(name));
 	return error_set(err, -EBUSY,
-			 "%s has committed step %llu, but not all others have "
-			 "yet; wait for the commit first",
+			 "%s has committed step %llu, but not all other ranks "
+			 "have; wait for the commit first",
 			 name, (unsigned long long)comm->ranks[rank].step);
 }

@@ -135,14 +135,14 @@ static int check_place(const struct comm *comm, const struct session *session,
 	who = &comm->ranks[place];
 	if (who->session)
 		return error_set(err, -EEXIST,
-				 "rank %u of communicator '%s' is process %u "
-				 "(%s) already",
+				 "rank %u of communicator '%s' was joined by "
+				 "process %u (%s) already",
 				 rank, comm->name, who->pid, who->command);
 	if (!comm_find_rank(comm, session, &other))
 		return 0;
 	return error_set(err, -EEXIST,
 			 "this connection is rank %u of communicator '%s' "
-			 "already; join as rank %u over one of its own",
+			 "already; join as rank %u on another connection",
 			 comm->ranks[other].rank, comm->name, rank);
 }
 
@@ -320,8 +320,8 @@ static int wait_for_end(const struct comm *comm, bool is_late,
 	}
 	comm_name_missing(comm, gone, missing, sizeof(missing));
 	return error_set(err, -ETIMEDOUT,
-			 "an earlier run of communicator '%s' is not over: %s "
-			 "has not left it",
+			 "an earlier run of communicator '%s' has not ended: "
+			 "%s has not left it",
 			 comm->name, missing);
 }
 

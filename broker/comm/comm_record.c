@@ -204,17 +204,18 @@ int comm_record_check_access(const struct comms *comms,
 
 	if (!access_is_allowed(&session->holdings.credentials, class,
 			       ACCESS_WRITE))
-		return error_set(err, -EACCES,
-				 "communicator '%s' is of uid %u (gid %u, mode "
-				 "%04o), and uid %u may not write its memory",
-				 request->name, class->uid, class->gid,
-				 class->mode, session_record(session)->uid);
+		return error_set(
+			err, -EACCES,
+			"communicator '%s' belongs to uid %u (gid %u, mode "
+			"%04o), and uid %u may not write its memory",
+			request->name, class->uid, class->gid, class->mode,
+			session_record(session)->uid);
 	if (mode == class->mode &&
 	    (asked->gid == GID_DEFAULT || asked->gid == class->gid))
 		return 0;
 	return error_set(err, -EINVAL,
 			 "communicator '%s' has the group %u and mode %04o; "
-			 "join with the same, or remove it first (fsdpctl end)",
+			 "join with these, or remove it first (fsdpctl end)",
 			 request->name, class->gid, class->mode);
 }
 
@@ -227,15 +228,15 @@ static int check_places(const struct comm_record *comm,
 	if (is_host != device_uuid_is_host(&request->device))
 		return error_set(
 			err, -EINVAL,
-			"communicator '%s' has groups on %s; join with the "
-			"same, or remove it first (fsdpctl end)",
+			"communicator '%s' has groups on %s; join with this "
+			"memory, or remove it first (fsdpctl end)",
 			request->name, is_host ? "host memory" : "devices");
 	if (comm->n_local == request->n_local)
 		return 0;
 	return error_set(
 		err, -EINVAL,
 		"communicator '%s' has groups of %u ranks on this node, not of "
-		"%u; join with the same, or remove it first (fsdpctl end)",
+		"%u; join with this number, or remove it first (fsdpctl end)",
 		request->name, comm->n_local, request->n_local);
 }
 
@@ -251,8 +252,8 @@ int comm_record_check_mesh(const struct comms *comms, uint32_t record,
 		return error_set(
 			err, -EINVAL,
 			"communicator '%s' has groups of %u ranks in shards of "
-			"%u, not of %u in shards of %u; join with the same, or "
-			"remove it first (fsdpctl end)",
+			"%u, not of %u in shards of %u; join with these "
+			"numbers, or remove it first (fsdpctl end)",
 			request->name, comm->n_ranks, comm->n_shards,
 			request->n_ranks, request->n_shards);
 	return comm->first_group ? check_places(comm, request, err) : 0;

@@ -268,11 +268,11 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 		return 0;
 	comm_rank_name(comm, rank, mine, sizeof(mine));
 	comm_rank_name(comm, rank_first(gather->ended), theirs, sizeof(theirs));
-	return error_set(err, -EINVAL,
-			 "%s reshards '%s' to a mesh of %u, but %s did to one "
-			 "of %u (0: not at all); all must do the same",
-			 mine, gather->call.group->name, n_mesh, theirs,
-			 gather->n_mesh);
+	return error_set(
+		err, -EINVAL,
+		"%s reshards '%s' to a mesh of %u ranks, but %s resharded it "
+		"to a mesh of %u (0 means no mesh); all must do the same",
+		mine, gather->call.group->name, n_mesh, theirs, gather->n_mesh);
 }
 
 int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
@@ -310,7 +310,7 @@ int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 	comm_rank_name(group->comm, rank, name, sizeof(name));
 	return error_set(err, -EINVAL,
 			 "%s has no unshard %llu of '%s': it was resharded, or "
-			 "never begun",
+			 "it was never begun",
 			 name, (unsigned long long)sequence, group->name);
 }
 

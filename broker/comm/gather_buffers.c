@@ -26,7 +26,7 @@ static int check_memory(const struct group *group,
 
 	if (!slot)
 		return error_wrap(err, -ESTALE,
-				  "cannot gather into that memory");
+				  "cannot gather into the buffer");
 	if (catalog_slot(&store->catalog, slot)->size >=
 	    full_memory_size(group))
 		return POOL_OK;

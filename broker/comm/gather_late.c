@@ -48,7 +48,7 @@ static int describe_wait(const struct gather *gather, struct error *ret)
 		return error_set(ret, -ETIMEDOUT, "waits for memory: %s",
 				 gather->call.shortage.code
 					 ? gather->call.shortage.msg
-					 : "it is being made");
+					 : "fsdpd is still allocating it");
 	case GATHER_RUNNING:
 	case GATHER_DONE:
 		return error_set(ret, -ETIMEDOUT, "is being gathered");
@@ -61,7 +61,7 @@ int gather_refuse_wait(const struct gather *gather, struct error *err)
 	struct error wait = ERROR_NULL;
 	int r = describe_wait(gather, &wait);
 
-	return error_set(err, r, "'%s' is not whole yet: it %s",
+	return error_set(err, r, "'%s' is not unsharded yet: it %s",
 			 gather->call.group->name, wait.msg);
 }
 
@@ -82,7 +82,7 @@ void gathers_describe_late(const struct comm *comm, struct error *ret)
 	if (late.is_waiting) {
 		describe_wait(gather_of(late.call), &wait);
 		error_set(ret, -ECONNABORTED,
-			  "group '%s' was not whole within %d ms: it %s",
+			  "group '%s' was not unsharded within %d ms: it %s",
 			  late.call->group->name, comm->timeout_ms, wait.msg);
 		return;
 	}

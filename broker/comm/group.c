@@ -281,11 +281,11 @@ void groups_on_late(struct comm *comm)
 	assert(late); /* its deadline has expired */
 	if (late->registered == comm_all(comm)) {
 		error_set(&why, -ENOMEM,
-			  "there was no memory for group '%s' within %d ms: "
-			  "%s",
+			  "cannot allocate the memory of group '%s' within %d "
+			  "ms: %s",
 			  late->name, comm->timeout_ms,
 			  late->shortage.code ? late->shortage.msg
-					      : "it is still being made");
+					      : "fsdpd is still allocating it");
 		group_withdraw(late, &why);
 		return;
 	}

@@ -69,14 +69,15 @@ static int take_kept(struct group *group, struct error *err)
 			       err);
 	group_spec_deinit(&kept);
 	if (r == 0 && group->plan.hash != record->plan_hash)
-		r = error_set(err, -EINVAL,
-			      "this broker computes another layout than the "
-			      "one that made its memory");
+		r = error_set(
+			err, -EINVAL,
+			"this broker computes a different layout from that of "
+			"its kept memory (remove the communicator first)");
 	if (r < 0)
 		return error_wrap(
 			err, r,
-			"it is kept with another description (register the "
-			"same, or remove the communicator first)");
+			"it is kept with a different description (register the "
+			"same one, or remove the communicator first)");
 	group->side = record->side;
 	group->step = record->step;
 	return 0;
@@ -98,8 +99,8 @@ static int choose_place(struct group *group, struct error *err)
 
 	if (is_offloaded && group->comm->asked.executor != COMM_EXECUTOR_RANK)
 		return error_set(err, -EINVAL,
-				 "fsdp-worker cannot offload; give offload "
-				 "only with the ranks as executors");
+				 "fsdp-worker cannot offload; set offload only "
+				 "with the executor FSDP_EXECUTOR_RANK");
 	for (uint32_t i = 0; i < 2; i++)
 		group->shards[i].is_offloaded = is_offloaded;
 	group->grads.is_offloaded = is_offloaded;
@@ -201,8 +202,8 @@ int group_revive(struct comm *comm, uint32_t record, struct error *err)
 		return r;
 	if (group->plan.hash != kept->plan_hash)
 		return error_set(err, -EINVAL,
-				 "this broker computes another layout of '%s' "
-				 "than the one that made its memory",
+				 "this broker computes a different layout of "
+				 "'%s' from that of its kept memory",
 				 group->name);
 	group->record = record;
 	group->side = kept->side;

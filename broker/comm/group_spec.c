@@ -121,10 +121,11 @@ int group_spec_encode(const struct group_spec *spec, uint8_t **ret_bytes,
 		return r;
 	if (name_size + size > MAX_BLOB) {
 		free(body);
-		return error_set(err, -E2BIG,
-				 "group '%s' takes %zu bytes to describe, but "
-				 "%d is the limit; make several groups of it",
-				 name, name_size + size, MAX_BLOB);
+		return error_set(
+			err, -E2BIG,
+			"the description of group '%s' has %zu bytes, but may "
+			"have at most %d; split it into several groups",
+			name, name_size + size, MAX_BLOB);
 	}
 	bytes = malloc(name_size + size);
 	if (!bytes) {

@@ -57,11 +57,12 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 	/* Without this check, the rank would wait for itself. */
 	if (count_filled(comm, rank) >= comm->n_inputs)
 		return error_set(err, -EBUSY,
-				 "%s fills %u inputs, as many as it may have; "
-				 "reduce one first, or join with more",
+				 "%s has %u inputs that it has not reduced, "
+				 "which is its limit; reduce one first, or "
+				 "join with a larger n_inputs",
 				 name, comm->n_inputs);
 	error_set(err, -ETIMEDOUT,
-		  "the inputs that %s may have (%u) are still being reduced",
+		  "all inputs that %s may have (%u) are still being reduced",
 		  name, comm->n_inputs);
 	return INPUT_WAIT;
 }
@@ -97,10 +98,10 @@ int input_check_kept(const struct group *group, uint32_t rank,
 	if (r < 0 || run_record_of(comm)->ranks[rank].n_inputs < comm->n_inputs)
 		return r;
 	comm_rank_name(comm, rank, name, sizeof(name));
-	return error_set(err, -EBUSY,
-			 "%s keeps %u inputs, as many as it may have; give one "
-			 "back first",
-			 name, comm->n_inputs);
+	return error_set(
+		err, -EBUSY,
+		"%s has %u inputs, which is its limit; give one back first",
+		name, comm->n_inputs);
 }
 
 /* Returns the entry of the slot among the rank's inputs, or NULL. */
@@ -152,7 +153,7 @@ int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
 
 	if (!place)
 		return error_set(
-			err, -ENOENT, "%s keeps no such input",
+			err, -ENOENT, "the tensor is not an input of %s",
 			comm_rank_name(comm, rank, name, sizeof(name)));
 	catalog_set(catalog, *place, who->inputs[who->n_inputs - 1]);
 	catalog_set(catalog, who->inputs[who->n_inputs - 1], slot);

@@ -28,8 +28,8 @@ static int check_input(const struct group *group, uint32_t rank,
 		return 0;
 	comm_rank_name(group->comm, rank, name, sizeof(name));
 	return error_set(err, -EINVAL,
-			 "%s hands in memory that is not its input of '%s'; "
-			 "ask for one, and hand it in once",
+			 "the memory that %s reduces is not its input of '%s'; "
+			 "get an input with fsdp_input(), and reduce it once",
 			 name, group->name);
 }
 

@@ -130,7 +130,7 @@ int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)
 	if (comm->n_ranks < comm->n_world)
 		return error_set(err, -EOPNOTSUPP,
 				 "communicator '%s' spans several nodes, which "
-				 "have no memory in common",
+				 "do not share memory",
 				 comm->name);
 	if (!comm->verdict)
 		return error_set(err, -EOPNOTSUPP,

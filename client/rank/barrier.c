@@ -10,7 +10,7 @@ static int fail_late(struct fsdp_comm *comm, uint64_t missing,
 	char names[AWAIT_TEXT];
 
 	error_set(err, -ECONNABORTED,
-		  "%s has not come to a barrier within %d ms",
+		  "%s has not reached a barrier within %d ms",
 		  await_name_ranks(comm, missing, names), comm->timeout_ms);
 	return comm_fail_run(comm, err);
 }
@@ -19,7 +19,7 @@ static int fail_left(struct fsdp_comm *comm, uint64_t left, struct error *err)
 {
 	char names[AWAIT_TEXT];
 
-	error_set(err, -ECONNABORTED, "%s has left before a barrier",
+	error_set(err, -ECONNABORTED, "%s left before it reached a barrier",
 		  await_name_ranks(comm, left, names));
 	return comm_fail_run(comm, err);
 }
@@ -40,7 +40,7 @@ static int wait_for_all(struct fsdp_comm *comm, int32_t timeout_ms,
 	switch (r) {
 	case AWAIT_PENDING:
 		return error_set(err, -ETIMEDOUT,
-				 "%s has not come to the barrier yet",
+				 "%s has not reached the barrier yet",
 				 await_name_ranks(comm, ranks, names));
 	case AWAIT_LATE:
 		return fail_late(comm, ranks, err);

@@ -33,8 +33,9 @@ int comm_check_idle(const struct fsdp_comm *comm, struct error *err)
 
 	if (r == 0 && comm->committing)
 		r = error_set(err, -EBUSY,
-			      "step %" PRIu64 " is being committed; "
-			      "fsdp_wait() for that first",
+			      "step %" PRIu64
+			      " is being committed; call fsdp_wait() for the "
+			      "commit first",
 			      comm->committing);
 	return r;
 }
@@ -116,8 +117,8 @@ int comm_check_stream(const struct fsdp_comm *comm, void *stream,
 	if (plain_is_device(comm))
 		return plain_check_stream(&comm->device, stream, err);
 	return error_set(err, -EINVAL,
-			 "communicator '%s' is on host memory, whose ranks use "
-			 "no streams; give no stream",
+			 "communicator '%s' is on host memory, and its ranks "
+			 "do not use streams; pass NULL as stream",
 			 comm->name);
 }
 

@@ -356,7 +356,7 @@ static int check_known(const struct fsdp_work *work, struct error *err)
 	if (work->sequence && work->sequence <= last)
 		return 0;
 	return error_set(err, -EINVAL,
-			 "this rank has begun no such work of the group");
+			 "this rank has not begun this work of the group");
 }
 
 /* Wait for the event in parts, since the caller may be interrupted and wait

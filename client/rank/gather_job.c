@@ -226,7 +226,7 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	struct fsdp_comm *comm = job->group->comm;
 
 	error_set(err, -ECONNABORTED,
-		  "group '%s' was not whole within %d ms: it %s",
+		  "group '%s' was not unsharded within %d ms: it %s",
 		  job->group->name, comm->timeout_ms, cause);
 	return comm_fail_run(comm, err);
 }

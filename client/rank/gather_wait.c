@@ -102,7 +102,7 @@ static int fail_left(const struct job *job, uint64_t left, struct error *err)
 {
 	char names[AWAIT_TEXT];
 
-	error_set(err, -ECONNABORTED, "%s has left before '%s' could be whole",
+	error_set(err, -ECONNABORTED, "%s left before '%s' was unsharded",
 		  await_name_ranks(job->group->comm, left, names),
 		  job->group->name);
 	return comm_fail_run(job->group->comm, err);
@@ -112,7 +112,7 @@ int job_refuse_wait(const struct job *job, struct error *err)
 {
 	char cause[CAUSE_SIZE];
 
-	return error_set(err, -ETIMEDOUT, "'%s' is not whole yet: it %s",
+	return error_set(err, -ETIMEDOUT, "'%s' is not unsharded yet: it %s",
 			 job->group->name, describe(job, cause, sizeof(cause)));
 }
 

@@ -268,10 +268,12 @@ int group_check_open(const struct fsdp_group *group, uint64_t sequence,
 {
 	if (sequence == group->open)
 		return 0;
-	return error_set(err, -EINVAL,
-			 "unshard %" PRIu64 " of the group is not open here: "
-			 "it was refused, or resharded before it was whole",
-			 sequence);
+	return error_set(
+		err, -EINVAL,
+		"unshard %" PRIu64
+		" of the group is not open in this rank: it was refused, or "
+		"the group was resharded before it had finished",
+		sequence);
 }
 
 void group_end_whole(struct fsdp_group *group)
@@ -293,10 +295,11 @@ int group_take_full(struct fsdp_group *group, uint64_t sequence,
 		return r;
 	if (sequence != group->open) {
 		group_end_whole(group);
-		return error_set(err, -EPROTO,
-				 "fsdpd made number %" PRIu64 " whole, which "
-				 "this rank has not open",
-				 sequence);
+		return error_set(
+			err, -EPROTO,
+			"fsdpd finished unshard %" PRIu64
+			" of the group, which is not open in this rank",
+			sequence);
 	}
 	group->whole = sequence;
 	return 0;

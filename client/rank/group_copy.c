@@ -40,8 +40,8 @@ static int check_range(const struct fsdp_group *group, const void *at,
 			return 0;
 	}
 	return error_set(err, -ERANGE,
-			 "%" PRIu64 " bytes at %p are not what this rank may "
-			 "%s of the group",
+			 "the %" PRIu64 " bytes at %p are not all in memory of "
+			 "the group that this rank may %s",
 			 size, at, is_written ? "write" : "read");
 }
 

@@ -227,7 +227,7 @@ static int locate(struct fsdp_group *group, const struct group_entry *entry,
 				   &full_end) ||
 	    __builtin_add_overflow(entry->input_offset, input_size, &input_end))
 		return error_set(err, -EPROTO,
-				 "fsdpd put it beyond all memory");
+				 "fsdpd put it beyond 2^64 bytes");
 	if (!param->is_frozen && !entry->input_dtype)
 		return error_set(err, -EPROTO,
 				 "fsdpd gave no dtype for its gradient");
@@ -368,8 +368,8 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		return r;
 	if (n > FSDP_MAX_PARAMS)
 		return error_set(err, -E2BIG,
-				 "%zu parameters; a group has at most %d", n,
-				 FSDP_MAX_PARAMS);
+				 "n_params is %zu, but a group has at most %d",
+				 n, FSDP_MAX_PARAMS);
 	/* The request may wait for memory that only unused inputs keep. */
 	r = comm->reducer ? inputs_give_back(comm, err) : 0;
 	if (r < 0)

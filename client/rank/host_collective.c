@@ -76,9 +76,11 @@ static int take_bytes(const struct exchange *exchange, const void *data,
 
 	if (__builtin_mul_overflow(count, dtype_size(exchange->dtype), &size) ||
 	    size > INT64_MAX)
-		return error_set(err, -EINVAL,
-				 "`%s` cannot have %" PRIu64 " elements", name,
-				 count);
+		return error_set(
+			err, -EINVAL,
+			"`%s` cannot have %" PRIu64
+			" elements: they would have 2^63 bytes or more",
+			name, count);
 	if (size && !data)
 		return error_set(err, -EINVAL,
 				 "`%s` has %" PRIu64 " elements, but is NULL",
@@ -93,8 +95,7 @@ static int take_parts(const struct exchange *exchange,
 {
 	int r = parts ? 0
 		      : error_set(err, -EINVAL,
-				  "`%s` is NULL: give one part "
-				  "for each rank",
+				  "`%s` is NULL; pass one part for each rank",
 				  name);
 
 	for (uint32_t i = 0; i < world(exchange) && r == 0; i++)
@@ -411,9 +412,11 @@ int fsdp_fold(enum fsdp_dtype dtype, enum fsdp_reduction how,
 		return r;
 	if (__builtin_mul_overflow(count, dtype_size(dtype), &size) ||
 	    size > INT64_MAX)
-		return error_set(err, -EINVAL,
-				 "`out` cannot have %" PRIu64 " elements of %s",
-				 count, dtype_name(dtype));
+		return error_set(
+			err, -EINVAL,
+			"`out` cannot have %" PRIu64
+			" elements of %s: they would have 2^63 bytes or more",
+			count, dtype_name(dtype));
 	r = check_tensors(&fold, in, n, out, count, err);
 	if (r == 0 && count)
 		fold_run(&fold, out, in, n, size);

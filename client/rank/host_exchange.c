@@ -46,7 +46,7 @@ static uint64_t all_ranks(const struct board *board)
 static int fail_late(const struct run *run, enum box_counter counter,
 		     uint32_t round, struct error *err)
 {
-	const char *what = round == run->first ? "come to" : "gone on with";
+	const char *what = round == run->first ? "started" : "continued";
 	uint64_t ranks = boxes_missing(run->board, all_ranks(run->board),
 				       counter, round);
 	char names[AWAIT_TEXT];
@@ -340,8 +340,8 @@ static int check_idle(struct run *run, struct error *err)
 		return comm_check_run(run->comm, err);
 	error_set(
 		err, -ECONNABORTED,
-		"%s has not ended %s of %" PRIu64
-		" bytes within %d ms after rank %u had all of its own",
+		"%s has not finished %s of %" PRIu64
+		" bytes within %d ms after rank %u had its whole result",
 		await_name_ranks(run->comm, UINT64_C(1) << run->longest, name),
 		box_call_name(run->call.kind), run->longest_size,
 		run->comm->timeout_ms, run->comm->rank);

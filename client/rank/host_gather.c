@@ -222,9 +222,9 @@ static int refuse_mesh(const struct fsdp_group *group, uint32_t n_mesh,
 		       uint32_t rank, uint32_t mesh, struct error *err)
 {
 	return error_set(err, -EINVAL,
-			 "rank %u reshards '%s' to a mesh of %u, but rank %u "
-			 "did to one of %u (0: not at all); all must do the "
-			 "same",
+			 "rank %u reshards '%s' to a mesh of %u ranks, but "
+			 "rank %u resharded it to a mesh of %u (0 means no "
+			 "mesh); all must do the same",
 			 group->comm->rank, group->name, n_mesh, rank, mesh);
 }
 

@@ -51,7 +51,7 @@ int host_group_check_memory(const struct fsdp_group *group, struct error *err)
 	    size_of(group->grads) >= grads)
 		return 0;
 	return error_set(err, -EPROTO,
-			 "fsdpd gave '%s' less memory than its plan takes",
+			 "fsdpd gave '%s' less memory than its plan needs",
 			 group->name);
 }
 

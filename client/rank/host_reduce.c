@@ -35,7 +35,8 @@ int host_reduce_init(struct fsdp_comm *comm, uint32_t direct, uint32_t n_inputs,
 		return 0;
 	if (!comm->verdict || n_inputs > BOARD_MAX_AHEAD)
 		return error_set(err, -EPROTO,
-				 "fsdpd lets ranks reduce that cannot");
+				 "fsdpd asks ranks to reduce that have no "
+				 "board, or too many inputs for it");
 	reducer = calloc(1, sizeof(*reducer));
 	if (!reducer)
 		return error_nomem(err, "a communicator");
@@ -97,7 +98,7 @@ static const char *find_difference(const struct board_input *mine,
 	if (flags || mine->factor != theirs->factor)
 		return "the divide factor";
 	if (mine->n_pieces != theirs->n_pieces)
-		return "how they cut the work: their libraries are of "
+		return "how they divide the work: their libraries have "
 		       "different versions";
 	return NULL;
 }
@@ -251,7 +252,7 @@ static int find_inputs(struct fsdp_comm *comm, struct handed_in *mine,
 		}
 		if (!board_input(&comm->board, i, number, &theirs))
 			return error_set(err, -EPROTO,
-					 "rank %u handed in nothing", i);
+					 "rank %u handed in no gradients", i);
 		r = compare(comm, i, &mine->input, &theirs, err);
 		if (r == 0)
 			r = inputs_find(comm, mine->group, i, &theirs.input,
@@ -366,7 +367,7 @@ static int take_input(struct fsdp_group *group, int64_t until_ns,
 		r = do_next(comm, &allowance, err);
 		if (r == -ETIMEDOUT)
 			return error_set(err, r,
-					 "the inputs that rank %u may have "
+					 "all inputs that rank %u may have "
 					 "(%u) are still being reduced",
 					 comm->rank, inputs->n_max);
 		if (r < 0)

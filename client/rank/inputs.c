@@ -155,10 +155,11 @@ static int drop_unused(struct fsdp_comm *comm, struct error *err)
 
 	if (input)
 		return give_back(comm, input, err);
-	return error_set(err, -EBUSY,
-			 "rank %u fills %u inputs, as many as it may have; "
-			 "reduce one first, or join with more",
-			 comm->rank, inputs->n_max);
+	return error_set(
+		err, -EBUSY,
+		"rank %u has %u inputs that it has not reduced, which is its "
+		"limit; reduce one first, or join with a larger n_inputs",
+		comm->rank, inputs->n_max);
 }
 
 int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
@@ -245,10 +246,10 @@ int inputs_find(struct fsdp_comm *comm, const struct fsdp_group *group,
 	if (r < 0)
 		return r;
 	if (size_of(other->tensor) < size)
-		return error_set(err, -EPROTO,
-				 "rank %u hands in an input that is too small "
-				 "for '%s'",
-				 rank, group->name);
+		return error_set(
+			err, -EPROTO,
+			"rank %u handed in an input that is too small for '%s'",
+			rank, group->name);
 	*ret = other->tensor->data;
 	return 0;
 }

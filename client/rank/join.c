@@ -324,8 +324,8 @@ int fsdp_comm_leave(struct fsdp_comm *comm)
 		connection_forget_one_way(&client->connection, group);
 	if (r < 0)
 		return error_wrap(err, r,
-				  "communicator '%s' is left, but keeps "
-				  "its memory until the connection is closed",
+				  "communicator '%s' was left, but keeps its "
+				  "memory until the connection is closed",
 				  comm->name);
 	unlink_comm(client, comm);
 	free_one(comm);

@@ -29,8 +29,8 @@ int plain_check_stream(const struct device_uuid *uuid, void *stream,
 static int refuse_late(const struct fsdp_comm *comm, struct error *err)
 {
 	return error_set(err, -ETIMEDOUT,
-			 "communicator '%s': the stream that was given is not "
-			 "done yet",
+			 "communicator '%s': the stream that was passed has "
+			 "not finished its work yet",
 			 comm->name);
 }
 
@@ -54,7 +54,7 @@ static int await_stream(const struct fsdp_comm *comm,
 	if (result == CUDA_ERROR_NOT_READY)
 		return refuse_late(comm, err);
 	return driver_error(err, result,
-			    "cannot wait for the stream that was given");
+			    "cannot wait for the stream that was passed");
 }
 
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,

@@ -24,8 +24,8 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 		return r;
 	if (has_input(group))
 		return error_set(err, -EBUSY,
-				 "the group has an input here already; "
-				 "fsdp_reduce() it first");
+				 "the group has an input in this rank already; "
+				 "pass it to fsdp_reduce() first");
 	if (group->comm->reducer)
 		return host_reduce_input(group, timeout_ms, err);
 	request.input = (struct input_request){.group = group->id,
@@ -103,8 +103,8 @@ static int check_reduce(const struct fsdp_group *group,
 		return r;
 	if (!has_input(group))
 		return error_set(err, -EINVAL,
-				 "the group has no input here; fsdp_input() "
-				 "gives one");
+				 "the group has no input in this rank; get one "
+				 "with fsdp_input()");
 	return ret->stream ? comm_check_stream(group->comm, ret->stream, err)
 			   : 0;
 }

@@ -52,10 +52,11 @@ static int add(struct registrations *registrations, struct nccl_comm *comm,
 	r = nccl_comm_register(comm, address, span.size, err);
 	if (r < 0) {
 		mappings_let_go(&client->mappings, chunk);
-		return error_wrap(err, r,
-				  "FSDP_MEMORY_REGISTERED: NCCL refuses chunk "
-				  "%u (FSDP_MEMORY_DEFAULT does without)",
-				  chunk);
+		return error_wrap(
+			err, r,
+			"FSDP_MEMORY_REGISTERED: cannot register chunk %u with "
+			"NCCL (FSDP_MEMORY_DEFAULT needs no registration)",
+			chunk);
 	}
 	registrations->list[registrations->n++] =
 		(struct registration){chunk, address};

@@ -105,8 +105,9 @@ static int fail_differs(struct fsdp_transfer *transfer, uint32_t from,
 			const struct mail_head *head, struct error *err)
 {
 	error_set(err, -ECONNABORTED,
-		  "rank %u sends rank %u %" PRIu64 " bytes of %s with tag "
-		  "%" PRIu64 ", but that receives %" PRIu64 " bytes of %s",
+		  "rank %u sends rank %u %" PRIu64
+		  " bytes of %s with tag %" PRIu64
+		  ", but the receiver expects %" PRIu64 " bytes of %s",
 		  from, transfer->comm->rank, head->size,
 		  dtype_name(head->dtype), head->tag, transfer->head.size,
 		  dtype_name(transfer->head.dtype));
@@ -129,10 +130,10 @@ static int fail_aside(struct fsdp_comm *comm, uint32_t from,
 		      const struct mail_head *head, struct error *err)
 {
 	error_set(err, -ECONNABORTED,
-		  "rank %u sends rank %u more than that receives: a message of "
-		  "%" PRIu64 " bytes with tag %" PRIu64
-		  " after %u others of %" PRIu64
-		  " bytes that wait; at most %d of %" PRIu64 " bytes may wait",
+		  "rank %u sends rank %u more messages than it receives: one "
+		  "of %" PRIu64 " bytes with tag %" PRIu64
+		  " arrived while %u others of %" PRIu64
+		  " bytes waited; at most %d of %" PRIu64 " bytes may wait",
 		  from, comm->rank, head->size, head->tag,
 		  comm->transfers->waiting[from].n,
 		  comm->transfers->waiting[from].size, MAX_N_ASIDE, MAX_ASIDE);
@@ -166,9 +167,9 @@ static int put_aside(struct fsdp_comm *comm, uint32_t from,
 	}
 	free(transfer);
 	error_set(err, -ECONNABORTED,
-		  "rank %u has no memory for a message of %" PRIu64
-		  " bytes with tag %" PRIu64 " from rank %u that it does not "
-		  "receive yet",
+		  "rank %u cannot allocate memory for a message of %" PRIu64
+		  " bytes with tag %" PRIu64
+		  " from rank %u that it has not received yet",
 		  comm->rank, head->size, head->tag, from);
 	return comm_fail_run(comm, err);
 }
@@ -378,11 +379,12 @@ static int check(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 				 (int)dtype);
 	if (rank != FSDP_ANY_RANK &&
 	    (rank >= comm->board.n_ranks || rank == comm->rank))
-		return error_set(err, -EINVAL,
-				 "rank %u can send and receive nothing to and "
-				 "from rank %u; there are %u ranks, and the "
-				 "other must be another one",
-				 comm->rank, rank, comm->board.n_ranks);
+		return error_set(
+			err, -EINVAL,
+			"rank %u cannot send to or receive from rank %u: there "
+			"are %u ranks, which count from 0, and a rank cannot "
+			"exchange messages with itself",
+			comm->rank, rank, comm->board.n_ranks);
 	if (count > INT64_MAX / dtype_size(dtype) || (count && !data))
 		return error_set(err, -EINVAL,
 				 "`data` is NULL, or cannot have %" PRIu64
@@ -432,7 +434,8 @@ int fsdp_send(struct fsdp_comm *comm, enum fsdp_dtype dtype, const void *data,
 
 	if (r == 0 && to == FSDP_ANY_RANK)
 		r = error_set(err, -EINVAL,
-			      "nothing can be sent to any rank; name one");
+			      "cannot send to FSDP_ANY_RANK: it is for "
+			      "receiving only; pass the number of a rank");
 	return r < 0 ? r : begin(&transfer, ret, err);
 }
 

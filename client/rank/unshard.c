@@ -164,8 +164,8 @@ int fsdp_param(struct fsdp_group *group, size_t param, struct fsdp_param *ret)
 		return r;
 	if (!is_whole(group))
 		return error_set(err, -EINVAL,
-				 "the group is not whole here; fsdp_unshard() "
-				 "it and fsdp_wait() for that");
+				 "the group is not unsharded in this rank; "
+				 "call fsdp_unshard(), and fsdp_wait() for it");
 	if (group->full_mapping.is_held)
 		r = group_map(group, &group->full_mapping, &group->full, err);
 	if (r < 0)
@@ -298,7 +298,7 @@ int fsdp_reshard_on(struct fsdp_group *group, uint32_t n_mesh, void *stream)
 		return r;
 	if (!group->open)
 		return error_set(err, -EINVAL,
-				 "the group is not unsharded here");
+				 "the group is not unsharded in this rank");
 	if (stream)
 		r = comm_check_stream(group->comm, stream, err);
 	if (r < 0)

@@ -16,9 +16,10 @@ static int check_work(const struct fsdp_work *work, struct error *err)
 	if (!work || !work->comm || work->kind < WORK_UNSHARD ||
 	    work->kind > WORK_COMMIT ||
 	    !work->group != (work->kind == WORK_COMMIT))
-		return error_set(err, -EINVAL,
-				 "that is no work to wait for; fsdp_unshard(), "
-				 "fsdp_reduce() and fsdp_commit() fill one");
+		return error_set(
+			err, -EINVAL,
+			"the work was not begun; pass one that fsdp_unshard(), "
+			"fsdp_reduce() or fsdp_commit() has filled");
 	return comm_check(work->comm, err);
 }
 

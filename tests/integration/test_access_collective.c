@@ -232,7 +232,8 @@ Test(access_collective, of_another_user_is_not_joined)
 	set_stage(0);
 	wire_count(other, &before);
 	refuse(&bob, join_of(1, 0, 0), -EACCES,
-	       "is of uid 61001 (gid 61001, mode 0600), and uid 61002 may not "
+	       "belongs to uid 61001 (gid 61001, mode 0600), and uid 61002 may "
+	       "not "
 	       "write its memory");
 	refuse(&bob, join_of(2, 1, 0), -EACCES, "may not write");
 	refuse(&bob, REMOVE, -EPERM, "belongs to uid 61001");

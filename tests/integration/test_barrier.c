@@ -214,9 +214,9 @@ Test(barrier, a_late_rank_is_named_to_all)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
-	assert_says(0, ") has not come to a barrier within 5000 ms");
+	assert_says(0, ") has not reached a barrier within 5000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, meet), -ECONNABORTED));
-	assert_says(1, ") has not come to a barrier within 5000 ms");
+	assert_says(1, ") has not reached a barrier within 5000 ms");
 }
 
 Test(barrier, who_sleeps_is_told_that_another_has_left)
@@ -228,7 +228,7 @@ Test(barrier, who_sleeps_is_told_that_another_has_left)
 	begin_and_sleep(1);
 	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
-	assert_says(0, ") has left before a barrier");
+	assert_says(0, ") left before it reached a barrier");
 }
 
 Test(barrier, who_sleeps_does_not_notice_that_the_broker_is_restarted)

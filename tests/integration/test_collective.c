@@ -228,9 +228,9 @@ Test(collective, a_late_rank_is_named_to_all)
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, reduce_64), -ECONNABORTED));
 	assert_says(0, "rank 1 (pid ");
-	assert_says(0, ") has not come to an all-reduce within 5000 ms");
+	assert_says(0, ") has not started an all-reduce within 5000 ms");
 	cr_assert(eq(int, rank_run(&ranks, 1, reduce_64), -ECONNABORTED));
-	assert_says(1, ") has not come to an all-reduce within 5000 ms");
+	assert_says(1, ") has not started an all-reduce within 5000 ms");
 }
 
 Test(collective, who_waits_is_told_that_another_has_left)
@@ -416,7 +416,8 @@ Test(collective, a_rank_that_makes_too_many_rounds_is_named)
 	cr_assert(zero(int, rank_run(&ranks, 0, pretend_a_petabyte)));
 	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECONNABORTED));
 	assert_says(1, "rank 0 (pid ");
-	assert_says(1, "has not ended an all-reduce of 1125899906842624 bytes");
+	assert_says(1,
+		    "has not finished an all-reduce of 1125899906842624 bytes");
 }
 
 /* --- memory -------------------------------------------------------------- */

@@ -180,7 +180,8 @@ Test(comm, a_rank_that_is_there_is_not_joined_twice)
 	cr_assert(eq(int, seen.state, FSDP_COMM_JOINING));
 	cr_assert(eq(int, fsdp_comm_join(client, "team/job", 2, 0, NULL, &comm),
 		     -EEXIST));
-	cr_assert(ne(ptr, strstr(fsdp_error(), "is process "), NULL));
+	cr_assert(
+		ne(ptr, strstr(fsdp_error(), "was joined by process "), NULL));
 	actor_begin(&ranks.actors[1], trainer_join);
 	ranks_end(&ranks);
 	cr_assert(eq(int, ranks.notes[0].code, 0));
@@ -259,7 +260,7 @@ Test(comm, who_joins_with_other_options_is_told_which)
 		{{.limit_bytes = 5}, "a limit of bytes of 0, not 5"},
 		{{.n_inputs = 5}, "a number of inputs of 1, not 5"},
 		{{.access = {.mode = 0660, .gid = 0}},
-		 "mode 0600; join with the same"},
+		 "mode 0600; join with these"},
 	};
 	struct fsdp_client *other = connect_client();
 	struct fsdp_comm *comm;
@@ -308,8 +309,9 @@ Test(comm, a_new_run_names_who_has_not_left_the_earlier_one)
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, leave), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, trainer_join), -ETIMEDOUT));
-	assert_says(0, "an earlier run of communicator 'team/job' is not over: "
-		       "rank 1 (pid ");
+	assert_says(0,
+		    "an earlier run of communicator 'team/job' has not ended: "
+		    "rank 1 (pid ");
 }
 
 /* --- a lost connection --------------------------------------------------- */

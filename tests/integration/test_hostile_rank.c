@@ -189,7 +189,7 @@ Test(hostile_rank, who_copies_does_not_do_so_for_ever)
 	cr_assert(zero(int, rank_run(&ranks, 1, rewind_gather)));
 	actor_begin(&ranks.actors[1], rewind_gather_always);
 	cr_expect(eq(int, rank_run(&ranks, 0, await_gather), -ECONNABORTED));
-	assert_says(0, "was not whole within 10000 ms");
+	assert_says(0, "was not unsharded within 10000 ms");
 	cr_expect(le(int, rank_run(&ranks, 0, count_copied), n));
 	actor_kill(&ranks.actors[1]);
 }

@@ -66,7 +66,7 @@ Test(refusal_collective, of_a_rank_that_is_there_already)
 	struct wire *late = wire_open(daemon_socket(&daemon_));
 	const struct refusal again[] = {
 		{"a rank that is there", join_of(COMM, 2, 1), -EEXIST,
-		 "rank 1 of communicator 'test/job' is process"},
+		 "rank 1 of communicator 'test/job' was joined by"},
 		{"another number of ranks", join_of(COMM, 3, 2), -EINVAL,
 		 "a number of ranks of 2, not 3"},
 		{"what one is in", remove_of(COMM), -EBUSY,

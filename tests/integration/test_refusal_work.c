@@ -51,7 +51,7 @@ Test(refusal_collective, of_unshards_and_reshards)
 	wait_both(first, WORK_UNSHARD, ++n_unshards);
 	ask(me, reshard_of(first, 2));
 	refuse(peer, "another mesh", reshard_of(first, 0), -EINVAL,
-	       "reshards 'first' to a mesh of 0, but");
+	       "reshards 'first' to a mesh of 0 ranks, but");
 	ask(peer, reshard_of(first, 2));
 	CHECK(me, closed);
 	ask(other, group_of(solo, "fresh", &param, 1));
@@ -83,7 +83,7 @@ Test(refusal_collective, of_inputs)
 				.input = {.group = second, .timeout_ms = -2}},
 	       -EINVAL, "-2 ms");
 	refuse(me, "other memory", reduce_of(first, &loose), -EINVAL,
-	       "hands in memory that is not its input of 'first'");
+	       "is not its input of 'first'");
 	refuse(me, "another rank's input", reduce_of(first, &theirs), -EINVAL,
 	       "not its input");
 	refuse(me, "another group's input", reduce_of(second, &mine), -EINVAL,
@@ -103,7 +103,7 @@ Test(refusal_collective, of_inputs)
 	both(reduce_of(first, &mine), reduce_of(first, &theirs));
 	wait_both(first, WORK_REDUCE, ++n_reductions);
 	refuse(me, "one input twice", reduce_of(first, &mine), -EINVAL,
-	       "hand it in once");
+	       "reduce it once");
 	check_good_round();
 }
 
@@ -115,10 +115,10 @@ Test(refusal_collective, of_more_inputs_than_a_rank_may_have)
 
 	(void)take_input(me, second);
 	refuse(me, "a third one", input_of(third), -EBUSY,
-	       "fills 2 inputs, as many as it may have");
+	       "has 2 inputs that it has not reduced");
 	ask(me, reduce_of(first, &mine));
 	refuse(me, "one that is handed in counts still", input_of(third),
-	       -ETIMEDOUT, "the inputs that rank 0");
+	       -ETIMEDOUT, "all inputs that rank 0");
 	refuse(me, "a commit of what is not reduced", commit_of(comm, step + 1),
 	       -EBUSY, "wait for them before the commit");
 	refuse(me, "a wait", wait_of(comm, first, WORK_REDUCE, 1), -ETIMEDOUT,
@@ -214,7 +214,7 @@ Test(refusal_collective, of_commits_of_the_wrong_step)
 	refuse(peer, "an unshard", unshard_of(first), -EINVAL,
 	       "other ranks commit step 2 next");
 	refuse(me, "again", commit_of(comm, step + 1), -EBUSY,
-	       "has committed step 2, but not all others");
+	       "has committed step 2, but not all other ranks");
 	refuse(me, "an unshard behind it", unshard_of(first), -EBUSY,
 	       "wait for the commit first");
 	refuse(me, "an input behind it", input_of(first), -EBUSY,

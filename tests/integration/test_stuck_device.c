@@ -98,7 +98,7 @@ Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
 	uint64_t n = n_slots();
 
 	cr_expect(eq(int, fsdp_comm_leave(comm), -ETIMEDOUT));
-	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' is left"), NULL), "%s",
+	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' was left"), NULL), "%s",
 		  fsdp_error());
 	must(fsdp_comm_remove(stage.client, "test") == 0);
 	cr_expect(eq(u64, n_slots(), n), "held, though nobody has it");
@@ -168,7 +168,7 @@ Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
 		     NULL),
 		  "%s", fsdp_error());
 	cr_expect(eq(int, fsdp_comm_leave(pair_comm), -ETIMEDOUT));
-	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' is left"), NULL), "%s",
+	cr_expect(ne(ptr, strstr(fsdp_error(), "'test' was left"), NULL), "%s",
 		  fsdp_error());
 	open_gate();
 	cr_expect(stream_finish(stream));

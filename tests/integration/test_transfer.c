@@ -265,9 +265,9 @@ Test(transfer, both_are_told_that_a_receive_has_another_size)
 	cr_assert(zero(int, rank_run(&ranks, 1, send_two)));
 	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
 	assert_says(0, "rank 1 sends rank 0 8 bytes of i32 with tag 3, but "
-		       "that receives 4 bytes of i32");
+		       "the receiver expects 4 bytes of i32");
 	cr_assert(eq(int, rank_run(&ranks, 1, send_one), -ECONNABORTED));
-	assert_says(1, "that receives 4 bytes of i32");
+	assert_says(1, "the receiver expects 4 bytes of i32");
 }
 
 static struct fsdp_transfer *pending;
@@ -505,5 +505,5 @@ Test(transfer, a_rank_that_sends_what_nobody_receives_is_named)
 	actor_begin(&ranks.actors[1], receive_what_never_comes);
 	cr_assert(eq(int, rank_run(&ranks, 0, flood), -ECONNABORTED));
 	cr_assert(eq(int, actor_end(&ranks.actors[1]), -ECONNABORTED));
-	assert_says(1, "rank 0 sends rank 1 more than that receives");
+	assert_says(1, "rank 0 sends rank 1 more messages than it receives");
 }
