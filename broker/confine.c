@@ -110,7 +110,7 @@ static void confine_beside_driver(struct confinement *confinement)
 	struct error err = ERROR_NULL;
 	int r = sandbox_enter(SANDBOX_BROKER_DEVICES, &err);
 
-	if (report(r, "refuses system calls that no CUDA driver can need",
+	if (report(r, "refuses the system calls that no CUDA driver can need",
 		   &err))
 		confinement->calls = CONFINE_SOME_CALLS;
 }
@@ -137,15 +137,15 @@ void broker_confine(struct broker *broker)
 	/* Files come first, since the calls that restrict them are not allowed
 	 * afterwards. */
 	r = give_up_files(broker, &err);
-	confinement->has_files = report(
-		r,
-		"allows to open the files of the system, of the configuration "
-		"and of the socket",
-		&err);
+	confinement->has_files =
+		report(r,
+		       "allows opening only files of the system, of the "
+		       "configuration and of the socket",
+		       &err);
 	r = sandbox_enter(SANDBOX_BROKER, &err);
 	if (report(r,
-		   "allows the system calls that a node without a CUDA driver "
-		   "needs",
+		   "allows only the system calls that a node without a CUDA "
+		   "driver needs",
 		   &err))
 		confinement->calls = CONFINE_CALLS;
 }

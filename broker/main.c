@@ -43,7 +43,7 @@ static const char help[] =
 	"  --config PATH   default: /etc/fsdpd/fsdpd.conf, if it is there; "
 	"the\n"
 	"                  files PATH.d/*.conf are read after it\n"
-	"  --set KEY=VALUE a key of the configuration; goes before the files\n"
+	"  --set KEY=VALUE set a key of the configuration; overrides files\n"
 	"  --check-config  read the configuration, print every value and where "
 	"it\n"
 	"                  is from, and exit with status 1 if anything is "
@@ -168,7 +168,8 @@ static int run_broker(void)
 	int r;
 
 	if (!broker) {
-		log_line(LOG_LEVEL_ERROR, "there is no memory for the broker");
+		log_line(LOG_LEVEL_ERROR,
+			 "cannot allocate memory for the broker");
 		return EXIT_FAILURE;
 	}
 	if (priority_set(&err) < 0)

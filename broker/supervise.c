@@ -391,8 +391,8 @@ static bool judge_death(struct supervisor *s)
 	n = count_death(s, now);
 	if (n >= MAX_DEATHS) {
 		log_line(LOG_LEVEL_ERROR,
-			 "the broker died %u times in %d s: giving up, and "
-			 "dropping %u kept descriptors",
+			 "the broker died %u times in %d s; the supervisor "
+			 "gives up, and drops %u kept descriptors",
 			 n, DEATHS_WINDOW_MS / 1000, s->n_kept);
 		return true;
 	}

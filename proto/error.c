@@ -80,7 +80,7 @@ int error_nomem(struct error *err, const char *what, ...)
 	va_start(args, what);
 	(void)vsnprintf(text, sizeof(text), what, args);
 	va_end(args);
-	return error_set(err, -ENOMEM, "there is no memory for %s", text);
+	return error_set(err, -ENOMEM, "cannot allocate memory for %s", text);
 }
 
 int error_errno(struct error *err, int code, const char *format, ...)

@@ -25,7 +25,7 @@ struct error {
 int error_set(struct error *err, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/* Sets -ENOMEM and "there is no memory for <what>". */
+/* Sets -ENOMEM and "cannot allocate memory for <what>". */
 int error_nomem(struct error *err, const char *what, ...)
 	__attribute__((format(printf, 2, 3)));
 

@@ -194,8 +194,8 @@ static int read_drop_ins(struct config *config, const char *path,
 
 	if (snprintf(folder, sizeof(folder), "%s.d", path) >=
 	    (int)sizeof(folder))
-		return error_set(err, -ENAMETOOLONG, "%.64s...: too long",
-				 path);
+		return error_set(err, -ENAMETOOLONG,
+				 "the path %.64s... is too long", path);
 	n = scandir(folder, &entries, is_drop_in, alphasort);
 	if (n < 0 && errno != ENOENT)
 		return error_errno(err, -errno, "cannot read the directory %s",

@@ -12,8 +12,7 @@ static int check_origin(const struct config_origin *origin, const char *path,
 {
 	if (origin->path != path)
 		return 0;
-	return error_set(err, -EINVAL,
-			 "%s is set for the second time; keep one of the lines",
+	return error_set(err, -EINVAL, "%s is set twice; keep one of the lines",
 			 name);
 }
 

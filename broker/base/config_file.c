@@ -49,7 +49,8 @@ static char *read_line(char *line, int size, void *data)
 	reading->line++;
 	length = strlen(line);
 	if (line[length - 1] != '\n' && length + 1 == (size_t)size) {
-		error_set(&cause, -EINVAL, "a line of more than %d bytes",
+		error_set(&cause, -EINVAL,
+			  "the line has more than %d bytes; shorten it",
 			  size - 2);
 		refuse(reading, -EINVAL, &cause);
 		return NULL;
@@ -81,7 +82,8 @@ static int parse(struct reading *reading)
 		return reading->r;
 	if (line > 0)
 		reading->line = (unsigned int)line;
-	error_set(&cause, -EINVAL, "neither [section] nor key = value");
+	error_set(&cause, -EINVAL,
+		  "the line is neither [section] nor key = value");
 	refuse(reading, -EINVAL, &cause);
 	return reading->r;
 }

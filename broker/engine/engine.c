@@ -343,15 +343,15 @@ static void take_hello(struct engine *engine, struct job_hello *hello)
 	hello->version[sizeof(hello->version) - 1] = '\0';
 	hello->cpu[sizeof(hello->cpu) - 1] = '\0';
 	if (engine->is_ready) {
-		worker_lose(worker, "it said hello twice");
+		worker_lose(worker, "it sent a second hello");
 		return;
 	}
 	if (hello->protocol != JOB_PROTOCOL ||
 	    strcmp(hello->version, FSDP_VERSION) != 0) {
 		worker_lose(worker,
-			    "it says that it is of version %s (protocol "
-			    "%" PRIu32 "), but this broker is of %s (%d); "
-			    "install both from one build",
+			    "it has version %s (protocol %" PRIu32
+			    "), but this broker has %s (%d); install both from "
+			    "one build",
 			    hello->version, hello->protocol, FSDP_VERSION,
 			    JOB_PROTOCOL);
 		return;
@@ -485,9 +485,9 @@ static int check_deaths(const struct engine *engine, struct error *err)
 	if (engine->n_quick_deaths < MAX_QUICK_DEATHS || now >= again_ms)
 		return 0;
 	return error_set(err, -EAGAIN,
-			 "fsdp-worker has died %" PRIu32 " times in a row just "
-			 "after its start, and is tried again in %" PRIu64
-			 " s; the last time: %s",
+			 "fsdp-worker has died %" PRIu32
+			 " times in a row just after its start, and is started "
+			 "again in %" PRIu64 " s; the last cause: %s",
 			 engine->n_quick_deaths, (again_ms - now + 999) / 1000,
 			 engine->death.msg);
 }

@@ -209,9 +209,9 @@ static int set_up(struct engine_worker *worker, uv_poll_cb on_link,
 	if (r == FDSTORE_WAIT)
 		r = error_set(
 			err, -EBUSY,
-			"cannot start fsdp-worker: the process that keeps "
-			"the broker's descriptors (systemd or the "
-			"supervisor) does not read; try again");
+			"cannot start fsdp-worker: the process that keeps the "
+			"broker's descriptors (systemd or the supervisor) does "
+			"not read its socket; try again");
 	if (r == 0)
 		r = watch(worker, worker->link_fd, &worker->link_poll, on_link,
 			  err);
@@ -357,8 +357,8 @@ void worker_stop(struct engine_worker *worker, int patience_ms)
 		worker_collect(worker, &how);
 	else
 		log_line(LOG_LEVEL_ERROR,
-			 "fsdp-worker (pid %d) does not end, though it was "
-			 "killed",
+			 "fsdp-worker (pid %d) was killed, but has not ended "
+			 "yet",
 			 (int)worker->pid);
 }
 

@@ -65,7 +65,7 @@ static int check_fds(const struct hello *hello, const struct session *session,
 	if (fcntl(hello->fds[0], F_GET_SEALS) < 0)
 		return error_set(err, -EINVAL,
 				 "cannot take the session back: its "
-				 "ref-counter file is no memory file");
+				 "ref-counter file is not a memory file");
 	if (session->doorbell_fd >= 0)
 		return 0;
 	return session_check_doorbell(hello->fds[1], err);

@@ -88,9 +88,9 @@ static int check_sender(const struct hello *hello,
 
 	if (cred->uid == OVERFLOW_UID)
 		return error_set(err, -EPERM,
-				 "uid %d stands for every user that is not "
-				 "known here; connect from a user namespace in "
-				 "which this user is mapped",
+				 "uid %d stands for all users without a "
+				 "mapping in the broker's user namespace; "
+				 "connect as a user that is mapped there",
 				 OVERFLOW_UID);
 	if (cred->pid <= 0)
 		return error_set(err, -EPERM,
@@ -130,8 +130,7 @@ static int check_request(const struct hello_request *request,
 				 PROTOCOL_MAJOR, PROTOCOL_MINOR);
 	if (frame->n_fds != n_fds)
 		return error_set(err, -EPROTO,
-				 "a hello came with %u descriptors, not with "
-				 "%u",
+				 "a hello has %u descriptors instead of %u",
 				 frame->n_fds, n_fds);
 	return 0;
 }
@@ -180,9 +179,9 @@ static int check_proof(const struct hello *hello, uint64_t nonce,
 	if (r < 0)
 		return r;
 	if (nonce != hello->nonce)
-		return error_set(err, -EPERM,
-				 "the challenge was answered with a wrong "
-				 "nonce");
+		return error_set(
+			err, -EPERM,
+			"the reply to the challenge has a wrong nonce");
 	if (poll(&pollfd, 1, 0) != 0)
 		return error_set(err, -ESRCH, "process %d has exited",
 				 (int)hello->cred->pid);
@@ -204,7 +203,7 @@ static int on_proof(struct hello *hello, const struct frame *frame,
 
 	if (frame->kind != MESSAGE_CHALLENGE || frame->n_fds > 0)
 		return error_set(err, -EPROTO,
-				 "the challenge was not answered");
+				 "the client did not reply to the challenge");
 	r = request_decode(frame->kind, frame->body, frame->body_size, &request,
 			   err);
 	if (r < 0)

@@ -74,8 +74,8 @@ static int remove_stale(const struct sockaddr_un *address, struct error *err)
 					     address->sun_path);
 	if (!S_ISSOCK(st.st_mode))
 		return error_set(err, -EEXIST,
-				 "%s is in the way and is no socket; remove "
-				 "it, or choose another path",
+				 "%s exists and is not a socket; remove it, or "
+				 "choose another path",
 				 address->sun_path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)

@@ -93,8 +93,8 @@ static int handle_request(struct peer *peer, struct frame *frame,
 	/* Only a request that shares memory may come with a descriptor. */
 	if (frame->n_fds > message_takes_fd(frame->kind) && is_known)
 		return error_set(err, -EPROTO,
-				 "a request of kind %s came with %u "
-				 "descriptors",
+				 "a request of kind %s has %u descriptors, "
+				 "which it may not have",
 				 message_kind_name(frame->kind), frame->n_fds);
 	if (frame->kind == MESSAGE_HELLO || frame->kind == MESSAGE_CHALLENGE)
 		return error_set(err, -EPROTO,

@@ -521,8 +521,7 @@ static int take_refs(struct session *session, int fd, struct error *err)
 		refs_close(&refs);
 		return error_set(
 			err, -EPERM,
-			"that is not the ref-counter file of session "
-			"%llu",
+			"the file is not the ref-counter file of session %llu",
 			(unsigned long long)session_record(session)->id);
 	}
 	if (session->holdings.refs.entries)
@@ -600,7 +599,7 @@ struct session *session_find(struct sessions *sessions, uint64_t id,
 			return session;
 	}
 	error_set(err, -ESTALE,
-		  "session %llu is not known; the broker was started without "
+		  "there is no session %llu: the broker was started without "
 		  "its earlier memory, or the session was ended",
 		  (unsigned long long)id);
 	return NULL;

@@ -48,7 +48,7 @@ static void forget(struct device_comm *comm)
 {
 	struct error over;
 
-	error_set(&over, -ECANCELED, "communicator '%s' is over", comm->name);
+	error_set(&over, -ECANCELED, "communicator '%s' has ended", comm->name);
 	comm->is_forgotten = true;
 	device_comm_fail(comm, &over);
 }
@@ -83,8 +83,8 @@ static int find_for_job(const struct device_comms *comms, uint64_t id,
 	*ret = find(comms, id);
 	if (*ret)
 		return 0;
-	return error_set(err, -ECANCELED,
-			 "communicator %" PRIu64 " is not known", id);
+	return error_set(err, -ECANCELED, "there is no communicator %" PRIu64,
+			 id);
 }
 
 void device_comms_forget(struct device_comms *comms, uint64_t id)
@@ -147,13 +147,13 @@ static int check_mesh(const struct job_comm *job, struct error *err)
 	    job->n_local == 0 || job->n_local > job->n_world ||
 	    job->n_local > PLAN_MAX_RANKS)
 		return error_set(err, -EINVAL,
-				 "%u ranks of %u, in shards of %u, cannot be a "
-				 "communicator",
+				 "a communicator cannot have %u ranks here of "
+				 "%u in all, in shards of %u",
 				 job->n_local, job->n_world, job->n_shards);
 	if (!job->has_nccl_id && job->n_local < job->n_world)
 		return error_set(err, -EINVAL,
-				 "there is no NCCL id for %u ranks, of which "
-				 "%u are on this node",
+				 "the NCCL id for %u ranks, of which %u are on "
+				 "this node, is missing",
 				 job->n_world, job->n_local);
 	return 0;
 }
@@ -164,7 +164,8 @@ static int check_pair(const struct job_member *a, const struct job_member *b,
 	char text[DEVICE_TEXT_SIZE];
 
 	if (a->rank == b->rank)
-		return error_set(err, -EINVAL, "rank %u comes twice", a->rank);
+		return error_set(err, -EINVAL, "rank %u is in the list twice",
+				 a->rank);
 	if (memcmp(&a->device, &b->device, sizeof(a->device)) != 0)
 		return 0;
 	device_format(&a->device, text);
@@ -236,7 +237,7 @@ static int open_comm(struct device_comms *comms, const struct job_comm *message,
 	int r = check_members(message, err);
 
 	if (r == 0 && find(comms, message->comm))
-		r = error_set(err, -EEXIST, "it is known already");
+		r = error_set(err, -EEXIST, "it exists already");
 	if (r == 0)
 		r = device_job_new(comms->sock_fd, JOB_COMM, message->number,
 				   message->n_local, &job, err);
@@ -366,7 +367,7 @@ static int take_fence(const struct device_rank *rank,
 	if (!share->timeline ||
 	    (rank->gate.timelines.pages && share->timeline < TIMELINES))
 		return 0;
-	return error_set(err, -EINVAL, "timeline %u is not known",
+	return error_set(err, -EINVAL, "there is no timeline %u",
 			 share->timeline);
 }
 
@@ -411,7 +412,7 @@ static int take_share(struct device_comms *comms,
 	if (r == 0 && (is_overlap(&ranges[0], &ranges[1]) ||
 		       is_overlap(&ranges[0], &ranges[2]) ||
 		       is_overlap(&ranges[1], &ranges[2])))
-		r = error_set(err, -EINVAL, "its memory overlaps");
+		r = error_set(err, -EINVAL, "its ranges of memory overlap");
 	return r < 0 ? error_wrap(err, r, "rank %u", rank->rank) : 0;
 }
 
@@ -426,7 +427,7 @@ static int check_plan(const struct device_comm *comm,
 	    plan->n_shards * plan->n_replicas != comm->n_world)
 		return error_set(err, -EINVAL,
 				 "plan %" PRIu64
-				 " is not one of communicator '%s'",
+				 " does not belong to communicator '%s'",
 				 source->number, comm->name);
 	if (flags & ~(JOB_ACCUMULATE | partial) ||
 	    (flags & partial && plan->n_replicas == 1))

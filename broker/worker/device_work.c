@@ -282,8 +282,8 @@ static int await_idle(const struct device_rank *rank, struct error *err)
 	while (!nccl_rank_is_idle(&rank->nccl)) {
 		if (left_ms-- == 0)
 			return error_set(err, -ETIMEDOUT,
-					 "communicator '%s', rank %u: its "
-					 "streams do not end",
+					 "communicator '%s': the work on the "
+					 "streams of rank %u has not finished",
 					 rank->comm->name, rank->rank);
 		(void)nanosleep(&pause, NULL);
 	}

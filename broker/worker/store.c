@@ -125,7 +125,7 @@ int store_add_chunk(struct store *store, const struct job_chunk *message,
 	int r;
 
 	if (find_chunk(store, message->chunk))
-		return error_set(err, -EEXIST, "chunk %u is known already",
+		return error_set(err, -EEXIST, "chunk %u exists already",
 				 message->chunk);
 	r = make_chunk(message, fd, &chunk, err);
 	if (r < 0)
@@ -142,7 +142,7 @@ int store_forget_chunk(struct store *store, uint32_t id, struct error *err)
 	struct store_chunk *chunk = find_chunk(store, id);
 
 	if (!chunk)
-		return error_set(err, -ENOENT, "chunk %u is not known", id);
+		return error_set(err, -ENOENT, "there is no chunk %u", id);
 	(void)tdelete(chunk, &store->chunks, compare_chunks);
 	store_unref_chunk(chunk);
 	return 0;
@@ -155,19 +155,19 @@ int store_ref_range(struct store *store, const struct job_range *range,
 	struct store_chunk *chunk = find_chunk(store, range->chunk);
 
 	if (!chunk)
-		return error_set(err, -ENOENT, "the %s: chunk %u is not known",
+		return error_set(err, -ENOENT, "the %s: there is no chunk %u",
 				 what, range->chunk);
 	if (range->offset > chunk->size ||
 	    range->size > chunk->size - range->offset)
 		return error_set(err, -EINVAL,
-				 "the %s reach over the end of chunk %u", what,
-				 range->chunk);
+				 "the %s extend beyond the end of chunk %u",
+				 what, range->chunk);
 	if (range->size < size || range->offset % PLAN_ALIGN != 0)
-		return error_set(err, -EINVAL,
-				 "the %s have %" PRIu64 " bytes at %" PRIu64
-				 " and need %" PRIu64 " at a multiple of %d",
-				 what, range->size, range->offset, size,
-				 PLAN_ALIGN);
+		return error_set(
+			err, -EINVAL,
+			"the %s have %" PRIu64 " bytes at offset %" PRIu64
+			", but need %" PRIu64 " at a multiple of %d",
+			what, range->size, range->offset, size, PLAN_ALIGN);
 	atomic_fetch_add_explicit(&chunk->n_refs, 1, memory_order_relaxed);
 	*ret = chunk;
 	return 0;
@@ -202,7 +202,8 @@ static int read_entries(int fd, uint32_t n, struct plan_entry **ret,
 		int r = n_read < 0 ? -errno : -EINVAL;
 
 		free(entries);
-		return error_set(err, r, "its file has no %u entries", n);
+		return error_set(err, r, "its file does not have %u entries",
+				 n);
 	}
 	*ret = entries;
 	return 0;
@@ -264,7 +265,7 @@ int store_add_plan(struct store *store, const struct job_plan *message, int fd,
 
 	if (find_plan(store, message->plan))
 		return error_set(err, -EEXIST,
-				 "plan %" PRIu64 " is known already",
+				 "plan %" PRIu64 " exists already",
 				 message->plan);
 	r = make_plan(message, fd, &plan, err);
 	if (r < 0)
@@ -281,7 +282,7 @@ int store_forget_plan(struct store *store, uint64_t number, struct error *err)
 	struct store_plan *plan = find_plan(store, number);
 
 	if (!plan)
-		return error_set(err, -ENOENT, "plan %" PRIu64 " is not known",
+		return error_set(err, -ENOENT, "there is no plan %" PRIu64,
 				 number);
 	(void)tdelete(plan, &store->plans, compare_plans);
 	atomic_store(&plan->is_forgotten, true);
@@ -295,7 +296,7 @@ int store_ref_plan(struct store *store, uint64_t number,
 	struct store_plan *plan = find_plan(store, number);
 
 	if (!plan)
-		return error_set(err, -ENOENT, "plan %" PRIu64 " is not known",
+		return error_set(err, -ENOENT, "there is no plan %" PRIu64,
 				 number);
 	*ret = store_keep_plan(plan);
 	return 0;

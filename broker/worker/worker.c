@@ -276,7 +276,7 @@ static int queue(struct worker *worker, const struct job *job,
 	work->number = job->number;
 	r = store_ref_plan(&worker->store, job->plan, &work->plan, err);
 	if (r >= 0 && work->plan->layout->plan.policy.is_per_rank)
-		r = error_set(err, -EINVAL, "the plan is one for devices");
+		r = error_set(err, -EINVAL, "the plan is for devices");
 	if (r >= 0)
 		r = job->kind == JOB_GATHER
 			    ? prepare_gather(worker, job, work, err)

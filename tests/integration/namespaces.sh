@@ -126,5 +126,5 @@ refuses "a broker in a pid namespace of its own sees no client" \
 	"not visible in the broker's pid namespace" env
 start unshare --user --map-root-user
 refuses "a broker in a user namespace knows no other users" \
-	"connect from a user namespace in which this user is mapped" \
+	"without a mapping in the broker's user namespace" \
 	setpriv --reuid 1234 --regid 1234 --clear-groups

@@ -21,7 +21,7 @@ Test(error, nomem_names_what_there_is_no_memory_for)
 
 	cr_assert(eq(int, error_nomem(&err, "%d samples", 3), -ENOMEM));
 	cr_assert(eq(int, err.code, -ENOMEM));
-	cr_assert(eq(str, err.msg, "there is no memory for 3 samples"));
+	cr_assert(eq(str, err.msg, "cannot allocate memory for 3 samples"));
 	cr_assert(eq(int, error_nomem(NULL, "samples"), -ENOMEM));
 }
 

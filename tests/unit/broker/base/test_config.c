@@ -190,12 +190,12 @@ static const struct {
 	{"[memory]\nmemory_max = 1000T\n#\n", ":2:", "of this machine"},
 	{"[quota]\nquota_sessions = 0\n", ":2:", "of at least 1"},
 	{"[quota]\nsessions_reserved = 4096\n", ":2:", "below 4096"},
-	{"[memory]\nwarm_ms = 1\n\nwarm_ms = 1\n", ":4:", "second time"},
+	{"[memory]\nwarm_ms = 1\n\nwarm_ms = 1\n", ":4:", "is set twice"},
 	{"[quota]\nquota_slots = 1\n[memory]\n[quota]\nquota_slots = 2\n",
-	 ":5:", "quota_slots is set for the second time"},
+	 ":5:", "quota_slots is set twice"},
 	{"[access]\nadmin_group = root\nadmin_group = root\n",
-	 ":3:", "second time"},
-	{"[prefixes]\na = root\nb = root\na = 7\n", ":4:", "second time"},
+	 ":3:", "is set twice"},
+	{"[prefixes]\na = root\nb = root\na = 7\n", ":4:", "is set twice"},
 };
 
 Test(config, a_mistake_is_refused_with_its_line)
@@ -240,7 +240,7 @@ Test(config, a_line_that_is_too_long_is_refused)
 	text[sizeof(text) - 1] = '\0';
 	text[0] = '#';
 	cr_expect(eq(int, read_text(&config, text, &err), -EINVAL));
-	cr_expect(strstr(err.msg, ":1: a line of more than") != NULL, "%s",
+	cr_expect(strstr(err.msg, ":1: the line has more than") != NULL, "%s",
 		  err.msg);
 	config_deinit(&config);
 }
@@ -269,7 +269,8 @@ Test(config, a_line_of_198_bytes_is_read_and_a_longer_one_is_refused)
 		config_deinit(&config);
 	}
 	cr_expect(eq(int, read_line_of(199, &config, &err), -EINVAL));
-	cr_expect(strstr(err.msg, ":2: a line of more than 198 bytes") != NULL,
+	cr_expect(strstr(err.msg, ":2: the line has more than 198 bytes") !=
+			  NULL,
 		  "%s", err.msg);
 }
 

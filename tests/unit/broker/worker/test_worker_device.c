@@ -124,7 +124,7 @@ Test(worker_device, a_new_communicator_follows_one_that_was_forgotten)
 		expect_done(&node, 2);
 		node_forget(&node);
 		node_begin(&node, JOB_DEVICE_GATHER, 3);
-		expect_failed(&node, 3, -ECANCELED, "not known");
+		expect_failed(&node, 3, -ECANCELED, "there is no communicator");
 	}
 	node_stop(&node);
 	world_close();
@@ -146,7 +146,7 @@ Test(worker_device, what_is_forgotten_is_unmapped)
 	send_with_fd(node.fd, &plan, sizeof(plan), -1);
 	send_with_fd(node.fd, &chunk, sizeof(chunk), -1);
 	node_begin(&node, JOB_DEVICE_GATHER, 3);
-	expect_failed(&node, 3, -ENOENT, "plan 1 is not known");
+	expect_failed(&node, 3, -ENOENT, "there is no plan 1");
 	cr_expect(eq(long, gpu_count(node.pid, "MemUnmap"), 1));
 	node_stop(&node);
 	world_close();
@@ -267,7 +267,7 @@ Test(worker_device, forgetting_ends_an_opening_that_waits)
 	node_send_comm(&nodes[0], &job);
 	await_calls(&nodes[0], "StreamCreateWithPriority", 2);
 	node_forget(&nodes[0]);
-	expect_failed(&nodes[0], 1, -ECANCELED, "'run' is over");
+	expect_failed(&nodes[0], 1, -ECANCELED, "'run' has ended");
 	nodes_stop(nodes);
 }
 
@@ -333,7 +333,7 @@ Test(worker_device, a_communicator_that_cannot_be_is_refused)
 	expect_no_comm(&node, &job, "FSDP_EXECUTOR_RANK");
 	job = good;
 	job.members[1].rank = 0;
-	expect_no_comm(&node, &job, "rank 0 comes twice");
+	expect_no_comm(&node, &job, "rank 0 is in the list twice");
 	job = good;
 	job.members[1].rank = 2;
 	expect_no_comm(&node, &job, "rank 2 of 2");
@@ -342,16 +342,16 @@ Test(worker_device, a_communicator_that_cannot_be_is_refused)
 	expect_no_comm(&node, &job, "not on a device");
 	job = good;
 	job.n_shards = 0;
-	expect_no_comm(&node, &job, "cannot be a communicator");
+	expect_no_comm(&node, &job, "a communicator cannot have");
 	job = good;
 	job.n_local = PLAN_MAX_RANKS + 1;
-	expect_no_comm(&node, &job, "cannot be a communicator");
+	expect_no_comm(&node, &job, "a communicator cannot have");
 	job = good;
 	job.n_world = 4;
-	expect_no_comm(&node, &job, "no NCCL id");
+	expect_no_comm(&node, &job, "the NCCL id for");
 	node_open(&node);
 	node_send_comm(&node, &good);
-	expect_failed(&node, 7, -EEXIST, "known already");
+	expect_failed(&node, 7, -EEXIST, "exists already");
 	node_stop(&node);
 	world_close();
 }
@@ -379,22 +379,22 @@ Test(worker_device, a_bad_job_is_answered_and_the_next_one_done)
 	job = gather = device_job(&node, JOB_DEVICE_GATHER, 2);
 	reduce = device_job(&node, JOB_DEVICE_REDUCE, 3);
 	job.plan = 9;
-	expect_refused(&node, &job, "plan 9 is not known");
+	expect_refused(&node, &job, "there is no plan 9");
 	job = gather;
 	job.ranks[1].gather.full.chunk = 1;
 	expect_refused(&node, &job, "rank 1: the parameters are not on");
 	job = gather;
 	job.ranks[1].gather.full.chunk = 9;
-	expect_refused(&node, &job, "chunk 9 is not known");
+	expect_refused(&node, &job, "there is no chunk 9");
 	job = gather;
 	job.ranks[0].gather.full.offset = 64;
-	expect_refused(&node, &job, "overlaps");
+	expect_refused(&node, &job, "overlap");
 	job = gather;
 	job.ranks[0].gather.full.size = world.plan.full_size;
 	expect_refused(&node, &job, "need");
 	job = reduce;
 	job.ranks[0].reduce.grads.offset = CHUNK_SIZE - 64;
-	expect_refused(&node, &job, "over the end");
+	expect_refused(&node, &job, "beyond the end");
 	job = reduce;
 	job.flags = JOB_PARTIAL_IN;
 	expect_refused(&node, &job, "replicas");
@@ -422,7 +422,8 @@ Test(worker_device, jobs_of_the_host_and_of_devices_are_not_mixed)
 	send_plan_with(node.fd, &plan, world.plan.entries);
 	job = device_job(&node, JOB_DEVICE_GATHER, 3);
 	job.plan = host.plan = 2;
-	expect_refused(&node, &job, "plan 2 is not one of communicator 'run'");
+	expect_refused(&node, &job,
+		       "plan 2 does not belong to communicator 'run'");
 	host.shards = range_of(0, AT_SHARDS);
 	send_with_fd(node.fd, &host, sizeof(host), -1);
 	expect_failed(&node, 2, -EINVAL, "the shards are on a device");
@@ -437,7 +438,7 @@ static void expect_no_plan(const struct node *node, const struct job_plan *plan,
 
 	send_plan_with(node->fd, plan, entries);
 	job.plan = plan->plan;
-	expect_refused(node, &job, "is not known");
+	expect_refused(node, &job, "there is no plan");
 }
 
 Test(worker_device, a_plan_whose_buckets_are_none_is_not_taken)

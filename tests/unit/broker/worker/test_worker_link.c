@@ -232,15 +232,15 @@ Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 300)
 	start_ready(&worker);
 	job = gather;
 	job.plan = 2;
-	expect_refusal(&worker, &job, "plan 2 is not known");
+	expect_refusal(&worker, &job, "there is no plan 2");
 	job = gather;
 	job.full.chunk = 9;
-	expect_refusal(&worker, &job, "chunk 9 is not known");
+	expect_refusal(&worker, &job, "there is no chunk 9");
 	job = gather;
 	job.full.offset = CHUNK_SIZE - 64;
-	expect_refusal(&worker, &job, "over the end");
+	expect_refusal(&worker, &job, "beyond the end");
 	job.full.offset = UINT64_MAX - 63;
-	expect_refusal(&worker, &job, "over the end");
+	expect_refusal(&worker, &job, "beyond the end");
 	job = gather;
 	job.full.size = 64 - 1;
 	expect_refusal(&worker, &job, "need");
@@ -279,12 +279,12 @@ Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 300)
 	send_job(&worker, &gather);
 	send_chunk(&worker, JOB_FORGET_CHUNK, 1);
 	expect_done(&worker, 1);
-	expect_refusal(&worker, &gather, "chunk 1 is not known");
+	expect_refusal(&worker, &gather, "there is no chunk 1");
 	send_chunk(&worker, JOB_CHUNK, 1);
 	send_job(&worker, &gather);
 	expect_done(&worker, 1);
 	send_with_fd(worker.fd, &plan, sizeof(plan), -1);
-	expect_refusal(&worker, &gather, "plan 1 is not known");
+	expect_refusal(&worker, &gather, "there is no plan 1");
 	stop(&worker);
 }
 
@@ -299,7 +299,7 @@ Test(worker_link, a_plan_that_leads_elsewhere_is_not_taken, .timeout = 300)
 	entry.shard_stride = UINT64_MAX - 3;
 	send_plan(&worker, 2, &entry);
 	gather.plan = 2;
-	expect_refusal(&worker, &gather, "plan 2 is not known");
+	expect_refusal(&worker, &gather, "there is no plan 2");
 	stop(&worker);
 }
 
