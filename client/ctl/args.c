@@ -38,10 +38,10 @@ static int read_timeout(struct args *args, const char *text, struct error *err)
 	if (r < 0)
 		return r;
 	if (ms > INT32_MAX)
-		return error_set(err, -EINVAL,
-				 "'%s' is too long: the longest is 596h, or "
-				 "say forever",
-				 text);
+		return error_set(
+			err, -EINVAL,
+			"'%s' is too long: give at most 596h, or forever",
+			text);
 	args->timeout_ms = (int32_t)ms;
 	return 0;
 }
@@ -51,7 +51,8 @@ static int read_prefix(struct args *args, const char *text, struct error *err)
 	args->prefix = text;
 	if (!name_is_bundle(text))
 		return error_set(err, -EINVAL,
-				 "a prefix ends in '/': say '%.200s/'", text);
+				 "a prefix must end in '/': give '%.200s/'",
+				 text);
 	return name_check_bundle(text, err);
 }
 
@@ -97,8 +98,8 @@ static int read_ttl(struct args *args, const char *text, struct error *err)
 		return r;
 	if (args->ttl_ms == 0)
 		return error_set(err, -EINVAL,
-				 "a life of 0 ms is none: leave --ttl out for "
-				 "one without end");
+				 "the time must be greater than 0; leave the "
+				 "option out for a name without an end");
 	return 0;
 }
 
@@ -113,8 +114,10 @@ static int read_output(struct args *args, const char *text, struct error *err)
 static int read_cast(struct args *args, const char *text, struct error *err)
 {
 	if (strcmp(text, "f32") != 0)
-		return error_set(err, -EINVAL,
-				 "'%s' cannot be cast to: only f32 can", text);
+		return error_set(
+			err, -EINVAL,
+			"cannot cast to '%s': the only dtype to cast to is f32",
+			text);
 	args->cast = DTYPE_F32;
 	return 0;
 }
@@ -150,7 +153,8 @@ static int read_million(uint32_t *ret, const char *text, struct error *err)
 	if (r < 0)
 		return r;
 	if (count == 0 || count > 1000000)
-		return error_set(err, -EINVAL, "'%s' is not 1 to 1,000,000",
+		return error_set(err, -EINVAL,
+				 "'%s' is not a number from 1 to 1,000,000",
 				 text);
 	*ret = (uint32_t)count;
 	return 0;
@@ -260,7 +264,8 @@ static int read_tree(struct args *args, const char *text, struct error *err)
 	args->prefix = text;
 	return *text ? 0
 		     : error_set(err, -EINVAL,
-				 "an empty prefix would be everything");
+				 "the prefix is empty, which would select all "
+				 "names; give a name that ends in '/'");
 }
 
 /* Returns the index of `text` among the `n` words. `all` lists them for the
@@ -335,7 +340,8 @@ static int read_delay(struct args *args, const char *text, struct error *err)
 	if (r < 0)
 		return r;
 	if (ms < 100 || ms > 3600000)
-		return error_set(err, -EINVAL, "'%s' is not 100ms to 1h", text);
+		return error_set(err, -EINVAL,
+				 "'%s' is not a time from 100ms to 1h", text);
 	args->delay_ms = (uint32_t)ms;
 	return 0;
 }
@@ -375,7 +381,7 @@ static const struct args_option rows[N_ARGS] = {
 	[ARG_COUNT] = {"count", 'c', "N", read_count,
 		"number of round trips, or of events", NULL},
 	[ARG_FAITHFUL] = {"faithful", 0, NULL, NULL,
-		"do exactly as PyTorch's passes do", NULL},
+		"make the same plans as PyTorch's passes", NULL},
 	[ARG_BUCKET_MODE] = {"mode", 0, "M", read_bucket_mode,
 		"default, custom_ops, custom_ops_multidtype or coalesced",
 		"default custom_ops custom_ops_multidtype coalesced"},
@@ -392,7 +398,7 @@ static const struct args_option rows[N_ARGS] = {
 	[ARG_REDUCE_CAPS] = {"reduce-cap-mb", 0, "N[,N]", read_reduce_caps,
 		"caps of reduce-scatters and all-reduces only", NULL},
 	[ARG_DEVICE] = {"device", 0, "GPU-...", read_device,
-		"on this GPU (fsdpctl devices lists them)", NULL},
+		"use this GPU (fsdpctl devices lists them)", NULL},
 	[ARG_RESET] = {"reset", 0, NULL, NULL,
 		"show the status, then set the maxima to 0", NULL},
 	[ARG_LONG] = {"long", 'l', NULL, NULL, "show all columns", NULL},

@@ -52,8 +52,8 @@ static int find_raw(const struct input *input, const struct tensor_type *raw,
 
 	if (!raw)
 		return error_set(err, -EINVAL,
-				 "a .raw file says nothing about its tensor: "
-				 "give --dtype and --shape");
+				 "a .raw file has no dtype and no shape: give "
+				 "--dtype and --shape");
 	*ret = (struct safetensors_entry){.type = *raw};
 	tensor_type_contiguous(&ret->type);
 	r = tensor_type_check(&ret->type, &size, err);

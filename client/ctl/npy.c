@@ -72,7 +72,7 @@ static int take_string(struct parser *parser, char *ret, size_t size,
 
 	if (quote != '\'' && quote != '"')
 		return error_set(err, -EINVAL,
-				 "the header has no string where one belongs");
+				 "the header has no string where one must be");
 	end = strchr(begin, quote);
 	if (!end || (size_t)(end - begin) >= size ||
 	    memchr(begin, '\\', (size_t)(end - begin)))

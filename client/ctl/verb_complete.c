@@ -181,7 +181,8 @@ static void offer_verbs(const struct completion *completion)
 		if (verb->summary)
 			offer(completion, verb->name, verb->summary);
 	}
-	offer(completion, "help", "list the verbs, or show what one takes");
+	offer(completion, "help",
+	      "list the verbs, or show the arguments of one");
 }
 
 static void offer_options(const struct completion *completion, uint64_t accepts)

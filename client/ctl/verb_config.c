@@ -52,6 +52,6 @@ const struct verb verbs_config[] = {
 	 .run = run_config},
 	{.name = "reload",
 	 .operands = "",
-	 .summary = "have the broker read its configuration again",
+	 .summary = "make the broker read its configuration again",
 	 .run = run_reload},
 	{0}};

@@ -330,7 +330,8 @@ static int run_du(struct fsdp_client *client, const struct args *args,
 const struct verb verbs_du[] = {
 	{.name = "du",
 	 .operands = "",
-	 .summary = "add up the allocated memory, whatever keeps it",
+	 .summary =
+		 "show how much memory is allocated, by user or by another key",
 	 .accepts = ARG_BIT(ARG_JSON) | ARG_BIT(ARG_BY),
 	 .run = run_du},
 	{0}};

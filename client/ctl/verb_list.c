@@ -220,7 +220,8 @@ static void print_tensor(const struct listed *listed)
 	print_times(entry);
 	print_flags(entry);
 	if (info->is_tainted)
-		puts("tainted    its writer died before the device was done");
+		puts("tainted    its writer died before the device had "
+		     "finished");
 }
 
 static int stat_tensor(struct fsdp_client *client, const struct args *args,

@@ -37,12 +37,13 @@ static int check_load(const struct args *args, struct error *err)
 			err, -EINVAL,
 			"load needs --prefix NAME/, the bundle's name");
 	if (args_has(args, ARG_ONCE) && args_has(args, ARG_REPLACE))
-		return error_set(err, -EINVAL,
-				 "--once keeps what is there, and --replace "
-				 "replaces it; give one of them");
+		return error_set(
+			err, -EINVAL,
+			"--once keeps an existing bundle, and --replace "
+			"replaces it; give only one of them");
 	if (args_has(args, ARG_TIMEOUT) && !args_has(args, ARG_ONCE))
 		return error_set(err, -EINVAL,
-				 "--timeout is for --once, which may wait");
+				 "--timeout needs --once: no other load waits");
 	return 0;
 }
 

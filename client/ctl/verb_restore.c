@@ -115,10 +115,10 @@ static int check_tensor(const struct item *item,
 	int r;
 
 	if (!tensor)
-		return error_set(err, -EBADMSG,
-				 "%s has a tensor '%s', which the index does "
-				 "not have",
-				 item->path, entry->name);
+		return error_set(
+			err, -EBADMSG,
+			"%s has a tensor '%s' that is not in the index",
+			item->path, entry->name);
 	r = archive_read_tensor(tensor, &type, &digest, err);
 	if (r < 0)
 		return r;
@@ -295,7 +295,7 @@ static int restore_item(struct restore *restore, struct item *item,
 	}
 	if (exists && !args_has(restore->args, ARG_REPLACE))
 		return error_set(err, -EEXIST,
-				 "'%s' is there, with other contents: restore "
+				 "'%s' exists with different contents: restore "
 				 "with --replace, or remove it",
 				 item->name);
 	r = open_item(restore, item, err);
@@ -334,9 +334,9 @@ static int report(const struct restore *restore, struct error *err)
 	if (restore->n_foreign)
 		return error_set(
 			err, -EPERM,
-			"cannot restore %s of other users: only they "
-			"and root can, as uid %u cannot give memory "
-			"away",
+			"cannot restore %s of other users: uid %u cannot "
+			"allocate memory for them; restore these as their "
+			"users or as root",
 			format_count(restore->n_foreign, "name", names),
 			geteuid());
 	return archive_report(

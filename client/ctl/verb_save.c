@@ -569,7 +569,7 @@ static int report(const struct save *save, struct error *err)
 	char names[FORMAT_SIZE];
 
 	if (save->n_failed)
-		return error_set(err, -EIO, "did not save %s",
+		return error_set(err, -EIO, "could not save %s",
 				 format_count(save->n_failed, "name", names));
 	return archive_report(
 		save->args,
@@ -642,9 +642,10 @@ static int nothing_to_save(const struct save *save, struct error *err)
 {
 	if (*save->prefix)
 		return error_set(err, -ENOENT,
-				 "no name begins with '%s': %s is as it was",
+				 "no name begins with '%s': %s was not changed",
 				 save->prefix, save->directory);
-	return error_set(err, -ENOENT, "nothing is published: %s is as it was",
+	return error_set(err, -ENOENT,
+			 "no name is published: %s was not changed",
 			 save->directory);
 }
 

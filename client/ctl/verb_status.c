@@ -135,8 +135,8 @@ static const struct {
 	{"slots_limbo", 1000,
 	 "tensors are in limbo: fsdpctl limbo shows who holds them"},
 	{"tainted", 1,
-	 "tensors were tainted, because a process died before its device was "
-	 "done"},
+	 "tensors were tainted, because a process died before its device had "
+	 "finished"},
 	{"jobs_failed", 1,
 	 "jobs of fsdp-worker failed: the broker's log says why"},
 	{"dropped_peers", 1,
@@ -149,7 +149,7 @@ static void warn_of_memory(const struct counters *c)
 
 	if (max && used >= max - max / 10)
 		printf("warning: %" PRIu64 "%% of the host memory is used: "
-		       "fsdpctl du shows by whom\n",
+		       "fsdpctl du shows the users\n",
 		       used / (max / 100 ? max / 100 : 1));
 }
 

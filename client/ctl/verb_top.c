@@ -30,9 +30,9 @@ static int check_top(const struct args *args, struct error *err)
 				 "the view of %s has no column '%s'",
 				 top_view_name(top.view), args->column);
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_PAGES))
-		return error_set(err, -EINVAL, "--pages is for --batch");
+		return error_set(err, -EINVAL, "--pages needs --batch");
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_ROWS))
-		return error_set(err, -EINVAL, "--rows is for --batch");
+		return error_set(err, -EINVAL, "--rows needs --batch");
 	if (!args_has(args, ARG_BATCH) && !isatty(STDOUT_FILENO))
 		return error_set(
 			err, -EINVAL,

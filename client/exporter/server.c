@@ -197,12 +197,13 @@ static enum MHD_Result serve(struct server *server, struct exchange *exchange,
 
 	if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 &&
 	    strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-		return reply_line(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
-				  "only GET and HEAD are known here\n");
+		return reply_line(
+			connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+			"only the methods GET and HEAD are supported\n");
 	if (!is_host_ours(connection))
 		return reply_line(connection, MHD_HTTP_MISDIRECTED_REQUEST,
-				  "ask for this machine by its address or "
-				  "host name\n");
+				  "the request names another host; use this "
+				  "machine's address or host name\n");
 	if (strcmp(path, "/metrics") == 0)
 		return serve_document(server, exchange, COLLECTOR_METRICS);
 	if (strcmp(path, "/status.json") == 0)
@@ -214,7 +215,7 @@ static enum MHD_Result serve(struct server *server, struct exchange *exchange,
 		return reply(connection, MHD_HTTP_OK, file->type, "no-cache",
 			     file->bytes, file->size, MHD_RESPMEM_PERSISTENT);
 	return reply_line(connection, MHD_HTTP_NOT_FOUND,
-			  "there is nothing here; see /\n");
+			  "there is no such page; see /\n");
 }
 
 /* --- libmicrohttpd ------------------------------------------------------- */

@@ -17,7 +17,7 @@ _WARNINGS = [
     (
         "tainted",
         1,
-        "tensors were tainted, because a process died before its device was done",
+        "tensors were tainted, because a process died before its device had finished",
     ),
     ("jobs_failed", 1, "jobs of fsdp-worker failed: the broker's log says why"),
     (
@@ -89,7 +89,7 @@ def _warnings(s):
     used, most = s["bytes_live"], s["memory_max"]
     if most and used >= most - most // 10:
         percent = used * 100 // most
-        yield f"{percent}% of the host memory is used: fsdpctl du shows by whom"
+        yield f"{percent}% of the host memory is used: fsdpctl du shows the users"
     for name, least, text in _WARNINGS:
         if s[name] >= least:
             yield f"{s[name]} {text}"

@@ -87,9 +87,9 @@ check "and says so" \
 	<(ctl load m-1.safetensors --prefix once/ --once --timeout forever)
 refuse "a name in the way is said" 1 "would overlap" \
 	load m-1.safetensors --prefix once/below/ --once
-refuse "--once replaces nothing" 2 "give one of them" \
+refuse "--once replaces nothing" 2 "give only one of them" \
 	load m-1.safetensors --prefix once/ --once --replace
-refuse "who may not wait needs no time-out" 2 "is for --once" \
+refuse "who may not wait needs no time-out" 2 "needs --once" \
 	load m-1.safetensors --prefix once/ --timeout 1s
 ctl rm once/ >/dev/null
 check "nothing of these is there" ctl_json 'd == []' ls x/

@@ -136,7 +136,7 @@ kill "$daemon" && wait "$daemon"
 start_broker
 check "another broker has nothing" ctl_json 'd == []' ls
 refuse "with nothing published a save changes nothing" 1 \
-	"nothing is published: backup is as it was" save backup
+	"no name is published: backup was not changed" save backup
 check "restore publishes all of it" ctl_json \
 	"(d['restored'], d['kept']) == (4, 0)" restore backup
 check "with its digests" ctl_json \
@@ -160,7 +160,7 @@ check "a restore that was interrupted goes on" ctl_json \
 	"(d['restored'], d['kept']) == (1, 3)" restore backup
 head -c 100 /dev/zero >w.raw
 ctl put w.raw --dtype u8 --shape 100 --name w/2 --replace >/dev/null
-refuse "other contents are not replaced" 1 "with other contents" restore backup
+refuse "other contents are not replaced" 1 "with different contents" restore backup
 check "unless that is wanted" ctl_json "d['restored'] == 1" \
 	restore backup --replace
 ctl rm m/a/ v

@@ -43,7 +43,7 @@ check "of requests, too" grep -Eq "^rates: [1-9][0-9]* requests/s" \
 refuse "an unknown column is refused" 2 "no column 'nix'" top --batch --sort nix
 refuse "an unknown view is refused" 2 "pools or comms" top --view nix
 refuse "a file is no screen" 2 "--batch" top
-refuse "a screen has no last page" 2 "--pages is for --batch" top --pages 2
+refuse "a screen has no last page" 2 "--pages needs --batch" top --pages 2
 
 # More tensors than a screen has lines; many/007 has 7 bytes.
 "$python" - <<'PY'
@@ -67,7 +67,7 @@ check "which are the largest" test \
 check "a page may have more rows than there are" cmp \
 	<(view tensors --rows 1000 | tail -n +8 | awk '{ print $1 }') \
 	<(view tensors | tail -n +8 | awk '{ print $1 }')
-refuse "a screen has its own number of rows" 2 "--rows is for --batch" top --rows 2
+refuse "a screen has its own number of rows" 2 "--rows needs --batch" top --rows 2
 
 # --- the screen ---------------------------------------------------------------
 
