@@ -290,8 +290,8 @@ static void undo_commit(struct fsdp_bundle *bundle, struct error *err)
 		set_members_writable(bundle, true);
 	else
 		error_set(err, err->code,
-			  "%.200s; and its memory could not be mapped again, "
-			  "abort it: %.200s",
+			  "%.200s; abort the bundle, because its memory could "
+			  "not be mapped again: %.200s",
 			  err->msg, why.msg);
 }
 
@@ -313,10 +313,10 @@ int fsdp_bundle_commit(struct fsdp_bundle *bundle, uint64_t *ret_version)
 	}
 	r = map_again(bundle, err);
 	if (r < 0)
-		return error_wrap(
-			err, r,
-			"the bundle is committed, but could not be "
-			"mapped here again (commit once more to try)");
+		return error_wrap(err, r,
+				  "the bundle was committed, but its memory "
+				  "could not be mapped again (call "
+				  "fsdp_bundle_commit() again to retry)");
 	if (ret_version)
 		*ret_version = bundle->version;
 	unlink_and_free(bundle);
@@ -419,12 +419,13 @@ int bundle_get_request(const struct fsdp_client *client, const char *name,
 		return r;
 	if (ret_options->version && ret_options->newer_than)
 		return error_set(err, -EINVAL,
-				 "options->version is one version, and "
-				 "newer_than any above one; give one of them");
+				 "options->version and options->newer_than are "
+				 "both set; set only one of them");
 	if (ret_options->known_only)
-		return error_set(err, -EINVAL,
-				 "options->known_only is for names of tensors: "
-				 "what is in a bundle, only fsdpd knows");
+		return error_set(
+			err, -EINVAL,
+			"options->known_only cannot be used for a bundle, "
+			"because only fsdpd knows its members; leave it 0");
 	*ret = (struct request){
 		.kind = MESSAGE_BUNDLE_GET,
 		.bundle_get = {.name = name,

@@ -283,8 +283,8 @@ int fsdp_channel_end(struct fsdp_channel *channel)
 		return r;
 	if (channel->n_begun)
 		return error_set(err, -EBUSY,
-				 "%u items of channel '%s' are begun; send or "
-				 "cancel them first",
+				 "%u items of channel '%s' were begun and not "
+				 "sent; send or cancel them first",
 				 channel->n_begun, channel->name);
 	r = call_close(channel, true, err);
 	if (r == 0)

@@ -28,8 +28,7 @@ int channel_check_role(const struct fsdp_channel *channel,
 	if (r < 0 || channel->role == role)
 		return r;
 	return error_set(err, -EINVAL,
-			 "channel '%s' was opened here as %s; open it once "
-			 "more as %s",
+			 "channel '%s' was opened as %s; open it again as %s",
 			 channel->name,
 			 role == FSDP_PRODUCER ? "consumer" : "producer",
 			 role == FSDP_PRODUCER ? "producer" : "consumer");

@@ -83,10 +83,11 @@ int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err)
 	}
 	number = newest(channel);
 	return error_set(err, -EOVERFLOW,
-			 "channel '%s' has cut this consumer, which kept an "
-			 "item for more than %u ms while a producer waited, "
-			 "and is %" PRIu64 " items behind; close the channel "
-			 "and open it again to get new items",
+			 "this consumer of channel '%s' was cut, because it "
+			 "kept an item for more than %u ms while a producer "
+			 "waited; it is %" PRIu64
+			 " items behind; close the channel and open it again "
+			 "to get new items",
 			 channel->name, channel->lag_ms,
 			 number > last ? number - last : 0);
 }

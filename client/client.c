@@ -48,8 +48,8 @@ int client_check_batch(const struct fsdp_client *client, size_t n,
 		return r;
 	if (n > FSDP_MAX_BATCH)
 		return error_set(err, -E2BIG,
-				 "%zu items in one call; split them into "
-				 "calls of %d",
+				 "one call cannot take %zu items; split them "
+				 "into calls of at most %d",
 				 n, FSDP_MAX_BATCH);
 	return 0;
 }

@@ -254,8 +254,8 @@ int fsdp_close(struct fsdp_client *client)
 		leave_busy(client);
 		return error_wrap(
 			err, r,
-			"tensors stay mapped here, and kept by fsdpd, "
-			"until this process ends");
+			"cannot close the connection; its tensors stay mapped, "
+			"and fsdpd keeps them, until this process ends");
 	}
 	if (!is_forked)
 		(void)client_command(client, &goodbye, NULL);

@@ -118,8 +118,9 @@ static int check_range(const struct fsdp_tensor *tensor, uint64_t offset,
 	if (offset <= n && size <= n - offset)
 		return 0;
 	return error_set(err, -ERANGE,
-			 "%" PRIu64 " bytes from byte %" PRIu64 " on reach "
-			 "outside of the tensor's %" PRIu64,
+			 "%" PRIu64 " bytes at offset %" PRIu64
+			 " extend beyond the tensor, which has %" PRIu64
+			 " bytes",
 			 size, offset, n);
 }
 

@@ -109,7 +109,7 @@ static int refuse_unknown(const char *name, struct error *err)
 	return error_set(
 		err, -EAGAIN,
 		"this process does not know the newest version of \"%s\", and "
-		"known_only sends no request; get it without known_only",
+		"known_only does not ask fsdpd; get it without known_only",
 		name);
 }
 

@@ -10,9 +10,10 @@
 
 int interrupt_refuse(struct error *err)
 {
-	return error_set(err, -EINTR,
-			 "the wait was interrupted; what was asked for may "
-			 "still be done, but this process holds nothing of it");
+	return error_set(
+		err, -EINTR,
+		"the wait was interrupted by a signal; the request may still "
+		"be carried out, but this process gets nothing from it");
 }
 
 int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,

@@ -229,12 +229,13 @@ int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
 static int refuse_large(const struct fsdp_item *item, uint64_t size,
 			struct error *err)
 {
-	return error_set(err, -ERANGE,
-			 "%" PRIu64 " bytes more than %" PRIu64
-			 " are more than the %" PRIu64
-			 " of an item of channel '%s'",
-			 size, item->used, item->channel->slots.capacity,
-			 item->channel->name);
+	return error_set(
+		err, -ERANGE,
+		"%" PRIu64 " bytes do not fit after the %" PRIu64
+		" that the item has already: items have at most %" PRIu64
+		" bytes in channel '%s'",
+		size, item->used, item->channel->slots.capacity,
+		item->channel->name);
 }
 
 int fsdp_item_part(struct fsdp_item *item, const struct fsdp_spec *spec,
@@ -493,7 +494,8 @@ static int find_part(const struct fsdp_item *item, uint32_t i,
 		return r;
 	if (i >= item->head.n_parts)
 		return error_set(err, -ERANGE,
-				 "the item has %u arrays, and no array %u",
+				 "the item has %u arrays, which count from 0, "
+				 "so it does not have array %u",
 				 item->head.n_parts, i);
 	part = &item->head.parts[i];
 	*ret = (struct tensor_type){.dtype = part->dtype,

@@ -153,8 +153,8 @@ static int open_handle(struct mapping *mapping, const struct chunk_ref *chunk,
 
 	if (r == 0 && handle.size != chunk->size)
 		r = error_set(err, -EPROTO,
-			      "chunk %u is said to have %llu bytes, its handle "
-			      "%llu",
+			      "fsdpd says that chunk %u has %llu bytes, but "
+			      "its handle says %llu",
 			      chunk->chunk, (unsigned long long)chunk->size,
 			      (unsigned long long)handle.size);
 	if (r == 0)
@@ -230,9 +230,10 @@ static int check_index(const struct chunk_ref *chunk, struct error *err)
 {
 	if (chunk->index < TABLE_CHUNKS)
 		return 0;
-	return error_set(err, -EPROTO,
-			 "chunk %u has no place in the chunk list",
-			 chunk->chunk);
+	return error_set(
+		err, -EPROTO,
+		"the number of chunk %u is too large for the chunk list",
+		chunk->chunk);
 }
 
 /* Store whether the chunk is in the list. If it was reserved, map it again. */

@@ -80,9 +80,10 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	if (r == 0)
 		r = sized_take(&desc, options, SIZED(fsdp_get_options), err);
 	if (r == 0 && (n == 0 || desc.known_only))
-		r = error_set(err, -EINVAL,
-			      "there is nothing to wait for: names, without "
-			      "known_only");
+		r = error_set(
+			err, -EINVAL,
+			"cannot begin the get: n is 0, or options->known_only "
+			"is set; pass names, and leave known_only 0");
 	if (r < 0)
 		return r;
 	pending = pending_new(names, n);
@@ -124,17 +125,19 @@ static int check_end(const struct fsdp_pending *pending, bool is_bundle,
 		return error_set(err, -EINVAL,
 				 "cannot end the get: the handle is NULL");
 	if (pending->is_bundle != is_bundle)
-		return error_set(err, -EINVAL, "cannot end the get: %s",
-				 is_bundle ? "it is of names; call "
-					     "fsdp_get_end()"
-					   : "it is of a bundle; call "
-					     "fsdp_bundle_get_end()");
+		return error_set(
+			err, -EINVAL, "cannot end the get: %s",
+			is_bundle ? "it was begun by fsdp_get_begin(); call "
+				    "fsdp_get_end()"
+				  : "it was begun by fsdp_bundle_get_begin(); "
+				    "call fsdp_bundle_get_end()");
 	return client_check(pending->client, err);
 }
 
 static int refuse_early(struct error *err)
 {
-	return error_set(err, -EAGAIN, "the get is not done; poll fsdp_fd()");
+	return error_set(err, -EAGAIN,
+			 "the get has not finished; poll fsdp_fd()");
 }
 
 int fsdp_get_end(struct fsdp_pending *pending, struct fsdp_tensor **ret)

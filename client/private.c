@@ -71,7 +71,7 @@ static int ask_and_map(struct fsdp_tensor *tensor, const struct span *span,
 	if (received.n_fds)
 		r = check_sealed(tensor, received.fds[0], span->size, err);
 	else
-		r = refuse(tensor, "it is not memory of a file", err);
+		r = refuse(tensor, "its memory does not come from a file", err);
 	if (r == 0)
 		r = map(tensor, span, received.fds[0], ret, err);
 	received_deinit(&received);
@@ -87,7 +87,7 @@ int fsdp_private_map(struct fsdp_tensor *tensor, void **ret)
 	if (r < 0)
 		return r;
 	if (tensor_desc(tensor)->is_on_device || !fsdp_data(tensor))
-		return refuse(tensor, "it has no memory of the host", err);
+		return refuse(tensor, "it is not in host memory", err);
 	r = mappings_find(&tensor->client->mappings,
 			  desc_rest(tensor_desc(tensor))->chunk, false, &span,
 			  err);

@@ -70,21 +70,21 @@ static int take_offset(const struct pointer *pointer, size_t i, const void *at,
 	uint64_t size = size_of(item);
 
 	if (offset >= pointer->size)
-		return error_set(err, -EINVAL,
-				 "pointers[%zu] (%p) is not in the allocation "
-				 "of those before it, which has %llu bytes at "
-				 "0x%llx; share those of each allocation by a "
-				 "call of its own",
-				 i, at, (unsigned long long)pointer->size,
-				 pointer->base);
+		return error_set(
+			err, -EINVAL,
+			"pointers[%zu] (%p) is not in the allocation of "
+			"pointers[0], which has %llu bytes at 0x%llx; share "
+			"the pointers of each allocation by a separate call",
+			i, at, (unsigned long long)pointer->size,
+			pointer->base);
 	if (size > pointer->size - offset)
-		return error_set(err, -EINVAL,
-				 "pointers[%zu] (%llu bytes at %p) leaves its "
-				 "allocation, which has %llu bytes at 0x%llx: "
-				 "what spans several cannot be shared",
-				 i, (unsigned long long)size, at,
-				 (unsigned long long)pointer->size,
-				 pointer->base);
+		return error_set(
+			err, -EINVAL,
+			"pointers[%zu] (%llu bytes at %p) extends beyond its "
+			"allocation, which has %llu bytes at 0x%llx; a shared "
+			"tensor must lie in one allocation",
+			i, (unsigned long long)size, at,
+			(unsigned long long)pointer->size, pointer->base);
 	if (offset % dtype_size(item->type.dtype))
 		return error_set(
 			err, -EINVAL,
@@ -125,8 +125,8 @@ static int check_received(struct fsdp_client *client, const void *at,
 		return 0;
 	}
 	return error_set(err, -EINVAL,
-			 "%p is memory that this process has got from fsdpd "
-			 "(chunk %llu); hand on the tensor instead, by its "
+			 "%p is memory that this process got from fsdpd (chunk "
+			 "%llu) and cannot share; pass on the tensor by its "
 			 "name, fsdp_ticket_make() or fsdp_view()",
 			 at, (unsigned long long)chunk);
 }
@@ -201,8 +201,8 @@ static int note_chunk(struct fsdp_client *client, const struct chunk_ref *chunk,
 
 	if (chunk->size != pointer->size)
 		return error_set(err, -EPROTO,
-				 "fsdpd made a chunk of %llu bytes of %llu "
-				 "shared ones",
+				 "fsdpd made a chunk of %llu bytes from %llu "
+				 "shared bytes",
 				 (unsigned long long)chunk->size,
 				 (unsigned long long)pointer->size);
 	allocation->export = NULL;
@@ -322,7 +322,7 @@ static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 		return 0;
 	return error_set(err, -EPERM,
 			 "%s (slot %u) is in memory that this connection did "
-			 "not share: fsdp_release() is for those who use it",
+			 "not share; call fsdp_release()",
 			 *desc->name ? desc->name : "an unnamed tensor",
 			 tensor->slot);
 }
@@ -343,7 +343,7 @@ static int check_gone(const struct fsdp_tensor *tensor, struct error *err)
 	    table_word_state(word) == SLOT_FREE)
 		return 0;
 	return error_set(err, -EINVAL,
-			 "the handle is not held: what is shared must be held "
+			 "the handle is not held: a shared tensor must be held "
 			 "until it is unshared");
 }
 

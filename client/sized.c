@@ -77,10 +77,11 @@ int sized_take_item(void *ret, const void *array, size_t i, const char *name,
 	int r = check_size(stride, type, err);
 
 	if (r == 0 && size_of(item, type) != stride)
-		return error_set(err, -EINVAL,
-				 "%s[%zu].struct_size differs from "
-				 "%s[0].struct_size; give all the same",
-				 name, i, name);
+		return error_set(
+			err, -EINVAL,
+			"%s[%zu].struct_size differs from %s[0].struct_size; "
+			"set both to the same value",
+			name, i, name);
 	if (r == 0)
 		r = sized_take(ret, item, type, err);
 	return r < 0 ? error_wrap(err, r, "%s[%zu]", name, i) : 0;

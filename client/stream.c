@@ -100,10 +100,11 @@ static int device_of(const struct fsdp_tensor *tensor,
 	*ret = it ? it->device : NULL;
 	if (it || !desc->data)
 		return 0;
-	return error_set(err, -EINVAL,
-			 "%s is in host memory, which no stream orders: "
-			 "synchronise the stream, and give none",
-			 name_of(tensor));
+	return error_set(
+		err, -EINVAL,
+		"%s is in host memory, and streams are only for tensors on "
+		"devices; synchronise the stream, and pass NULL as stream",
+		name_of(tensor));
 }
 
 /* Find the device of all tensors; NULL: no tensor has elements. */
@@ -124,10 +125,11 @@ static int device_of_all(struct fsdp_tensor *const *tensors, size_t n,
 		if (*ret && device != *ret) {
 			device_format(&device->uuid, text[0]);
 			device_format(&(*ret)->uuid, text[1]);
-			return error_set(err, -EINVAL,
-					 "%s is on %s, those before on %s: a "
-					 "stream is of one device",
-					 name_of(tensors[i]), text[0], text[1]);
+			return error_set(
+				err, -EINVAL,
+				"%s is on %s, but the tensors before it are on "
+				"%s; one stream is for tensors of one device",
+				name_of(tensors[i]), text[0], text[1]);
 		}
 		*ret = device;
 	}
@@ -275,11 +277,12 @@ int stream_refuse_tainted(const struct fsdp_tensor *tensor, struct error *err)
 				 "has ended; it must be made again",
 				 name_of(tensor), tensor->slot,
 				 tensor->generation);
-	return error_set(err, -EOWNERDEAD,
-			 "%s (slot %u, generation %" PRIu64 ") is tainted: the "
-			 "process that was writing it died before its device "
-			 "had done so; it must be made again",
-			 name_of(tensor), tensor->slot, tensor->generation);
+	return error_set(
+		err, -EOWNERDEAD,
+		"%s (slot %u, generation %" PRIu64
+		") is tainted: the process that was writing it died before its "
+		"device had finished; it must be made again",
+		name_of(tensor), tensor->slot, tensor->generation);
 }
 
 static bool is_by_event(const struct fsdp_tensor *tensor)
@@ -316,8 +319,8 @@ static int wait_here(const struct fsdp_tensor *tensor, int64_t *start_ms,
 		if (timeout_ms >= 0 && clock_now_ms() - *start_ms >= timeout_ms)
 			return error_set(err, -ETIMEDOUT,
 					 "%s is published, but the stream that "
-					 "writes it is not done; wait longer, "
-					 "or have a stream wait",
+					 "writes it has not finished; wait "
+					 "longer, or make a stream wait for it",
 					 name_of(tensor));
 		r = wait_on(tensor, &pause, &asked_ms, ret, err);
 	}
@@ -334,12 +337,12 @@ static int wait_in_its_place(const struct fsdp_tensor *tensor,
 
 	if (r != -ETIMEDOUT)
 		return r;
-	return error_set(err, r,
-			 "%s is published, but the stream that writes it is "
-			 "not done; on this device a stream cannot wait for "
-			 "that of another user, so the call does: give it a "
-			 "longer timeout_ms",
-			 name_of(tensor));
+	return error_set(
+		err, r,
+		"%s is published, but the stream that writes it has not "
+		"finished; on this device a stream cannot wait for the stream "
+		"of another user, so the call waits: pass a larger timeout_ms",
+		name_of(tensor));
 }
 
 static int have_stream_wait(const struct fsdp_tensor *tensor,
@@ -445,7 +448,7 @@ int fsdp_tensor_check(struct fsdp_tensor *tensor)
 		return stream_refuse_tainted(tensor, err);
 	if (written == WRITTEN_PENDING)
 		return error_set(err, -EAGAIN,
-				 "the stream that writes %s is not done",
+				 "the stream that writes %s has not finished",
 				 name_of(tensor));
 	return 0;
 }

@@ -163,7 +163,7 @@ def test_get_takes_a_stream_that_waits(c, gpu, streams):
     tensor = c.alloc((4,), "f32", device=gpu)
     writer.begin()
     tensor.publish("d/x", stream=writer.number)
-    with pytest.raises(fsdp.Timeout, match="the stream that writes it is not done"):
+    with pytest.raises(fsdp.Timeout, match="the stream that writes it has not finished"):
         c.get("d/x")
     c.get("d/x", stream=reader.number)
     assert not reader.is_done()

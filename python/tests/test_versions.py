@@ -66,7 +66,7 @@ def test_a_version_that_will_come_is_waited_for(broker, c):
     assert got[0].version == 3 and value_of(got[0]) == 3
     with pytest.raises(fsdp.NotFound):
         c.bundle("m/", version=4)
-    with pytest.raises(fsdp.Invalid, match="give one of them"):
+    with pytest.raises(fsdp.Invalid, match="set only one of them"):
         c.bundle("m/", version=3, newer_than=2)
     with pytest.raises(fsdp.Invalid):
         c.stage("m/", replace=True, keep=65)

@@ -51,8 +51,8 @@ Test(share_refusal, what_leaves_its_allocation)
 	void *odd = memory + 2;
 	struct fsdp_tensor *tensor = NULL;
 
-	expect_refused(memory, SHARED_SIZE + 1, -EINVAL, "leaves");
-	expect_refused(memory + 1, SHARED_SIZE, -EINVAL, "leaves");
+	expect_refused(memory, SHARED_SIZE + 1, -EINVAL, "extends beyond");
+	expect_refused(memory + 1, SHARED_SIZE, -EINVAL, "extends beyond");
 	cr_expect(
 		eq(int,
 		   fsdp_share(sharing.client, &floats, &odd, 1, NULL, &tensor),

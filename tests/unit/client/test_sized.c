@@ -127,7 +127,7 @@ Test(sized, items_of_different_sizes_are_refused_by_number)
 		     -EINVAL));
 	cr_expect(eq(str, err.msg,
 		     "items[1].struct_size differs from items[0].struct_size; "
-		     "give all the same"));
+		     "set both to the same value"));
 }
 
 Test(sized, an_output_is_filled_as_far_as_the_caller_has_it)
