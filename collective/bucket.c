@@ -27,13 +27,13 @@ struct walk {
 int bucket_check_cap(double cap_mb, struct error *err)
 {
 	if (isnan(cap_mb))
-		return error_set(
-			err, -EINVAL,
-			"a cap of NaN MiB is invalid: give a number from 0");
+		return error_set(err, -EINVAL,
+				 "a cap of NaN MiB is invalid: give a number "
+				 "of 0 or more");
 	if (isinf(cap_mb) || cap_mb < 0)
 		return error_set(err, -EINVAL,
 				 "a cap of %g MiB is invalid: give a finite "
-				 "number from 0",
+				 "number of 0 or more",
 				 cap_mb);
 	return 0;
 }

@@ -38,21 +38,21 @@ static int check_factor(double factor, uint32_t dtype, struct error *err)
 	/* This form of the condition refuses NaN. */
 	if (!(factor > 0) || isinf(factor))
 		return error_set(err, -EINVAL,
-				 "a divide factor of %g; it must be a finite "
-				 "number above 0",
+				 "the divide factor is %g, but must be a "
+				 "finite number greater than 0",
 				 factor);
 	if (is_integer(dtype)) {
 		if (factor != floor(factor) || factor > MAX_INTEGER_FACTOR)
 			return error_set(err, -EINVAL,
-					 "a divide factor of %g for %s, which "
-					 "takes whole numbers up to 2^53 only",
+					 "the divide factor is %g, but for %s "
+					 "must be a whole number up to 2^53",
 					 factor, dtype_name(dtype));
 		return 0;
 	}
 	if (!is_in_range(factor, dtype))
 		return error_set(err, -EINVAL,
-				 "a divide factor of %g is out of the range "
-				 "in which %s is divided",
+				 "the divide factor %g is too small or too "
+				 "large to divide %s by it",
 				 factor, dtype_name(dtype));
 	return 0;
 }
@@ -104,8 +104,8 @@ int divide_make(const struct divide_input *input, struct divide *ret,
 	assert(input->n_shards > 0 && input->n_replicas > 0);
 	if (!dtype_accumulator(input->dtype))
 		return error_set(err, -EINVAL,
-				 "%s cannot be reduced; integers, f16, bf16, "
-				 "f32 and f64 can",
+				 "cannot reduce %s; only integers, f16, bf16, "
+				 "f32 and f64 can be reduced",
 				 dtype_name(input->dtype));
 	if (input->has_factor) {
 		factor = input->factor;

@@ -163,8 +163,8 @@ static int append_group(struct graph *graph, const char *name, uint32_t size,
 
 	if (graph->n_groups == GRAPH_MAX_GROUPS)
 		return error_set(err, -EINVAL,
-				 "group '%.64s' is one more than the %d that a "
-				 "graph may have",
+				 "group '%.64s' is too many: a graph has at "
+				 "most %d groups",
 				 name, GRAPH_MAX_GROUPS);
 	groups = reallocarray(graph->groups, graph->n_groups + 1,
 			      sizeof(*groups));

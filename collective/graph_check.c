@@ -98,13 +98,14 @@ static int check_scaled(const struct graph *graph,
 
 	if (small->dtype != large->dtype)
 		return error_set(err, -EINVAL,
-				 "it takes %s and gives %s: a collective does "
-				 "not convert",
+				 "its input is %s, but its result is %s: a "
+				 "collective cannot convert",
 				 dtype_name(operand(graph, node, 0)->dtype),
 				 dtype_name(node->type.dtype));
 	if (small->n_dims == 0)
 		return error_set(err, -EINVAL,
-				 "a tensor without dimensions cannot be cut");
+				 "a tensor without dimensions cannot be "
+				 "divided among ranks");
 	if (!__builtin_mul_overflow(small->shape[0], group->size,
 				    &scaled.shape[0]) &&
 	    is_same_shape(&scaled, large))
@@ -182,7 +183,7 @@ static int check_rows(const struct graph_node *node,
 	    __builtin_mul_overflow(node->rows, node->row_size, &numel) ||
 	    !is_flat(buffer, numel))
 		return error_set(err, -EINVAL,
-				 "its buffer is not %" PRIu64
+				 "its buffer does not have %" PRIu64
 				 " rows of %" PRIu64 " elements",
 				 node->rows, node->row_size);
 	return 0;
@@ -208,10 +209,11 @@ static int check_entry(const struct graph_node *node,
 				 i, entry->length, node->rows, size);
 	if (__builtin_add_overflow(entry->offset, entry->length, &end) ||
 	    end > node->row_size)
-		return error_set(err, -EINVAL,
-				 "entry %u reaches over the end of a row of "
-				 "%" PRIu64 " elements",
-				 i, node->row_size);
+		return error_set(
+			err, -EINVAL,
+			"entry %u extends beyond the end of a row of %" PRIu64
+			" elements",
+			i, node->row_size);
 	return 0;
 }
 
@@ -349,11 +351,10 @@ static int check_fields(const struct graph *graph,
 	if ((row->needs & GROUP) && node->group >= graph->n_groups)
 		return error_set(err, -EINVAL, "it has no group");
 	if ((row->needs & REDUCE) && node->reduce == GRAPH_NO_REDUCE)
-		return error_set(err, -EINVAL,
-				 "it does not say how it "
-				 "reduces");
+		return error_set(err, -EINVAL, "its reduction is missing");
 	if ((row->needs & CALL) && !node->call)
-		return error_set(err, -EINVAL, "it does not say what it calls");
+		return error_set(err, -EINVAL,
+				 "the name of what it calls is missing");
 	for (uint32_t i = 0; i < node->n_entries; i++) {
 		if (!dtype_size(node->entries[i].dtype))
 			return error_set(err, -EINVAL, "entry %u has no dtype",

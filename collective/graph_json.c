@@ -264,9 +264,10 @@ static int read_inputs(struct reading *reading, struct graph_node *node,
 		return error_set(err, -EINVAL, "its inputs are not an array");
 	reading->n_inputs += n;
 	if (reading->n_inputs > GRAPH_MAX_INPUTS)
-		return error_set(err, -EINVAL,
-				 "it brings the inputs of all nodes over %d",
-				 GRAPH_MAX_INPUTS);
+		return error_set(
+			err, -EINVAL,
+			"with its inputs all nodes have more than %d inputs",
+			GRAPH_MAX_INPUTS);
 	reading->inputs = calloc(n + 1, sizeof(*reading->inputs));
 	if (!reading->inputs)
 		return no_memory(err);

@@ -216,8 +216,8 @@ int limiter_request(struct limiter *limiter, uint64_t bytes, bool is_exempt,
 	/* While this sum does not overflow, no sum of bytes below does. */
 	if (bytes > UINT64_MAX - limiter->bytes_live)
 		return error_set(err, -EOVERFLOW,
-				 "unsharded memory that is asked for would "
-				 "pass 2^64 bytes");
+				 "the unsharded memory of all requests would "
+				 "exceed 2^64 bytes");
 	ticket = calloc(1, sizeof(*ticket));
 	if (!ticket)
 		return error_nomem(err, "a ticket of the limiter");

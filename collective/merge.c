@@ -84,7 +84,7 @@ static int place_entries(struct merge_layout *layout, const struct graph *graph,
 		end += (size + align - 1) / align * align;
 		if (end > MAX_BYTES / layout->n_ranks)
 			return error_set(err, -EOVERFLOW,
-					 "the bucket of '%.64s' reaches over "
+					 "the bucket of '%.64s' would exceed "
 					 "2^62 bytes with '%.64s'",
 					 start_of(graph, waits[0])->name,
 					 start->name);

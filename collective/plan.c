@@ -79,9 +79,10 @@ static int check_params(const struct plan_param *params, uint32_t n,
 			struct error *err)
 {
 	if (n == 0 || n > PLAN_MAX_PARAMS)
-		return error_set(err, -EINVAL,
-				 "%u parameters; a group has 1 to %d", n,
-				 PLAN_MAX_PARAMS);
+		return error_set(
+			err, -EINVAL,
+			"there are %u parameters, but a group has 1 to %d", n,
+			PLAN_MAX_PARAMS);
 	for (uint32_t i = 0; i < n; i++) {
 		if (!params[i].name || !params[i].name[0])
 			return error_set(err, -EINVAL,
@@ -95,7 +96,8 @@ static int check_caps(const double *caps_mb, uint32_t n, const char *what,
 {
 	if (n > PLAN_MAX_CAPS)
 		return error_set(err, -EINVAL,
-				 "%u caps of %s buckets; at most %d are taken",
+				 "there are %u caps of %s buckets, but at most "
+				 "%d are allowed",
 				 n, what, PLAN_MAX_CAPS);
 	for (uint32_t i = 0; i < n; i++) {
 		int r = bucket_check_cap(caps_mb[i], err);
@@ -187,7 +189,9 @@ static int set_dtypes(const struct plan_param *param, const struct plan *plan,
 	input.dtype = entry->reduce_dtype;
 	r = divide_make(&input, &divide, err);
 	if (r < 0)
-		return error_wrap(err, r, "its gradient (freeze it instead?)");
+		return error_wrap(
+			err, r,
+			"its gradient (freeze the parameter if it has none)");
 	return 0;
 }
 
@@ -239,10 +243,10 @@ static int advance(const struct maker *maker, uint32_t i, uint64_t n,
 	if (__builtin_mul_overflow(n, size, &end) ||
 	    __builtin_add_overflow(end, *at, &end) ||
 	    end > LIMIT / maker->plan->n_replicas - PLAN_ALIGN)
-		return error_set(maker->err, -EOVERFLOW,
-				 "with parameter \"%s\" the group reaches over "
-				 "2^62 bytes",
-				 maker->params[i].name);
+		return error_set(
+			maker->err, -EOVERFLOW,
+			"with parameter \"%s\" the group exceeds 2^62 bytes",
+			maker->params[i].name);
 	*at = align(end);
 	return 0;
 }
@@ -646,8 +650,9 @@ int plan_check_mesh(const struct plan *plan, uint32_t n, struct error *err)
 {
 	if (n == 0 || plan->n_shards % n != 0)
 		return error_set(err, -EINVAL,
-				 "a mesh of %u ranks cannot hold what %u ranks "
-				 "share; their number must be a multiple of it",
+				 "a mesh of %u ranks does not fit %u shards; "
+				 "the number of shards must be a multiple of "
+				 "the number of its ranks",
 				 n, plan->n_shards);
 	return 0;
 }

@@ -48,10 +48,11 @@ static int check_dim(const struct tensor_type *type, int32_t dim,
 	char list[LIST_SIZE];
 
 	if (i < 0 || i >= n_dims)
-		return error_set(err, -EINVAL,
-				 "there is no dimension %d to cut; it has "
-				 "%" PRId64,
-				 dim, n_dims);
+		return error_set(
+			err, -EINVAL,
+			"it has no dimension %d to shard; it has %" PRId64
+			" dimensions",
+			dim, n_dims);
 	if (i > 0 && type->shape[i] % n_ranks != 0) {
 		list_cuttable(type, n_ranks, list);
 		return error_set(err, -EINVAL,
@@ -110,19 +111,21 @@ int shard_make(const struct tensor_type *type, int32_t dim, uint32_t n_ranks,
 		return r;
 	if (!tensor_type_is_contiguous(type))
 		return error_set(err, -EINVAL,
-				 "it is not contiguous, so it cannot be cut; "
-				 "make a contiguous copy first");
+				 "it is not contiguous, so it cannot be "
+				 "sharded; make a contiguous copy first");
 	if (n_ranks == 0)
-		return error_set(err, -EINVAL, "it cannot be cut for 0 ranks");
+		return error_set(err, -EINVAL,
+				 "it cannot be sharded among 0 ranks");
 	widen(type, &wide);
 	r = check_dim(&wide, dim, n_ranks, &shard.dim, err);
 	if (r < 0)
 		return r;
 	measure(&wide, &shard);
 	if (!pad(&shard, dtype_size(type->dtype)))
-		return error_set(err, -EOVERFLOW,
-				 "padded for %u ranks it has over 2^62 bytes",
-				 n_ranks);
+		return error_set(
+			err, -EOVERFLOW,
+			"with padding for %u ranks it has more than 2^62 bytes",
+			n_ranks);
 	*ret = shard;
 	return 0;
 }

@@ -114,9 +114,10 @@ static int check_count(const struct field *f, size_t n, struct error *err)
 static int check_flags(const struct field *f, uint32_t flags, struct error *err)
 {
 	if (flags & ~f->max)
-		return error_set(err, -EINVAL,
-				 "flags %#x are not known here; known are %#x",
-				 flags & ~f->max, f->max);
+		return error_set(
+			err, -EINVAL,
+			"flags %#x are unknown; the known flags are %#x",
+			flags & ~f->max, f->max);
 	if ((flags & f->max & PUBLISH_MUST_EXIST) && !(flags & PUBLISH_REPLACE))
 		return error_set(err, -EINVAL,
 				 "the flag \"must exist\" is given without "
@@ -157,7 +158,8 @@ static int check_number(const struct field *f, uint64_t n, struct error *err)
 		return 0;
 	case CHECK_ID:
 		if (n == 0)
-			return error_set(err, code, "it does not say which %s",
+			return error_set(err, code,
+					 "the number of its %s is missing",
 					 f->what);
 		return 0;
 	case CHECK_SIZE:
@@ -255,7 +257,7 @@ static int need_places(const struct field *f, const void *pb, struct need *need,
 		return r;
 	if (n < f->min)
 		return error_set(err, -EPROTO,
-				 "there are %zu places, but %u are needed", n,
+				 "there are %zu places instead of %u", n,
 				 f->min);
 	need->is_some = true;
 	need->n_texts++;

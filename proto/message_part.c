@@ -191,7 +191,7 @@ int ref_check(struct slot_ref ref, struct error *err)
 	if (ref.slot == 0 || ref.generation == 0)
 		return error_set(err, -EINVAL,
 				 "slot %u, generation %" PRIu64
-				 " is no tensor: both count from 1",
+				 " is not a tensor: both count from 1",
 				 ref.slot, ref.generation);
 	return 0;
 }
@@ -205,9 +205,8 @@ int fence_check(uint32_t timeline, uint64_t value, struct error *err)
 	    value >= INT64_MAX)
 		return error_set(err, -EINVAL,
 				 "there is no value %" PRIu64
-				 " of timeline %u: "
-				 "timelines are 1 to %d, and values from 1 to "
-				 "below 2^63 - 1",
+				 " of timeline %u: timelines are 1 to %d, and "
+				 "values are 1 to below 2^63 - 1",
 				 value, timeline, MESSAGE_MAX_TIMELINES - 1);
 	return 0;
 }
@@ -217,7 +216,7 @@ int event_check(uint64_t number, struct error *err)
 	if (number == 0 || number >= INT64_MAX)
 		return error_set(err, -EINVAL,
 				 "%" PRIu64 " is not the number of an event: "
-				 "they are from 1 to below 2^63 - 1",
+				 "numbers are 1 to below 2^63 - 1",
 				 number);
 	return 0;
 }

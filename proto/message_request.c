@@ -119,11 +119,10 @@ static int check_share(void *ours, struct error *err)
 
 	if (device_uuid_is_host(&request->device))
 		return error_set(err, -EINVAL,
-				 "only memory of devices can be shared; host "
-				 "memory is put or allocated");
+				 "only memory of devices can be shared; allocate host memory from fsdpd, and copy the contents");
 	if (request->size == 0)
 		return error_set(err, -EINVAL,
-				 "it does not say the allocation's size");
+				 "the size of its allocation is missing");
 	for (uint32_t i = 0; i < request->n_items; i++) {
 		int r = check_share_item(&request->items[i], request->size,
 					 err);
@@ -290,7 +289,7 @@ static int check_chunk(void *ours, struct error *err)
 	for (uint32_t i = 0; i < request->n_chunks; i++) {
 		if (request->chunks[i] == 0)
 			return error_set(err, -EINVAL,
-					 "no chunk has the number 0");
+					 "there is no chunk 0: chunks count from 1");
 	}
 	return 0;
 }
@@ -344,8 +343,7 @@ static int check_channel_open(void *ours, struct error *err)
 		request->n_slots = 8;
 	if (request->capacity && request->lag_ms && !request->way)
 		return error_set(err, -EINVAL,
-				 "lag_ms cuts consumers of a broadcast; a "
-				 "channel that shares has no such limit");
+				 "lag_ms is only for broadcasts; leave it 0 for a channel whose consumers share items");
 	if (request->n_slots <= CHANNEL_MAX_SLOTS)
 		return 0;
 	return error_set(err, -EINVAL,
@@ -407,8 +405,7 @@ static int check_mesh(struct comm_join_request *join, struct error *err)
 				 max, join->n_ranks);
 	if (join->rank >= join->n_ranks)
 		return error_set(err, -EINVAL,
-				 "there is no rank %u among %u: ranks count "
-				 "from 0",
+				 "there is no rank %u among %u: ranks count from 0",
 				 join->rank, join->n_ranks);
 	if (join->n_shards == 0)
 		join->n_shards = join->n_ranks;
@@ -435,15 +432,11 @@ static int check_node(struct comm_join_request *join, struct error *err)
 				 MESSAGE_MAX_RANKS);
 	if (is_host && (join->n_local != join->n_ranks || join->has_nccl_id))
 		return error_set(err, -EINVAL,
-				 "on host memory all ranks are on one node, "
-				 "and there is no NCCL; give each rank a "
-				 "device");
+				 "all ranks on host memory must be on one node and have no NCCL id; for several nodes, give each rank a device");
 	if (join->memory != COMM_MEMORY_DEFAULT &&
 	    (is_host || join->executor != COMM_EXECUTOR_RANK))
 		return error_set(err, -EINVAL,
-				 "only ranks on devices that do the work "
-				 "themselves can register memory with NCCL; "
-				 "leave the kind of memory out");
+				 "only ranks on devices with the executor FSDP_EXECUTOR_RANK can register memory with NCCL; leave the kind of memory out");
 	return 0;
 }
 
@@ -601,9 +594,7 @@ static int check_wait(void *ours, struct error *err)
 	    (wait->sequence != 0 || wait->kind == WORK_UNSHARD))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "there is no work %" PRIu64
-			 " of kind %u of group %" PRIu64
-			 ": only commits are without a group",
+			 "there is no work %" PRIu64 " of kind %u of group %" PRIu64 ": only commits are without a group",
 			 wait->sequence, wait->kind, wait->group);
 }
 

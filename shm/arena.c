@@ -315,7 +315,8 @@ static int grow(struct arena *arena, uint32_t n, struct error *err)
 		r = buckets_grow(arena);
 	if (r < 0)
 		return error_set(err, r,
-				 "no heap for the books of %u memory ranges",
+				 "cannot allocate memory for the nodes of %u "
+				 "memory ranges",
 				 arena->n_taken);
 	return 0;
 }
@@ -390,7 +391,9 @@ int arena_alloc(struct arena *arena, uint64_t size, uint64_t *ret_offset,
 	int r;
 
 	if (size == 0)
-		return error_set(err, -EINVAL, "a memory range needs a size");
+		return error_set(
+			err, -EINVAL,
+			"the size of a memory range must be greater than 0");
 	if (size > arena_size(arena))
 		return ARENA_FULL;
 	size = granules(arena, size);
@@ -508,8 +511,8 @@ int arena_reserve(struct arena *arena, uint64_t offset, uint64_t size,
 	if (size == 0 || offset >= total || size > total - offset ||
 	    start << arena->shift != offset)
 		return error_set(err, -EINVAL,
-				 "%llu bytes at %llu are no range of an arena "
-				 "of %llu bytes",
+				 "%llu bytes at offset %llu are not a range of "
+				 "an arena of %llu bytes",
 				 (unsigned long long)size,
 				 (unsigned long long)offset,
 				 (unsigned long long)total);
@@ -574,7 +577,7 @@ int arena_new(uint64_t size, uint64_t align, struct arena **ret,
 	return 0;
 no_heap:
 	arena_free(arena);
-	return error_nomem(err, "the books of an arena");
+	return error_nomem(err, "the nodes of an arena");
 }
 
 struct arena *arena_free(struct arena *arena)

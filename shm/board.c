@@ -98,8 +98,8 @@ static int check(const struct board *board, uint64_t run, struct error *err)
 	    page->n_ranks == board->n_ranks && page->run == run)
 		return 0;
 	return error_set(err, -EPROTO,
-			 "this is no board of run %llu with %u ranks; broker "
-			 "and library must be of one version",
+			 "the file is not the board of run %llu with %u ranks; "
+			 "install broker and library of the same version",
 			 (unsigned long long)run, board->n_ranks);
 }
 

@@ -108,7 +108,7 @@ int memfd_check(int fd, uint64_t size, uint64_t *ret_inode, struct error *err)
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0)
 		return error_errno(err, -errno,
-				   "the descriptor is no memory file");
+				   "the descriptor is not a memory file");
 	if ((seals & SEALS_SIZE) != SEALS_SIZE)
 		return error_set(err, -EPERM,
 				 "the memory file is not sealed against "
@@ -195,8 +195,8 @@ int memfd_map_range(int fd, uint64_t offset, uint64_t size, bool is_writable,
 	if (size == 0 || size % LAYOUT_PAGE_SIZE != 0 ||
 	    size > INT64_MAX - HUGE_PAGE_SIZE)
 		return error_set(err, -EINVAL,
-				 "cannot map %llu bytes of a memory file: they "
-				 "are no whole pages of 64 KiB",
+				 "cannot map %llu bytes of a memory file: the "
+				 "size is not a multiple of 64 KiB",
 				 (unsigned long long)size);
 	r = map(fd, offset, size, PROT_READ | (is_writable ? PROT_WRITE : 0),
 		ret);

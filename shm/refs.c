@@ -173,15 +173,16 @@ static int check_header(int fd, struct error *err)
 		return error_errno(err, -errno,
 				   "cannot read a ref-counter file");
 	if (n != sizeof(header) || header.magic != REFS_MAGIC)
-		return error_set(err, -EPROTO, "this is no ref-counter file");
-	if (header.version != REFS_VERSION || header.n_slots != TABLE_SLOTS)
 		return error_set(err, -EPROTO,
-				 "the ref-counter file has layout %u and %u "
-				 "slots; this program knows layout %d and %u "
-				 "slots: broker and library must be of one "
-				 "version",
-				 header.version, header.n_slots, REFS_VERSION,
-				 TABLE_SLOTS);
+				 "the file is not a ref-counter file");
+	if (header.version != REFS_VERSION || header.n_slots != TABLE_SLOTS)
+		return error_set(
+			err, -EPROTO,
+			"the ref-counter file has layout %u and %u slots; this "
+			"program knows layout %d and %u slots: install broker "
+			"and library of the same version",
+			header.version, header.n_slots, REFS_VERSION,
+			TABLE_SLOTS);
 	return 0;
 }
 
@@ -198,7 +199,7 @@ static int check(int fd, uint64_t *ret_inode, struct error *err)
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
 				 "the ref-counter file can still be sealed, so "
-				 "it is none of ours");
+				 "fsdpd did not make it");
 	return check_header(fd, err);
 }
 

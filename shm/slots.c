@@ -92,8 +92,8 @@ static int check(const struct slots *slots, const struct slots_form *form,
 	    page->channel == form->channel)
 		return 0;
 	return error_set(err, -EPROTO,
-			 "this is not the file of channel %llu; broker and "
-			 "library must be of one version",
+			 "the file is not that of channel %llu; install broker "
+			 "and library of the same version",
 			 (unsigned long long)form->channel);
 }
 

@@ -91,15 +91,16 @@ static int check(int fd, struct error *err)
 	if (n < 0)
 		return error_errno(err, -errno, "cannot read the state table");
 	if (n != sizeof(identity) || identity.magic != TABLE_MAGIC)
-		return error_set(err, -EPROTO, "this is no state table");
+		return error_set(err, -EPROTO, "the file is not a state table");
 	if (identity.version != TABLE_VERSION ||
 	    identity.n_slots != TABLE_SLOTS)
-		return error_set(err, -EPROTO,
-				 "the state table has layout %u and %u slots; "
-				 "this program knows layout %d and %u slots: "
-				 "broker and library must be of one version",
-				 identity.version, identity.n_slots,
-				 TABLE_VERSION, TABLE_SLOTS);
+		return error_set(
+			err, -EPROTO,
+			"the state table has layout %u and %u slots; this "
+			"program knows layout %d and %u slots: install broker "
+			"and library of the same version",
+			identity.version, identity.n_slots, TABLE_VERSION,
+			TABLE_SLOTS);
 	return 0;
 }
 

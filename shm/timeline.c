@@ -89,16 +89,16 @@ static int check(int fd, struct error *err)
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SEAL))
 		return error_set(err, -EPERM,
-				 "the timeline file can still be sealed, so it "
-				 "is none of ours");
+				 "the timeline file can still be sealed, so "
+				 "fsdpd did not make it");
 	n = pread(fd, &magic, sizeof(magic), 0);
 	if (n < 0)
 		return error_errno(err, -errno, "cannot read a timeline file");
 	if (n != sizeof(magic) || magic != TIMELINES_MAGIC)
 		return error_set(err, -EPROTO,
-				 "this is no timeline file, or one of another "
-				 "layout: broker and library must be of one "
-				 "version");
+				 "the file is not a timeline file, or has "
+				 "another layout: install broker and library "
+				 "of the same version");
 	return 0;
 }
 

@@ -114,7 +114,8 @@ static int check_whole(const struct plan_entry *entry, uint32_t dtype,
 				   &bytes) ||
 	    __builtin_add_overflow(offset, bytes, &end) || end > size)
 		return error_set(err, -EINVAL,
-				 "whole, it does not lie where it can");
+				 "its whole parameter is misaligned, overlaps "
+				 "another, or exceeds the buffer");
 	*at = align(end);
 	return 0;
 }
@@ -206,8 +207,9 @@ static int check_buckets(const struct layout *layout, struct error *err)
 		if (r >= 0 && entry->reduce_dtype)
 			r = check_bucket(entry->reduce_bucket, &n_reduce, err);
 		else if (r >= 0 && entry->reduce_bucket != BUCKET_NONE)
-			r = error_set(err, -EINVAL,
-				      "it is frozen and in a bucket");
+			r = error_set(
+				err, -EINVAL,
+				"it is frozen, but in a bucket of reductions");
 		if (r < 0)
 			return error_wrap(err, r, "entry %u", i);
 	}

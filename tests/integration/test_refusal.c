@@ -112,7 +112,7 @@ Test(refusal, of_views)
 		{"a view of no slot", alloc_of(&no_slot, 1), -ESTALE,
 		 "4294967295"},
 		{"a view of nothing", alloc_of(&none, 1), -EINVAL,
-		 "is no tensor"},
+		 "is not a tensor"},
 		{"a view of what comes later", alloc_of(&not_yet, 1), -ESTALE,
 		 "generation"},
 		{"a view of a member", alloc_of(&of_member, 1), -EINVAL,

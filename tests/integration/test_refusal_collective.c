@@ -152,8 +152,8 @@ Test(refusal_collective, of_what_another_session_is_in)
 		{"an unknown group", unshard_of(NONE), -ECONNABORTED,
 		 "group 999999 belongs to no running communicator"},
 		{"no communicator", commit_of(0, 1), -EINVAL,
-		 "which communicator"},
-		{"no group", unshard_of(0), -EINVAL, "which group"},
+		 "number of its communicator is"},
+		{"no group", unshard_of(0), -EINVAL, "number of its group is"},
 	};
 	const struct request reduce = reduce_of(first, &input);
 	struct slot_ref theirs;
@@ -248,11 +248,10 @@ Test(refusal_collective, of_parameters)
 					   vector("w", DTYPE_F32, 5)};
 	const struct refusal all[] = {
 		{"a boolean", one_of(&boolean), -EINVAL,
-		 "parameter \"mask\": its gradient (freeze it instead?): bool "
-		 "cannot be reduced"},
-		{"8 bits", one_of(&tiny), -EINVAL, "f8_e5m2 cannot be reduced"},
-		{"complex", one_of(&imaginary), -EINVAL,
-		 "c64 cannot be reduced"},
+		 "parameter \"mask\": its gradient (freeze the "
+		 "parameter if it has none): cannot reduce bool"},
+		{"8 bits", one_of(&tiny), -EINVAL, "cannot reduce f8_e5m2"},
+		{"complex", one_of(&imaginary), -EINVAL, "cannot reduce c64"},
 		{"a wild dtype", one_of(&wild), -EINVAL, "dtype 999"},
 		{"no name", one_of(&nameless), -EINVAL, "params[0]"},
 		{"a negative size", one_of(&negative), -EINVAL,
@@ -264,9 +263,9 @@ Test(refusal_collective, of_parameters)
 		 are_on_devices() ? "can never fit"
 				  : "more than the whole quota"},
 		{"a dimension that is not there", one_of(&no_dim), -EINVAL,
-		 "no dimension 1 to cut"},
+		 "no dimension 1 to shard"},
 		{"a dimension below", one_of(&below), -EINVAL,
-		 "no dimension -2 to cut"},
+		 "no dimension -2 to shard"},
 		{"duplicates", group_of(solo, "bad", duplicates, 2), -EINVAL,
 		 "two parameters are named \"w\""},
 		{"none", group_of(solo, "bad", duplicates, 0), -EINVAL,

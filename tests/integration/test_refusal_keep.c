@@ -136,7 +136,7 @@ Test(refusal, of_bundles)
 		{"duplicates", member_of(staged, duplicates, 2), -EEXIST,
 		 "test/s/y"},
 		{"a commit of none", end_of(MESSAGE_BUNDLE_COMMIT, 0), -EINVAL,
-		 "which bundle"},
+		 "number of its bundle is"},
 		{"a commit of an unknown one",
 		 end_of(MESSAGE_BUNDLE_COMMIT, 999), -ENOENT, "999"},
 		{"a commit of another's",

@@ -98,7 +98,7 @@ Test(refusal_collective, of_inputs)
 	       reduce_of(first, &(struct slot_ref){UINT32_MAX, 1}), -ESTALE,
 	       "4294967295");
 	refuse(me, "nothing", reduce_of(first, &(struct slot_ref){0, 0}),
-	       -EINVAL, "is no tensor");
+	       -EINVAL, "is not a tensor");
 	(void)take_input(me, second);
 	both(reduce_of(first, &mine), reduce_of(first, &theirs));
 	wait_both(first, WORK_REDUCE, ++n_reductions);
@@ -135,17 +135,18 @@ Test(refusal_collective, of_divide_factors)
 	struct slot_ref theirs = take_input(peer, first);
 	struct refusal all[] = {
 		{"0", divided_by(first, &mine, 0), -EINVAL,
-		 "reduce 'first': a divide factor of 0"},
-		{"minus 0", divided_by(first, &mine, -0.0), -EINVAL, "above 0"},
+		 "reduce 'first': the divide factor is 0"},
+		{"minus 0", divided_by(first, &mine, -0.0), -EINVAL,
+		 "greater than 0"},
 		{"NaN", divided_by(first, &mine, NAN), -EINVAL,
-		 "a divide factor of nan"},
-		{"-1", divided_by(first, &mine, -1), -EINVAL, "factor of -1"},
+		 "the divide factor is nan"},
+		{"-1", divided_by(first, &mine, -1), -EINVAL, "factor is -1"},
 		{"infinity", divided_by(first, &mine, INFINITY), -EINVAL,
-		 "factor of inf"},
+		 "factor is inf"},
 		{"too small", divided_by(first, &mine, 1e-300), -EINVAL,
-		 "out of the range"},
+		 "too small or too large"},
 		{"too large", divided_by(first, &mine, 1e300), -EINVAL,
-		 "out of the range"},
+		 "too small or too large"},
 		{"flags", reduce_of(first, &mine), -EINVAL, "flags 0x8"},
 	};
 	struct refusal others[] = {

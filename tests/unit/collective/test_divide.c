@@ -193,15 +193,17 @@ Test(divide, factors_that_divide_nothing_are_refused)
 	const double factors[] = {0, -0.0, -1, NAN, INFINITY, -INFINITY};
 
 	for (size_t i = 0; i < sizeof(factors) / sizeof(*factors); i++) {
-		check_refused(DTYPE_F32, factors[i], "finite number above 0");
-		check_refused(DTYPE_I32, factors[i], "finite number above 0");
+		check_refused(DTYPE_F32, factors[i],
+			      "finite number greater than 0");
+		check_refused(DTYPE_I32, factors[i],
+			      "finite number greater than 0");
 	}
-	check_refused(DTYPE_BF16, 1e300, "out of the range");
-	check_refused(DTYPE_F16, 1e-40, "out of the range");
-	check_refused(DTYPE_F64, 1e-310, "out of the range");
-	check_refused(DTYPE_I32, 2.5, "whole numbers");
-	check_refused(DTYPE_I32, 0.5, "whole numbers");
-	check_refused(DTYPE_U64, 1e300, "whole numbers");
+	check_refused(DTYPE_BF16, 1e300, "too small or too large");
+	check_refused(DTYPE_F16, 1e-40, "too small or too large");
+	check_refused(DTYPE_F64, 1e-310, "too small or too large");
+	check_refused(DTYPE_I32, 2.5, "whole number up");
+	check_refused(DTYPE_I32, 0.5, "whole number up");
+	check_refused(DTYPE_U64, 1e300, "whole number up");
 }
 
 Test(divide, dtypes_that_cannot_be_summed_are_refused)
@@ -211,7 +213,7 @@ Test(divide, dtypes_that_cannot_be_summed_are_refused)
 				   DTYPE_MAX + 1, UINT32_MAX};
 
 	for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); i++)
-		check_refused(dtypes[i], 2, "cannot be reduced");
+		check_refused(dtypes[i], 2, "cannot reduce");
 }
 
 static uint32_t dtype_of(const char *name)

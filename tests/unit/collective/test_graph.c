@@ -159,10 +159,10 @@ static const struct {
 	{P "," AG("g", "\"p\"", "9"),
 	 "all_gather 'g': the first dimension is 9 with all 2 ranks"},
 	{NODE("p", "placeholder") F32("") "," AG("g", "\"p\"", "2"),
-	 "a tensor without dimensions cannot be cut"},
+	 "a tensor without dimensions cannot be divided"},
 	{NODE("p", "placeholder") ",\"dtype\":\"bf16\",\"shape\":[4]}," AG(
 		 "g", "\"p\"", "8"),
-	 "all_gather 'g': it takes bf16 and gives f32"},
+	 "all_gather 'g': its input is bf16, but its result is f32"},
 	{P "," NODE("r", "reduce_scatter") IN("\"p\"")
 		 OF("g", "3") ",\"reduce\":\"sum\"" F32("1"),
 	 "reduce_scatter 'r': the first dimension is 4 with all 3 ranks"},
@@ -192,11 +192,11 @@ static const struct {
 	 "pack 'k': it has 0 entries for 1 operands"},
 	{P "," NODE("k", "pack") IN("\"p\"") ",\"rows\":0,\"row_size\":4,"
 					     "\"entries\":[]" F32("4"),
-	 "pack 'k': its buffer is not 0 rows of 4 elements"},
+	 "pack 'k': its buffer does not have 0 rows of 4 elements"},
 	{P "," NODE("k", "pack") IN(
 		 "\"p\"") ",\"rows\":1,\"row_size\":4,\"entries\":[{\"dtype\":"
 			  "\"f32\",\"offset\":1,\"length\":4}]" F32("4"),
-	 "pack 'k': entry 0 reaches over the end of a row"},
+	 "pack 'k': entry 0 extends beyond the end of a row"},
 	{P "," NODE("k", "pack")
 		 IN("\"p\",\"p\"") ",\"rows\":1,\"row_size\":9,\"entries\":[{"
 				   "\"dtype\":\"f32\",\"offset\":0,\"length\":"

@@ -232,7 +232,7 @@ Test(plan_refusal, parameters_that_cannot_be_cut_are_named)
 	r.params[1].shard_dim = 1;
 	check_refused(&r, 3, 1, -EINVAL, "\"b\": dimension 1");
 	r.params[1].shard_dim = 7;
-	check_refused(&r, 2, 1, -EINVAL, "\"b\": there is no dimension 7");
+	check_refused(&r, 2, 1, -EINVAL, "\"b\": it has no dimension 7");
 	r.params[1].shard_dim = 0;
 	r.params[1].type.strides[0] = 1;
 	check_refused(&r, 2, 1, -EINVAL, "\"b\": it is not contiguous");
