@@ -212,7 +212,7 @@ int context_check_stream(const struct device *device, CUstream stream,
 	if (facts.capture != CU_STREAM_CAPTURE_STATUS_NONE)
 		return error_set(
 			err, -EINVAL,
-			"the stream is being captured into a graph: publish, "
-			"wait and release outside of the capture");
+			"the stream is being captured into a graph; publish, "
+			"wait and release before or after the capture");
 	return 0;
 }

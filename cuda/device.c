@@ -84,12 +84,12 @@ int device_parse(const char *text, struct device_uuid *ret, struct error *err)
 	struct device_uuid uuid;
 
 	if (!parse_uuid(text, &uuid) || device_uuid_is_host(&uuid))
-		return error_set(err, -EINVAL,
-				 "\"%.64s\" names no device: give its UUID as "
-				 "nvidia-smi -L shows it, "
-				 "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx or "
-				 "MIG-...",
-				 text);
+		return error_set(
+			err, -EINVAL,
+			"\"%.64s\" is not the name of a device: give its UUID "
+			"as nvidia-smi -L shows it, "
+			"GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx or MIG-...",
+			text);
 	*ret = uuid;
 	return 0;
 }

@@ -46,13 +46,13 @@ static int say_old(const char *missing, struct error *err)
 {
 	const int min = DRIVER_VERSION_MIN;
 
-	return error_set(err, -ENOSYS,
-			 "the CUDA driver %s is too old: it is of version %d.%d"
-			 "%s%s, and %d.%d is needed; update the NVIDIA driver",
-			 loaded.library.path, loaded.version / 1000,
-			 loaded.version % 1000 / 10,
-			 missing ? " and lacks " : "", missing ? missing : "",
-			 min / 1000, min % 1000 / 10);
+	return error_set(
+		err, -ENOSYS,
+		"the CUDA driver %s is too old: it has version %d.%d%s%s, and "
+		"%d.%d is needed; update the NVIDIA driver",
+		loaded.library.path, loaded.version / 1000,
+		loaded.version % 1000 / 10, missing ? " and lacks " : "",
+		missing ? missing : "", min / 1000, min % 1000 / 10);
 }
 
 static int say_missing(const char *missing, struct error *err)
@@ -60,9 +60,9 @@ static int say_missing(const char *missing, struct error *err)
 	const int min = DRIVER_VERSION_MIN;
 
 	return error_set(err, -ENOSYS,
-			 "the CUDA driver %s lacks %s, though it is of version "
-			 "%d.%d and those from %d.%d on have it; install the "
-			 "NVIDIA driver again",
+			 "the CUDA driver %s lacks %s, although it has version "
+			 "%d.%d and versions from %d.%d on have it; install "
+			 "the NVIDIA driver again",
 			 loaded.library.path, missing, loaded.version / 1000,
 			 loaded.version % 1000 / 10, min / 1000,
 			 min % 1000 / 10);
@@ -86,9 +86,8 @@ static int check_version(const char *missing, struct error *err)
 	if (result == CUDA_ERROR_STUB_LIBRARY)
 		return error_set(
 			err, -ENODEV,
-			"%s is not a driver: programs of the CUDA toolkit are "
-			"only linked with it; take its folder out of "
-			"LD_LIBRARY_PATH",
+			"%s is not a driver, but a stub of the CUDA toolkit "
+			"for linking; remove its folder from LD_LIBRARY_PATH",
 			loaded.library.path);
 	r = driver_error(err, result, "cannot query the version of %s",
 			 loaded.library.path);
@@ -233,7 +232,7 @@ static const struct meaning meanings[] = {
 	{CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, -ENODEV,
 	 "; the driver was updated: reboot, or reload its kernel modules"},
 	{CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, -ENODEV,
-	 "; take the cuda-compat folder out of LD_LIBRARY_PATH"},
+	 "; remove the cuda-compat folder from LD_LIBRARY_PATH"},
 	{CUDA_ERROR_MPS_CONNECTION_FAILED, -ECONNREFUSED,
 	 "; see the MPS server's log, or unset CUDA_MPS_PIPE_DIRECTORY"},
 	{CUDA_ERROR_MPS_SERVER_NOT_READY, -ECONNREFUSED,

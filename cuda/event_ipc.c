@@ -24,11 +24,12 @@ static int take_budget(struct error *err)
 			    &n_in_flight, &n, n + 1, memory_order_relaxed,
 			    memory_order_relaxed))
 			return 0;
-	return error_set(err, -EAGAIN,
-			 "%d interprocess events are in flight, as many as a "
-			 "process may have: the streams have not reached them; "
-			 "wait for one of the streams, then publish",
-			 EVENT_IPC_MAX);
+	return error_set(
+		err, -EAGAIN,
+		"%d interprocess events of this process are in flight, which "
+		"is the limit: the streams have not reached them; wait for one "
+		"of the streams, then publish",
+		EVENT_IPC_MAX);
 }
 
 static void give_budget(void)
@@ -149,8 +150,8 @@ static int open_own(struct event_ipc_import *import, struct error *err)
 
 	if (!shared)
 		return error_set(err, -ESTALE,
-				 "this process recorded the event and has "
-				 "dropped it, because it is complete");
+				 "this process recorded the event, and dropped "
+				 "it because it is complete");
 	import->own = (struct event_ipc *)shared;
 	import->event = import->own->event->handle;
 	return 0;

@@ -80,7 +80,7 @@ static int take_pages(const struct fence_pages *like, struct fence_pages **ret,
 	    (pages->is_readonly && !like->is_readonly)) {
 		r = error_set(err, -EBUSY,
 			      "the timelines at %p are registered already, "
-			      "%llu bytes %s; unmap them first",
+			      "with %llu bytes %s; unmap them first",
 			      like->pages, (unsigned long long)pages->size,
 			      pages->is_readonly ? "read-only" : "writable");
 		shared_close(&pages_list, shared);
@@ -101,13 +101,12 @@ static int check_device(const struct device *device, bool is_readonly,
 				 "which timelines need",
 				 device->name);
 	if (is_readonly && !device->has_readonly_register)
-		return error_set(err, -EOPNOTSUPP,
-				 "%s cannot register memory that is mapped "
-				 "read-only; for a stream to wait for another "
-				 "session its timelines must be writable here, "
-				 "which they are for processes of the same "
-				 "user",
-				 device->name);
+		return error_set(
+			err, -EOPNOTSUPP,
+			"%s cannot register memory that is mapped read-only; a "
+			"stream of this process can wait only for sessions of "
+			"the same user, whose timelines are writable",
+			device->name);
 	return 0;
 }
 
@@ -177,8 +176,8 @@ static int begin(const struct fence_map *map, CUstream stream, uint64_t offset,
 				 (unsigned long long)map->size);
 	if (value == 0 || value >= FENCE_POISON)
 		return error_set(err, -EINVAL,
-				 "%llu is not a value of a timeline: they are "
-				 "from 1 up to 2^63 - 2",
+				 "%llu is not a value of a timeline: values "
+				 "are 1 to 2^63 - 2",
 				 (unsigned long long)value);
 	r = context_check_stream(map->device, stream, err);
 	if (r < 0)
@@ -194,8 +193,8 @@ int fence_signal(const struct fence_map *map, CUstream stream, uint64_t offset,
 
 	if (map->is_readonly)
 		return error_set(err, -EPERM,
-				 "the timelines are another session's: this "
-				 "process can only wait for them");
+				 "the timelines belong to another session, and "
+				 "this process can only wait for them");
 	r = begin(map, stream, offset, value, err);
 	if (r < 0)
 		return r;
@@ -226,7 +225,6 @@ int fence_wait(const struct fence_map *map, CUstream stream, uint64_t offset,
 	context_leave();
 	return driver_error(
 		err, result,
-		"cannot make a stream on %s wait for a timeline to be "
-		"%llu",
+		"cannot make a stream on %s wait until a timeline is %llu",
 		map->device->name, (unsigned long long)value);
 }

@@ -77,8 +77,8 @@ int handle_decode(const void *bytes, size_t size, enum handle_kind kind,
 	    (kind == HANDLE_MEMORY) != (handle.size > 0) ||
 	    handle.size > INT64_MAX)
 		return error_set(err, -EINVAL,
-				 "the IPC handle is of process %llx and of "
-				 "%llu bytes, which cannot be",
+				 "the IPC handle is invalid: it says that it "
+				 "is of process %llx and has %llu bytes",
 				 (unsigned long long)handle.origin,
 				 (unsigned long long)handle.size);
 	*ret = handle;

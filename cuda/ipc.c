@@ -95,18 +95,19 @@ static int check_facts(const struct device *device, CUdeviceptr pointer,
 	if (facts->ordinal != device->ordinal)
 		return error_set(err, -EINVAL,
 				 "0x%llx is memory of device %d of this "
-				 "process and not of %s, device %d",
+				 "process, not of %s, which is device %d",
 				 pointer, facts->ordinal, device->name,
 				 device->ordinal);
 	if (!facts->is_capable)
-		return error_set(err, -EOPNOTSUPP,
-				 "0x%llx is no memory of cuMemAlloc or "
-				 "cudaMalloc, but of virtual memory management "
-				 "(PyTorch: expandable_segments), a pool "
-				 "(cudaMallocAsync) or managed: it has no "
-				 "handle for other processes; allocate it from "
-				 "the broker, or copy it there",
-				 pointer);
+		return error_set(
+			err, -EOPNOTSUPP,
+			"0x%llx was not allocated by cuMemAlloc or cudaMalloc, "
+			"but by virtual memory management (PyTorch: "
+			"expandable_segments), from a pool (cudaMallocAsync) "
+			"or as managed memory, which have no handle for other "
+			"processes; allocate it from the broker, or copy it "
+			"there",
+			pointer);
 	return 0;
 }
 
@@ -132,8 +133,8 @@ static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
 		return r;
 	if (!is_within(pointer, size, like->base, whole))
 		return error_set(err, -EINVAL,
-				 "%llu bytes at 0x%llx leave their allocation, "
-				 "which has %zu bytes at 0x%llx",
+				 "%llu bytes at 0x%llx extend beyond their "
+				 "allocation, which has %zu bytes at 0x%llx",
 				 (unsigned long long)size, pointer, whole,
 				 like->base);
 	like->handle.generation = facts.buffer;
@@ -239,7 +240,7 @@ static int check_size(const struct ipc_import *import, struct error *err)
 	    size >= import->handle.size)
 		return 0;
 	return error_set(err, -EINVAL,
-			 "the memory of chunk %llu has %zu bytes, and its "
+			 "the memory of chunk %llu has %zu bytes, but its "
 			 "producer says %llu",
 			 (unsigned long long)import->chunk, size,
 			 (unsigned long long)import->handle.size);

@@ -88,10 +88,10 @@ static int refuse_image(const struct driver_info *driver, struct error *err)
 {
 	return error_set(
 		err, -ENOSYS,
-		"the kernels of this build (toolkit %d.%d) are not for this "
+		"the kernels of this build (toolkit %d.%d) do not run on this "
 		"device and driver (CUDA %d.%d): they need compute capability "
-		"8.0 or more, and on devices that are newer than the toolkit a "
-		"driver that is not older than it",
+		"8.0 or more, and a device that is newer than the toolkit "
+		"needs a driver that is at least as new as the toolkit",
 		MAJOR(kernels_image_toolkit), MINOR(kernels_image_toolkit),
 		MAJOR(driver->version), MINOR(driver->version));
 }
@@ -291,9 +291,10 @@ int kernels_table_new(const struct device *device, enum kernels_kind kind,
 	if (r < 0)
 		return r;
 	if (n > KERNELS_MAX_ENTRIES)
-		return error_set(err, -EINVAL,
-				 "%u entries are more than the %d of a table",
-				 n, KERNELS_MAX_ENTRIES);
+		return error_set(
+			err, -EINVAL,
+			"a table cannot have %u entries; the limit is %d", n,
+			KERNELS_MAX_ENTRIES);
 	table = table_alloc(device, kind, entries, n);
 	rows = calloc((size_t)n + 1, sizeof(*rows));
 	r = table && rows ? make_rows(table, rows, err) : say_no_memory(n, err);
@@ -338,16 +339,17 @@ static int check_factor(const struct kernels_launch *launch, struct error *err)
 		return 0;
 	/* This form of the comparison refuses NaN. */
 	if (!(factor > 0) || isinf(factor) || table->kind < KERNELS_CHUNK_CAT)
-		return error_set(err, -EINVAL, "a factor of %g for kernel %s",
+		return error_set(err, -EINVAL,
+				 "cannot use the factor %g for kernel %s",
 				 factor, names[table->kind]);
 	for (uint32_t i = 0; !is_whole && i < launch->n_entries; i++) {
 		uint32_t dtype = table->entries[launch->first + i].from_dtype;
 
 		if (is_integer(dtype))
-			return error_set(err, -EINVAL,
-					 "a factor of %g for %s in kernel %s",
-					 factor, dtype_name(dtype),
-					 names[table->kind]);
+			return error_set(
+				err, -EINVAL,
+				"cannot use the factor %g for %s in kernel %s",
+				factor, dtype_name(dtype), names[table->kind]);
 	}
 	return 0;
 }
@@ -359,9 +361,11 @@ static int check(const struct kernels_launch *launch, CUstream stream,
 
 	if (launch->first > table->n_entries ||
 	    launch->n_entries > table->n_entries - launch->first)
-		return error_set(
-			err, -EINVAL, "%u entries from %u on of a table of %u",
-			launch->n_entries, launch->first, table->n_entries);
+		return error_set(err, -EINVAL,
+				 "cannot use %u entries from entry %u on of a "
+				 "table of %u entries",
+				 launch->n_entries, launch->first,
+				 table->n_entries);
 	if (launch->from % KERNELS_ALIGN != 0 ||
 	    launch->to % KERNELS_ALIGN != 0)
 		return error_set(err, -EINVAL,
@@ -369,7 +373,8 @@ static int check(const struct kernels_launch *launch, CUstream stream,
 				 "%d bytes",
 				 launch->from, launch->to, KERNELS_ALIGN);
 	if (!stream)
-		return error_set(err, -EINVAL, "no stream for kernel %s",
+		return error_set(err, -EINVAL,
+				 "the stream for kernel %s is missing",
 				 names[table->kind]);
 	if (launch->is_added && table->kind != KERNELS_GRAD_OUT)
 		return error_set(err, -EINVAL, "kernel %s cannot accumulate",

@@ -67,11 +67,11 @@ static int check_numel(const struct kernels_entry *entry, struct error *err)
 	uint32_t size = from_size > to_size ? from_size : to_size;
 
 	if (entry->numel > entry->padded_numel)
-		return error_set(err, -EINVAL,
-				 "it has %llu elements, and only %llu with "
-				 "padding",
-				 (unsigned long long)entry->numel,
-				 (unsigned long long)entry->padded_numel);
+		return error_set(
+			err, -EINVAL,
+			"it has %llu elements, but only %llu with padding",
+			(unsigned long long)entry->numel,
+			(unsigned long long)entry->padded_numel);
 	if (entry->padded_numel > LIMIT / size)
 		return error_set(err, -EINVAL, "it has %llu elements",
 				 (unsigned long long)entry->padded_numel);
@@ -93,19 +93,19 @@ static int check_chunks(enum kernels_kind kind,
 	    (kind == KERNELS_COPY_OUT ? all < entry->numel
 				      : all != entry->padded_numel) ||
 	    (entry->n_rows > 1 && entry->numel > 0 && entry->numel != all))
-		return error_set(
-			err, -EINVAL,
-			"%u chunks of %llu times %llu elements are not "
-			"its %llu",
-			entry->n_ranks, (unsigned long long)entry->n_rows,
-			(unsigned long long)entry->part_numel,
-			(unsigned long long)entry->numel);
+		return error_set(err, -EINVAL,
+				 "%u chunks of %llu times %llu elements do not "
+				 "fit its %llu elements",
+				 entry->n_ranks,
+				 (unsigned long long)entry->n_rows,
+				 (unsigned long long)entry->part_numel,
+				 (unsigned long long)entry->numel);
 	if (entry->n_ranks > 1 &&
 	    (entry->stride % size != 0 || entry->stride < chunk * size ||
 	     entry->stride > LIMIT / entry->n_ranks))
 		return error_set(err, -EINVAL,
-				 "a stride of %llu bytes is not for chunks of "
-				 "%llu elements of %u bytes",
+				 "a stride of %llu bytes does not fit chunks "
+				 "of %llu elements of %u bytes",
 				 (unsigned long long)entry->stride,
 				 (unsigned long long)chunk, size);
 	return 0;

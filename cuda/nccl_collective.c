@@ -244,15 +244,16 @@ static int check(const struct nccl_comm *comm, const struct nccl_reduce *reduce,
 		 struct error *err)
 {
 	if (type_of(reduce->dtype) < 0)
-		return error_set(err, -EINVAL,
-				 "NCCL cannot reduce %s; integers of 8, 32 and "
-				 "64 bits, f16, bf16, f32 and f64 it can",
-				 dtype_name(reduce->dtype));
+		return error_set(
+			err, -EINVAL,
+			"NCCL cannot reduce %s; it can reduce integers of 8, "
+			"32 and 64 bits, f16, bf16, f32 and f64",
+			dtype_name(reduce->dtype));
 	if (reduce->n_parts > 0 && reduce->scatter_op == NCCL_OP_PREMUL_SUM &&
 	    reduce->dtype != DTYPE_F32 && reduce->dtype != DTYPE_BF16)
 		return error_set(err, -EINVAL,
-				 "%s cannot be multiplied in a sum; f32 and "
-				 "bf16 can",
+				 "NCCL cannot multiply %s in a sum; it can "
+				 "multiply f32 and bf16",
 				 dtype_name(reduce->dtype));
 	if (reduce->n_sums > 0 && !comm->replicas)
 		return error_set(err, -EINVAL,
@@ -261,7 +262,7 @@ static int check(const struct nccl_comm *comm, const struct nccl_reduce *reduce,
 				 comm->options.name);
 	if (reduce->n_sums > 0 && reduce->reduce_op == NCCL_OP_PREMUL_SUM)
 		return error_set(err, -EINVAL,
-				 "sums over the replicas are not multiplied");
+				 "cannot multiply sums over the replicas");
 	return 0;
 }
 

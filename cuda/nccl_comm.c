@@ -79,14 +79,14 @@ static int late(const struct nccl_comm *comm, struct error *err)
 		return error_set(
 			err, -ETIMEDOUT,
 			"communicator '%s': rank %u waited %u ms for all %u "
-			"ranks to meet; one has not come, or cannot reach the "
-			"rank that made the id (NCCL_SOCKET_IFNAME names the "
-			"network to use)",
+			"ranks to connect; one has not joined, or cannot reach "
+			"the rank that made the id (set NCCL_SOCKET_IFNAME to "
+			"the network to use)",
 			options->name, options->rank, options->timeout_ms,
 			world_size(options));
 	return error_set(err, -ETIMEDOUT,
 			 "communicator '%s': rank %u waited %u ms for the "
-			 "others; one is late, or does something else",
+			 "other ranks; one is late, or makes other calls",
 			 options->name, options->rank, options->timeout_ms);
 }
 
@@ -107,7 +107,7 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 {
 	if (comm->options.is_cancelled &&
 	    atomic_load(comm->options.is_cancelled))
-		return error_set(err, -ECANCELED, "communicator '%s' is over",
+		return error_set(err, -ECANCELED, "communicator '%s' has ended",
 				 comm->options.name);
 	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
 }

@@ -31,10 +31,10 @@ static int enter_any(const struct device *devices, uint32_t n,
 	for (uint32_t i = 0; i < n; i++)
 		if (is_active(&devices[i]))
 			return context_enter(&devices[i], err);
-	return error_set(
-		err, -EINVAL,
-		"0x%llx is not device memory: this process uses no device",
-		address);
+	return error_set(err, -EINVAL,
+			 "0x%llx is not device memory: this process does not "
+			 "use a device",
+			 address);
 }
 
 /* The driver's facts. Attributes that it does not know are 0. */

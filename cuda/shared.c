@@ -82,7 +82,7 @@ static int open_locked(struct shared_list *list, const struct shared *like,
 	}
 	shared = insert(list, like);
 	if (!shared)
-		return error_nomem(err, "%zu bytes of book-keeping",
+		return error_nomem(err, "a record of %zu bytes",
 				   list->kind->size);
 	r = open_first(list, shared, err);
 	if (r == 0)

@@ -191,8 +191,8 @@ int vmm_check(const struct device *device, int fd, uint64_t size,
 	if (size == 0 || vmm_round(device, size) != size ||
 	    size > device->memory)
 		return error_set(err, -EINVAL,
-				 "there is no chunk of %" PRIu64 " bytes: they "
-				 "are multiples of %" PRIu64,
+				 "a chunk cannot have %" PRIu64
+				 " bytes: sizes are multiples of %" PRIu64,
 				 size, device->granularity);
 	r = import(device, fd, &handle, err);
 	if (r < 0)
@@ -210,9 +210,9 @@ static int retain(CUdeviceptr address, CUmemGenericAllocationHandle *ret,
 	    CUDA_SUCCESS)
 		return 0;
 	return error_set(err, -EOPNOTSUPP,
-			 "the memory at 0x%llx is neither of cudaMalloc() nor "
-			 "of virtual memory management, but of a pool perhaps "
-			 "(cudaMallocAsync()): it cannot be shared; allocate "
+			 "cannot share the memory at 0x%llx: neither "
+			 "cudaMalloc() nor virtual memory management allocated "
+			 "it, but perhaps a pool (cudaMallocAsync()); allocate "
 			 "from the broker, or copy it there",
 			 address);
 }
@@ -320,11 +320,12 @@ static int attach(const struct vmm_mapping *mapping, struct error *err)
 
 	/* The driver only maps memory as a whole. */
 	if (result == CUDA_ERROR_NOT_SUPPORTED)
-		return error_set(err, -EINVAL,
-				 "cannot map %" PRIu64 " bytes of device "
-				 "memory: what was passed has another size; "
-				 "share memory with its true size",
-				 mapping->size);
+		return error_set(
+			err, -EINVAL,
+			"cannot map %" PRIu64
+			" bytes of device memory: the passed memory has a "
+			"different size; share memory with its true size",
+			mapping->size);
 	if (result != CUDA_SUCCESS)
 		return driver_error(err, result,
 				    "cannot map device memory as %" PRIu64

@@ -348,7 +348,7 @@ Test(share_wire, a_descriptor_of_something_else)
 	expect_no_offer(&offer, -EINVAL, "not device memory");
 	offer_donated(&offer);
 	offer.request.share.size -= 1;
-	expect_no_offer(&offer, -EINVAL, "no chunk");
+	expect_no_offer(&offer, -EINVAL, "a chunk cannot have");
 	close(memfd);
 	close(pipe_fds[0]);
 	close(pipe_fds[1]);

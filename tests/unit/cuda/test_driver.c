@@ -88,7 +88,7 @@ Test(driver, another_library_is_no_driver)
 
 Test(driver, the_toolkits_library_for_linking_is_refused)
 {
-	expect_refusal(DRIVER_STUB, -ENODEV, "only linked");
+	expect_refusal(DRIVER_STUB, -ENODEV, "a stub of the CUDA toolkit");
 }
 
 Test(driver, a_missing_symbol_is_named_with_the_version_found_and_needed)
@@ -106,7 +106,7 @@ Test(driver, a_missing_symbol_is_named_with_the_version_found_and_needed)
 Test(driver, a_missing_symbol_of_a_new_driver_is_named_too)
 {
 	expect_refusal(DRIVER_INCOMPLETE, -ENOSYS,
-		       "lacks cuLibraryLoadData, though it is of version 13.0");
+		       "lacks cuLibraryLoadData, although it has version 13.0");
 }
 
 Test(driver, an_old_version_is_refused_though_it_has_the_symbols)

@@ -423,9 +423,9 @@ Test(ipc, what_is_no_memory_of_the_device_is_refused)
 	expect_refusal(gpu, (CUdeviceptr)(uintptr_t)&on_host, 1, -EINVAL,
 		       "not device memory");
 	expect_refusal(gpu, gpu_alloc(other, 16), 16, -EINVAL, "device 1");
-	expect_refusal(gpu, at, SEGMENT + 1, -EINVAL, "leave");
-	expect_refusal(gpu, at + 1, SEGMENT, -EINVAL, "leave");
-	expect_refusal(gpu, at + 1, UINT64_MAX, -EINVAL, "leave");
+	expect_refusal(gpu, at, SEGMENT + 1, -EINVAL, "extend beyond");
+	expect_refusal(gpu, at + 1, SEGMENT, -EINVAL, "extend beyond");
+	expect_refusal(gpu, at + 1, UINT64_MAX, -EINVAL, "extend beyond");
 	cr_expect(eq(int, n_shared, 0));
 }
 

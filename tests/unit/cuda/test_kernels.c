@@ -568,21 +568,21 @@ Test(kernels, launches_that_cannot_be_are_refused)
 
 	make_singles(&launch, 2);
 	call.table = table = make_table(&launch);
-	expect_no_launch(call, NULL, "no stream");
+	expect_no_launch(call, NULL, "the stream for kernel");
 	call.first = 1;
-	expect_no_launch(call, stream, "2 entries from 1 on");
+	expect_no_launch(call, stream, "2 entries from entry 1 on");
 	call.first = UINT32_MAX;
-	expect_no_launch(call, stream, "of a table of 2");
+	expect_no_launch(call, stream, "of a table of 2 entries");
 	call.first = 0;
 	call.to += 8;
 	expect_no_launch(call, stream, "not aligned to 16");
 	call.to -= 8;
 	call.factor = NAN;
-	expect_no_launch(call, stream, "a factor of nan");
+	expect_no_launch(call, stream, "the factor nan");
 	call.factor = 0;
-	expect_no_launch(call, stream, "a factor of 0");
+	expect_no_launch(call, stream, "the factor 0");
 	call.factor = INFINITY;
-	expect_no_launch(call, stream, "a factor of inf");
+	expect_no_launch(call, stream, "the factor inf");
 	kernels_table_free(table);
 	case_deinit(&launch);
 }
@@ -601,11 +601,11 @@ Test(kernels, factors_are_only_for_what_is_calculated_with)
 	make_singles(&launch, 2);
 	launch.entries[1].from_dtype = launch.entries[1].to_dtype = DTYPE_I32;
 	call.table = table = make_table(&launch);
-	expect_no_launch(call, stream, "a factor of 2.5 for i32");
+	expect_no_launch(call, stream, "the factor 2.5 for i32");
 	kernels_table_free(table);
 	launch.kind = KERNELS_COPY_IN;
 	call.table = table = make_table(&launch);
-	expect_no_launch(call, stream, "a factor of 2.5 for kernel");
+	expect_no_launch(call, stream, "the factor 2.5 for kernel");
 	call.factor = 1;
 	call.is_added = true;
 	expect_no_launch(call, stream, "fsdp_copy_in cannot accumulate");

@@ -66,7 +66,7 @@ Test(kernels_row, sizes_that_contradict_each_other_are_refused)
 	expect_refusal(KERNELS_COPY_OUT, &entry, "2 chunks of 3 times");
 	entry = good;
 	entry.numel = 23; /* only one row has padding */
-	expect_refusal(KERNELS_COPY_OUT, &entry, "are not its 23");
+	expect_refusal(KERNELS_COPY_OUT, &entry, "do not fit its 23");
 }
 
 /* Case 51 as the reference has it: f32 at byte 6. */

@@ -165,7 +165,7 @@ Test(nccl_comm, a_rank_that_never_comes_is_waited_for_so_long)
 {
 	mesh_start(2, 1);
 	mesh->timeout_ms = 100;
-	expect_late(0, rank_join, "waited 100 ms for all 2 ranks to meet");
+	expect_late(0, rank_join, "waited 100 ms for all 2 ranks to connect");
 	cr_assert(zero(int, rank_run(&ranks, 0, rank_abort)));
 }
 
@@ -304,7 +304,7 @@ Test(nccl_comm, a_collective_that_others_do_not_join_is_waited_for_so_long)
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
 	cr_assert(zero(int, rank_run(&ranks, 0, become_impatient)));
-	expect_late(0, gather, "one is late, or does something else");
+	expect_late(0, gather, "one is late, or makes other calls");
 	cr_assert(zero(int, ranks_run(&ranks, rank_abort)));
 }
 

@@ -222,7 +222,7 @@ Test(nccl_reduce, only_some_dtypes_are_multiplied)
 	task->dtype = DTYPE_F16;
 	begin(2, 1);
 	cr_expect(eq(int, ranks_run(&ranks, begin_reduce), -EINVAL));
-	expect_said(0, "f16 cannot be multiplied in a sum");
+	expect_said(0, "NCCL cannot multiply f16 in a sum");
 	end();
 }
 
@@ -258,7 +258,7 @@ Test(nccl_reduce, what_replicas_cannot_do_is_refused)
 	end();
 	begin(1, 2);
 	cr_expect(eq(int, ranks_run(&ranks, multiply_over_replicas), -EINVAL));
-	expect_said(0, "are not multiplied");
+	expect_said(0, "cannot multiply sums");
 	end();
 }
 

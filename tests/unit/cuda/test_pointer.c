@@ -104,7 +104,7 @@ Test(pointer, what_is_none_is_refused)
 	int on_stack = 0;
 	CUdeviceptr at;
 
-	expect_none((uintptr_t)&on_stack, -EINVAL, "uses no device");
+	expect_none((uintptr_t)&on_stack, -EINVAL, "does not use a device");
 	cr_expect(le(long, gpu_count(getpid(), "contexts"), 0));
 	at = make(machine_gpu(0));
 	expect_none((uintptr_t)&on_stack, -EINVAL, "not device memory");

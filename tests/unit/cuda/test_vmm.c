@@ -410,7 +410,7 @@ Test(vmm, another_size_is_refused)
 			int,
 			vmm_map(device(0), fd, sizes[i], true, &mapping, &err),
 			-EINVAL));
-		cr_expect(says(&err, "another size"), "%s", err.msg);
+		cr_expect(says(&err, "a different size"), "%s", err.msg);
 		cr_expect(zero(u64, mapping.address));
 	}
 	cr_expect(eq(int, count_fds(), fds));
