@@ -139,71 +139,79 @@ def _add_time(parser, default, what):
 
 def _add_looks(verbs):
     status = verbs.add_parser(
-        "status", help="how the broker is, with a line for each warning"
+        "status", help="show the state of the broker, with a line for each warning"
     )
-    status.add_argument("--json", action="store_true", help="all counters, as an object")
+    status.add_argument(
+        "--json", action="store_true", help="print all counters as one JSON object"
+    )
     status.set_defaults(run=_show_status)
-    ls = verbs.add_parser("ls", help="the published tensors")
-    ls.add_argument("prefix", nargs="?", help="only names that begin with it")
-    ls.add_argument("--json", action="store_true", help="one object per line")
+    ls = verbs.add_parser("ls", help="list the published tensors")
+    ls.add_argument("prefix", nargs="?", help="list only names that begin with it")
+    ls.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
     ls.set_defaults(run=_ls)
 
 
 def _add_transfers(verbs):
     get = verbs.add_parser("get", help="print a tensor or a bundle, or write a file")
-    get.add_argument("name", help="a bundle's ends in '/'")
+    get.add_argument("name", help="the name of a bundle ends in '/'")
     get.add_argument(
         "-o",
         "--output",
         metavar="FILE",
-        help="write an .npy file, or of a bundle a .safetensors file",
+        help="write an .npy file, or for a bundle a .safetensors file",
     )
-    _add_time(get, 0, "wait so long until it is published")
+    _add_time(get, 0, "maximum time to wait until it is published")
     get.set_defaults(run=_get)
-    put = verbs.add_parser("put", help="publish an .npy file; it replaces the name")
+    put = verbs.add_parser("put", help="publish an .npy file, and replace the name")
     put.add_argument("name")
     put.add_argument("file", metavar="FILE.npy")
     put.set_defaults(run=_put)
-    load = verbs.add_parser(
-        "load", help="publish a model as a bundle, unless it is there"
-    )
+    load = verbs.add_parser("load", help="publish a model as a bundle, unless it exists")
     load.add_argument(
         "files", nargs="+", metavar="FILE", help=".safetensors files, or an index"
     )
     load.add_argument(
         "--prefix", required=True, metavar="NAME/", help="name of the bundle"
     )
-    _add_time(load, None, "wait so long if another process loads it")
+    _add_time(load, None, "maximum time to wait if another process is loading it")
     load.set_defaults(run=_load)
-    rm = verbs.add_parser("rm", help="take names away; who holds a tensor keeps it")
-    rm.add_argument("names", nargs="+", metavar="NAME", help="a bundle's ends in '/'")
+    rm = verbs.add_parser("rm", help="remove names; holders of a tensor keep it")
+    rm.add_argument(
+        "names", nargs="+", metavar="NAME", help="the name of a bundle ends in '/'"
+    )
     rm.set_defaults(run=_rm)
 
 
 _KINDS = {
-    "channel": "small items to another process, beside multiprocessing's queues",
-    "model": "attach 1,000 weights, beside the package safetensors; needs torch",
-    "loader": "batches of fsdp.torch.DataLoader, beside torch's; needs torch",
-    "distributed": "collectives of torch.distributed, beside gloo; needs torch",
-    "dcp": "saves by fsdp.dcp.Writer, beside memcpy and torch's writers; needs torch",
+    "channel": "small items to another process, compared with multiprocessing's queues",
+    "model": "attach 1,000 weights, compared with the package safetensors; needs torch",
+    "loader": "batches of fsdp.torch.DataLoader, compared with torch's; needs torch",
+    "distributed": "collectives of torch.distributed, compared with gloo; needs torch",
+    "dcp": "saves by fsdp.dcp.Writer, compared with torch's writers; needs torch",
 }
 
 
 def _add_bench(verbs):
-    bench = verbs.add_parser("bench", help="measure the hot calls beside their floors")
-    bench.add_argument("--json", action="store_true", help="one object per line")
+    bench = verbs.add_parser(
+        "bench", help="measure frequent calls, and compare them with their floors"
+    )
+    bench.add_argument(
+        "--json", action="store_true", help="print one JSON object per line"
+    )
     kinds = bench.add_mutually_exclusive_group()
     for kind, text in _KINDS.items():
         kinds.add_argument(
             f"--{kind}", action="store_const", const=kind, dest="kind", help=text
         )
     bench.add_argument(
-        "--quick", action="store_true", help="fewer rounds, of a kind that is chosen"
+        "--quick", action="store_true", help="run fewer rounds; needs one of the kinds"
     )
     bench.add_argument(
         "--second",
         metavar="PATH",
-        help="with --distributed: the socket of another broker, as of a second node",
+        help="with --distributed: socket of another broker, as of a second node",
     )
     bench.set_defaults(kind="calls")
 
@@ -213,9 +221,11 @@ def _parser():
         prog="python -m fsdp",
         description=__doc__.partition(": ")[2],
         epilog="Exit status: 0; 1 after a failure, with its cause on standard error; "
-        "2 for wrong words. fsdpctl can do more.",
+        "2 for wrong arguments. fsdpctl can do more.",
     )
-    parser.add_argument("--socket", metavar="PATH", help="of the broker; default: as fsdpctl")
+    parser.add_argument(
+        "--socket", metavar="PATH", help="socket of the broker; default: as for fsdpctl"
+    )
     parser.add_argument("--version", action="version", version=__version__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     _add_looks(verbs)

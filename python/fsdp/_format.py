@@ -63,7 +63,7 @@ def _parse_entry(path, name, value):
     if not is_sound:
         raise _refuse(path, f"the header describes tensor {name!r} by {value!r}")
     if end - begin != math.prod(shape) * DTYPES[dtype]:
-        raise _refuse(path, f"tensor {name!r} has another size than its dtype and shape")
+        raise _refuse(path, f"the size of tensor {name!r} does not fit its shape")
     return Entry(name, dtype, shape, begin, end - begin)
 
 
@@ -121,7 +121,7 @@ class File:
         start = os.pread(self.fd, 8, 0)
         n = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if n > min(size - 8, _MAX_HEADER):
-            raise _refuse(self.path, "it is not a safetensors file, or it is cut off")
+            raise _refuse(self.path, "it is not a safetensors file, or it is truncated")
         entries, metadata = _parse(self.path, os.pread(self.fd, n, 8), size - 8 - n)
         for entry in entries:
             entry.offset += 8 + n

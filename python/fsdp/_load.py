@@ -25,7 +25,7 @@ def _read(file, offset, view):
     while view.nbytes:
         n = os.preadv(file.fd, [view], offset)
         if n == 0:
-            raise make(errno.EINVAL, f"cannot read {file.path}: it was cut off")
+            raise make(errno.EINVAL, f"cannot read {file.path}: the file is truncated")
         view, offset = view[n:], offset + n
     return size
 

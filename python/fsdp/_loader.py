@@ -639,7 +639,7 @@ def _check_torch():
         found = error
     if found != wanted:
         raise NotImplementedError(
-            f"fsdp.torch.DataLoader does not know the loader of torch "
+            f"cannot use fsdp.torch.DataLoader with the loader of torch "
             f"{torch.__version__} ({found}); use torch's own with fsdp.torch.pack()"
         )
 

@@ -69,4 +69,5 @@ def plan(
         return json.loads(done.stdout)
     sentence = done.stderr.strip().removeprefix("fsdpctl: ").removeprefix("/dev/stdin: ")
     kind = Invalid if done.returncode in (_REFUSED, _USAGE) else Error
-    raise kind(f"cannot plan: {sentence or f'{command[0]} ended by {done.returncode}'}")
+    ended = f"{command[0]} ended with status {done.returncode}"
+    raise kind(f"cannot plan: {sentence or ended}")

@@ -59,7 +59,7 @@ class Pool:
         if others != [wanted, ~wanted]:
             raise BackendError(
                 f"this rank has a {self._purpose} of {n_bytes} bytes where another "
-                f"rank has something else: they do not compute the same modules"
+                f"rank has something else; all ranks must run the same modules"
             )
         return [i for i in range(len(self._users)) if free >> i & 1]
 

@@ -590,9 +590,9 @@ def _why_gloo(nodes):
     """Return the reason why fsdpd does not serve such a group, or None."""
     most = max(map(len, nodes))
     if most > _MAX_RANKS:
-        return f"a node has {most} of its ranks, and fsdpd takes {_MAX_RANKS}"
+        return f"a node has {most} of its ranks, and fsdpd allows {_MAX_RANKS}"
     if len(nodes) > _MAX_RANKS:
-        return f"it has {len(nodes)} nodes, and fsdpd takes {_MAX_RANKS}"
+        return f"it has {len(nodes)} nodes, and fsdpd allows {_MAX_RANKS}"
     if len(nodes) > 1 and most == 1:
         return f"its {len(nodes)} ranks use as many brokers"
     return None

@@ -101,6 +101,6 @@ def use(model):
     others = {group._all_gather_process_group for _, group in groups}
     if any(other.size() > 1 and not _shares(other) for other in others):
         logging.getLogger("fsdp").warning(
-            "modules share no memory whose process group is not fsdpd's or has several "
-            "nodes; pass fully_shard() a mesh of the backend fsdpd on one node"
+            "modules do not share memory if their process group is not fsdpd's or has "
+            "several nodes; pass fully_shard() a mesh of the backend fsdpd on one node"
         )

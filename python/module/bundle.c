@@ -228,7 +228,9 @@ static PyObject *stage_alloc(PyObject *self, PyObject *args)
 	    !bundle_of(self) || names_open(&names, list) < 0)
 		return NULL;
 	if (names.n != (size_t)PyList_Size(pairs)) {
-		errors_raise_text(-EINVAL, "each name needs a type");
+		errors_raise_text(
+			-EINVAL,
+			"the lists of names and of types differ in length");
 	} else {
 		specs = spec_parse_list(pairs);
 		if (specs)

@@ -174,7 +174,7 @@ static PyMethodDef methods[] = {
 	{"end", pending_end, METH_NOARGS,
 	 "end()\n--\n\nReturn what was got, or None while it is incomplete."},
 	{"cancel", pending_cancel, METH_NOARGS,
-	 "cancel()\n--\n\nRelease the tensors when they come."},
+	 "cancel()\n--\n\nRelease the tensors as soon as they have arrived."},
 	{NULL, NULL, 0, NULL},
 };
 

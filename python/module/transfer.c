@@ -111,7 +111,8 @@ static void transfer_dealloc(PyObject *self)
 
 static PyMethodDef methods[] = {
 	{"wait", transfer_wait, METH_O,
-	 "wait(timeout): is it complete? The memory may be used again then."},
+	 "wait(timeout): return whether it is complete. Then the memory may\n"
+	 "be used again."},
 	{NULL, NULL, 0, NULL},
 };
 

@@ -188,7 +188,7 @@ def ranks_that_compute_other_modules_are_told():
     for model in models:
         torch_fsdp.fully_shard(model, mesh=mesh)
         fsdp.fsdp2.use(model)
-    with pytest.raises(fsdp.distributed.BackendError, match="do not compute the same modules"):
+    with pytest.raises(fsdp.distributed.BackendError, match="all ranks must run the same modules"):
         models[dist.get_rank() == 1](torch.ones(1, 16))
 
 
@@ -206,7 +206,7 @@ def other_backends_gather_as_before():
         assert_same(trained({}, "gloo"), trained({}, "gloo", uses=False))
     finally:
         logging.getLogger("fsdp").removeHandler(handler)
-    assert len(said) == 1 and "whose process group is not fsdpd's" in said[0]
+    assert len(said) == 1 and "if their process group is not fsdpd's" in said[0]
 
 
 def cases(world):

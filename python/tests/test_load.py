@@ -180,7 +180,7 @@ def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
         ({"a": entry(dtype="U9")}, b"x", "describes"),
         ({"a": entry(shape=(-1,))}, b"x", "describes"),
         ({"a": entry(shape=(True,))}, b"x", "describes"),
-        ({"a": entry(shape=(2,))}, b"x", "another size"),
+        ({"a": entry(shape=(2,))}, b"x", "does not fit its shape"),
         ({"a": entry(offsets=(1, 2))}, b"xy", "hole"),
         ({"a": entry(), "b": entry()}, b"x", "overlap"),
         ({"a": entry()}, b"xy", "2 bytes of data"),
