@@ -21,20 +21,29 @@ bool call_may_be_granted(const struct call *call)
 bool call_may_be_cut(const struct call *call)
 {
 	switch (call->kind) {
-	case MESSAGE_GOODBYE:
 	case MESSAGE_RELEASE:
-	case MESSAGE_COMM_LEAVE:
 	case MESSAGE_UNSHARD:
 	case MESSAGE_RESHARD:
 	case MESSAGE_REDUCE:
 	case MESSAGE_COMMIT:
 	case MESSAGE_INPUT_END:
 	case MESSAGE_CHANNEL_OPEN:
-	case MESSAGE_CHANNEL_CLOSE:
 	case MESSAGE_CHANNEL_KEEP:
 		return false;
 	default:
 		return true;
+	}
+}
+
+bool call_is_farewell(const struct call *call)
+{
+	switch (call->kind) {
+	case MESSAGE_BUNDLE_ABORT:
+	case MESSAGE_COMM_LEAVE:
+	case MESSAGE_CHANNEL_CLOSE:
+		return true;
+	default:
+		return false;
 	}
 }
 

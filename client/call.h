@@ -91,6 +91,11 @@ bool call_may_be_granted(const struct call *call);
  * process must then know whether the broker has changed them. */
 bool call_may_be_cut(const struct call *call);
 
+/* Tell whether the call ends something that its caller does not use any more,
+ * whatever the reply is. If the wait for the reply is interrupted, the call
+ * stays in the list, and is sent again if the broker goes away. */
+bool call_is_farewell(const struct call *call);
+
 /* Return `interrupt` if the call may be interrupted, otherwise one that never
  * interrupts. */
 struct interrupt call_interrupt(const struct call *call,

@@ -287,7 +287,8 @@ int fsdp_channel_end(struct fsdp_channel *channel)
 				 "sent; send or cancel them first",
 				 channel->n_begun, channel->name);
 	r = call_close(channel, true, err);
-	if (r == 0)
+	/* It is done also if the wait for the reply was interrupted. */
+	if (r == 0 || r == -EINTR)
 		channel->is_ended = true;
 	return r;
 }

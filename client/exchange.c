@@ -108,7 +108,7 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 	} else {
 		frame_close_fds(&call->frame);
 	}
-	if (!call->is_one_way || !is_crowded) {
+	if (!is_crowded || !(call->is_one_way || call_is_farewell(call))) {
 		call_give(&c->calls, call);
 		return;
 	}

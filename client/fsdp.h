@@ -142,12 +142,15 @@ struct fsdp_connect_options {
 	 * ends its sleep, and every 200 ms. The library holds no lock
 	 * meanwhile; the function must not call the library. If it returns
 	 * nonzero, the call returns -EINTR: the request may still be carried
-	 * out (a publication, for example), but no tensor is held. It is not
+	 * out (a publication, for example), but no tensor is held. Calls that
+	 * end something only stop waiting, and the broker carries out the
+	 * request later: fsdp_close(), fsdp_bundle_abort(), fsdp_comm_leave(),
+	 * fsdp_channel_end() and fsdp_channel_close(). The function is not
 	 * called where the holds of this process must change with those that
-	 * the broker counts: in fsdp_close(), fsdp_release_sync() and
-	 * fsdp_comm_leave(), in fsdp_unshard(), fsdp_reshard(), fsdp_reduce()
-	 * and fsdp_commit() while they wait for the broker, and while NCCL
-	 * works in a rank. NULL: signals do not end a wait. */
+	 * the broker counts: in fsdp_release_sync() and fsdp_item_keep(), in
+	 * fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and fsdp_commit() while
+	 * they wait for the broker, and while NCCL works in a rank. NULL:
+	 * signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };

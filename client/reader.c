@@ -61,7 +61,9 @@ int reader_give_up(struct connection *c, struct call *call, struct error *err)
 	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
 	call->is_begun = false;
-	if (call_may_be_granted(call) && !c->lost.code) {
+	if ((call_may_be_granted(call) ||
+	     (r == -EINTR && call_is_farewell(call))) &&
+	    !c->lost.code) {
 		call->is_orphan = true;
 	} else {
 		call_detach(&c->calls, call);

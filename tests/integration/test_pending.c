@@ -3,6 +3,7 @@
  * polled, and waits that a signal ends.
  */
 #include "client/fsdp.h"
+#include "client/fsdp_channel.h"
 #include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
 #include "tests/lib/impatient.h"
@@ -62,6 +63,13 @@ static void setup_supervised(void)
 	other = open_client(NULL, 0);
 }
 
+static void setup_restart(void)
+{
+	daemon_start_supervised(&daemon_);
+	client = open_client(ask, 0);
+	other = open_client(NULL, 0);
+}
+
 static void teardown(void)
 {
 	fsdp_close(client);
@@ -72,6 +80,7 @@ static void teardown(void)
 CHECKED_SUITE(pending, setup, teardown, .timeout = 300);
 CHECKED_SUITE(pending_restart, setup_supervised, teardown, .timeout = 300);
 CHECKED_SUITE(interrupt, setup, teardown, .timeout = 300);
+CHECKED_SUITE(interrupt_restart, setup_restart, teardown, .timeout = 300);
 
 static void put(const char *name)
 {
@@ -670,4 +679,25 @@ Test(interrupt, and_one_that_connects_again)
 	cr_expect(eq(int, fsdp_ping(client), -EINTR));
 	atomic_store(&is_wanted, false);
 	daemon_restart(&daemon_);
+}
+
+/* No reply is needed, so the request is left to be sent again. */
+Test(interrupt_restart, what_ends_something_is_done_by_the_next_broker)
+{
+	struct fsdp_channel_options options = {
+		.struct_size = sizeof(options), .capacity = 4096, .n_slots = 1};
+	struct fsdp_channel *channel;
+
+	cr_assert(zero(int, fsdp_channel_open(client, "t/ch", &options,
+					      FSDP_PRODUCER, &channel)));
+	cr_assert(zero(int, kill(daemon_broker_pid(&daemon_), SIGSTOP)));
+	atomic_store(&is_wanted, true);
+	cr_expect(eq(int, fsdp_channel_close(channel), -EINTR));
+	atomic_store(&is_wanted, false);
+	daemon_kill_broker(&daemon_);
+	/* The channel has ended, so that another one can have its name. */
+	options.capacity = 8192;
+	cr_assert(zero(int, fsdp_channel_open(client, "t/ch", &options,
+					      FSDP_PRODUCER, &channel)));
+	cr_expect(zero(int, fsdp_channel_close(channel)));
 }
