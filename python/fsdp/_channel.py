@@ -367,13 +367,16 @@ class Channel:
 
         A producer that still has slabs ends when the last of them is gone.
         """
-        if self.role == "producer" and not self.closed:
-            self._end_unless_filling()
-        self._port.close()
-        if self._waits:
-            from ._asyncio import wake
+        try:
+            # Otherwise the channel is closed now, which ends a producer.
+            if self.role == "producer" and self._port.shared:
+                self._end_unless_filling()
+        finally:
+            self._port.close()
+            if self._waits:
+                from ._asyncio import wake
 
-            wake(self)
+                wake(self)
 
     def __enter__(self):
         return self

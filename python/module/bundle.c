@@ -264,12 +264,14 @@ static PyObject *stage_commit(PyObject *self, PyObject *none)
 static void stage_end(struct stage *stage)
 {
 	struct fsdp_bundle *bundle = stage->bundle;
+	struct call call;
 
 	stage->bundle = NULL;
 	if (!bundle || link_is_left_open())
 		return;
-	Py_BEGIN_ALLOW_THREADS fsdp_bundle_abort(bundle);
-	Py_END_ALLOW_THREADS
+	call_begin_end(&call);
+	fsdp_bundle_abort(bundle);
+	call_end_end(&call);
 }
 
 static PyObject *stage_abort(PyObject *self, PyObject *none)

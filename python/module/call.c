@@ -1,12 +1,12 @@
 #include "call.h"
 
 /* The state of the call that this thread is in. */
-static _Thread_local enum { OUTSIDE, WAITING, IN_HANDLER } state;
+static _Thread_local enum call_state state;
 static _Thread_local const atomic_bool *aborted;
 
 int call_check(void)
 {
-	if (state != IN_HANDLER)
+	if (state != CALL_IN_HANDLER)
 		return 0;
 	PyErr_SetString(PyExc_RuntimeError,
 			"a signal handler called fsdp while it interrupted "
@@ -20,13 +20,26 @@ int call_begin(struct call *call)
 	if (call_check() < 0)
 		return -1;
 	call->thread = PyEval_SaveThread();
-	state = WAITING;
+	state = CALL_WAITING;
 	return 0;
+}
+
+void call_begin_end(struct call *call)
+{
+	call->outer = state;
+	call->thread = PyEval_SaveThread();
+	state = CALL_ENDING;
+}
+
+void call_end_end(struct call *call)
+{
+	state = call->outer;
+	PyEval_RestoreThread(call->thread);
 }
 
 void call_end(struct call *call)
 {
-	state = OUTSIDE;
+	state = CALL_OUTSIDE;
 	PyEval_RestoreThread(call->thread);
 }
 
@@ -35,20 +48,35 @@ void call_until(const atomic_bool *is_aborted)
 	aborted = is_aborted;
 }
 
+/* Leaves Ctrl-C pending, for the interpreter to handle it later. */
+static int is_ctrl_c_pending(void)
+{
+	PyGILState_STATE gil = PyGILState_Ensure();
+	int r = PyOS_InterruptOccurred();
+
+	if (r)
+		PyErr_SetInterrupt();
+	PyGILState_Release(gil);
+	return r;
+}
+
 int call_is_interrupted(void *data)
 {
 	PyGILState_STATE gil;
 	int r;
 
 	(void)data;
-	if (state != WAITING)
+	if (state == CALL_ENDING)
+		return is_ctrl_c_pending();
+	if (state != CALL_WAITING)
 		return 0;
 	if (aborted && atomic_load(aborted))
 		return -1;
 	gil = PyGILState_Ensure();
-	state = IN_HANDLER;
-	r = PyErr_CheckSignals();
-	state = WAITING;
+	state = CALL_IN_HANDLER;
+	/* What a handler has raised also ends what the call waits for then. */
+	r = PyErr_Occurred() ? -1 : PyErr_CheckSignals();
+	state = CALL_WAITING;
 	PyGILState_Release(gil);
 	return r;
 }

@@ -14,8 +14,12 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+enum call_state { CALL_OUTSIDE, CALL_WAITING, CALL_ENDING, CALL_IN_HANDLER };
+
 struct call {
 	PyThreadState *thread;
+	/* The thread's state before call_begin_end(). */
+	enum call_state outer;
 };
 
 /* Returns -1 with an exception set if this is a signal handler that interrupted
@@ -26,12 +30,18 @@ int call_check(void);
 int call_begin(struct call *call);
 void call_end(struct call *call);
 
+/* Does the same for a call that ends an object, also in its destructor, where
+ * nothing may be raised: Ctrl-C ends the wait, and the interpreter runs its
+ * handler after the destructor. */
+void call_begin_end(struct call *call);
+void call_end_end(struct call *call);
+
 /* Between call_begin() and call_end(), sets a flag by which another thread can
  * interrupt the call (-EINTR) without an exception. NULL removes the flag; no
  * flag is set at the beginning. */
 void call_until(const atomic_bool *is_aborted);
 
 /* This is fsdp_connect_options.interrupted: it runs the handlers of Python's
- * signals. Outside of call_begin() and call_end() it returns 0, since an
- * exception could not be raised there. */
+ * signals. Outside of such calls it returns 0, since an exception could not be
+ * raised there. */
 int call_is_interrupted(void *data);

@@ -84,14 +84,18 @@ static struct stream *stream_open(struct link *link, const char *name,
 /* The last user calls the broker, so other threads run meanwhile. */
 static void stream_drop(struct stream *stream)
 {
+	struct call call;
+
 	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&stream->n_users, 1,
 				      memory_order_acq_rel) > 1 ||
 	    link_is_left_open())
 		return;
-	Py_BEGIN_ALLOW_THREADS(void) fsdp_channel_close(stream->channel);
+	call_begin_end(&call);
+	(void)fsdp_channel_close(stream->channel);
 	link_drop(stream->link);
-	Py_END_ALLOW_THREADS free(stream);
+	call_end_end(&call);
+	free(stream);
 }
 
 /* --- items ---------------------------------------------------------------- */
@@ -594,6 +598,15 @@ static PyObject *port_held(PyObject *self, void *data)
 	return PyLong_FromUnsignedLong(stream ? stream->n_received : 0);
 }
 
+/* Do slabs, or calls of other threads, keep the channel beside this port? */
+static PyObject *port_shared(PyObject *self, void *data)
+{
+	const struct stream *stream = ((struct port *)self)->stream;
+
+	(void)data;
+	return PyBool_FromLong(stream && atomic_load(&stream->n_users) > 1);
+}
+
 static PyObject *port_closed(PyObject *self, void *data)
 {
 	(void)data;
@@ -653,6 +666,7 @@ static PyMethodDef port_methods[] = {
 static PyGetSetDef port_getters[] = {
 	{"closed", port_closed, NULL, NULL, NULL},
 	{"held", port_held, NULL, NULL, NULL},
+	{"shared", port_shared, NULL, NULL, NULL},
 	{NULL, NULL, NULL, NULL, NULL},
 };
 

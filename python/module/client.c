@@ -84,12 +84,14 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 static void client_end(struct client *client)
 {
 	struct link *link = client->link;
+	struct call call;
 
 	client->link = NULL;
 	if (!link)
 		return;
-	Py_BEGIN_ALLOW_THREADS link_drop(link);
-	Py_END_ALLOW_THREADS
+	call_begin_end(&call);
+	link_drop(link);
+	call_end_end(&call);
 }
 
 static PyObject *client_close(PyObject *self, PyObject *none)

@@ -376,6 +376,7 @@ static PyObject *comm_leave(PyObject *self, PyObject *none)
 {
 	struct comm *comm = (struct comm *)self;
 	struct fsdp_comm *left = comm->comm;
+	struct call call;
 	int r;
 
 	(void)none;
@@ -386,9 +387,11 @@ static PyObject *comm_leave(PyObject *self, PyObject *none)
 					 "another thread is in a call of the "
 					 "communicator; abort() ends it");
 	comm->comm = NULL;
-	Py_BEGIN_ALLOW_THREADS r = fsdp_comm_leave(left);
+	call_begin_end(&call);
+	r = fsdp_comm_leave(left);
 	link_drop(comm->link);
-	Py_END_ALLOW_THREADS atomic_store(&comm->is_busy, false);
+	call_end_end(&call);
+	atomic_store(&comm->is_busy, false);
 	/* a forked child is not a rank, so it succeeds */
 	if (r < 0 && r != -ECHILD)
 		return errors_raise(r);

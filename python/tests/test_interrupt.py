@@ -1,10 +1,14 @@
 """Ctrl-C ends each call that waits; what it leaves is whole."""
 
+import os
 import signal
+import textwrap
 
+import numpy
 import pytest
 
-from conftest import PATIENCE, run, sleeps, start, until
+from conftest import PATIENCE, Broker, run, sleeps, start, until
+from fsdp.safetensors import save_file
 
 WAITS = {
     "get": "c.get('a/never', timeout=None)",
@@ -14,21 +18,55 @@ WAITS = {
     "channel": "c.channel('a/none', timeout=None)",
     "channel_get": "c.channel('a/ch', capacity=4096).get()",
     "channel_put": "[p.put(0) for p in [c.channel('a/p', 'producer', capacity=4096)] * 9]",
+    "channel_loop": "list(c.channel('a/loop', capacity=4096))",
+    "channel_slab": "[p.alloc([(1, 'u8')]) for p in [c.channel('a/s', 'producer', capacity=4096)] * 9]",
+    "channel_resize": "c.channel('a/r', capacity=4 << 20, credits=1).resize(64)",
+    "broadcast": "c.channel('a/b', mode='broadcast', capacity=4096).get()",
+    "bundle": "c.bundle('a/never/', timeout=None)",
+    "stage": "c.stage('a/once/', once=True, timeout=None)",
+    "load_once": "fsdp.load_once(model, 'a/once/', client=c)",
     "join": "c._join('a/comm', 2, 0, None)",
     "aget": "asyncio.run(c.aget('a/never', timeout=None))",
     "abundle": "asyncio.run(c.abundle('a/never/', timeout=None))",
+    "channel_aget": "asyncio.run(c.channel('a/ag', capacity=4096).aget())",
+    "channel_aput": "asyncio.run(fill(c.channel('a/ap', 'producer', capacity=4096)))",
+    "channel_aloop": "asyncio.run(drain(c.channel('a/al', capacity=4096)))",
 }
 
 
+@pytest.fixture(scope="module")
+def broker():
+    """One whose memory can be used up."""
+    broker = Broker("--set", "memory_max=128M")
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A file that another process is about to load."""
+    path = tmp_path_factory.mktemp("model") / "model.safetensors"
+    save_file({"x": numpy.zeros(4)}, path)
+    return path
+
+
 @pytest.mark.parametrize("what", WAITS)
-def test_ctrl_c_ends_the_wait(broker, what):
+def test_ctrl_c_ends_the_wait(broker, model, what):
     process = start(
         broker,
         f"""
-        import asyncio, fsdp, sys
+        import asyncio, fsdp, numpy, sys
         c = fsdp.connect()
         small = fsdp.connect(budget=1_000_000)
         full = small.alloc(600_000, "u8")
+        model = "{model}"
+        other = fsdp.connect().stage("a/once/", once=True)
+        async def fill(channel):
+            while True:
+                await channel.aput(0)
+        async def drain(channel):
+            async for _ in channel:
+                pass
         print("ready", flush=True)
         try:
             {WAITS[what]}
@@ -47,6 +85,102 @@ def test_ctrl_c_ends_the_wait(broker, what):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=3 * PATIENCE)
     assert (out, err, process.returncode) == ("interrupted\nwhole\n", "", 0)
+
+
+UNANSWERED = """\
+    fsdp.connect()
+    fsdp.default()
+    c.ping()
+    c.get("a/none")
+    "a/none" in c
+    c.alloc(10, "u8")
+    c.put("a/y", b"y")
+    tensor.publish("a/t")
+    published.ticket()
+    c.redeem(ticket)
+    c.remove("a/x")
+    c.names()
+    c.status()
+    c.who("a/x")
+    c.bundle("a/none/")
+    large.numpy(private=True)
+    c.stage("a/s/")
+    stages[0].alloc("x", 1, "u8")
+    stages[1].commit()
+    stages[2].abort()
+    producers[0].resize(4)
+    producers[0].end()
+    producers[1].close()
+    consumer.close()
+    asyncio.run(c.aget("a/none", timeout=None))
+    asyncio.run(c.abundle("a/none/", timeout=None))
+    c._join("a/new", 1, 0, 20)
+    comm.leave()
+    others[0].close()
+    drop(others)
+"""
+
+
+def test_ctrl_c_ends_calls_that_a_broker_does_not_answer(broker):
+    calls = textwrap.dedent(UNANSWERED).splitlines()
+    process = start(
+        broker,
+        """
+        import asyncio, contextlib, fsdp, sys
+        c = fsdp.connect()
+        others = [fsdp.connect(), fsdp.connect()]
+        tensor, published = c.alloc(10, "u8"), c.put("a/x", b"x")
+        ticket = published.ticket()
+        with c.stage("a/large/") as stage:
+            stage.alloc("w", 1 << 20, "u8")
+        large = c.bundle("a/large/")["w"]
+        stages = [c.stage(f"a/{i}/") for i in range(3)]
+        for stage in stages[1:]:
+            stage.alloc("x", 1, "u8")
+        producers = [c.channel(f"a/p{i}", "producer", capacity=4096) for i in range(2)]
+        consumer = c.channel("a/p0")
+        comm = c._join("a/comm", 1, 0, 20)
+        def drop(things):
+            del things[-1]
+            while things:  # The interpreter looks for signals here.
+                pass
+        for call in sys.argv[1:]:
+            print("next", flush=True)
+            sys.stdin.readline()
+            print("calls", flush=True)
+            try:
+                # An interrupted eval() of a string would change the exit status.
+                eval(compile(call, "call", "eval"))
+            except KeyboardInterrupt:
+                continue
+            print(call, "was answered", flush=True)
+        print("done", flush=True)
+        sys.stdin.readline()
+        # What was to end has ended.
+        assert c.bundle("a/large/")["w"].held
+        c.stage("a/2/", replace=True).abort()
+        with contextlib.suppress(fsdp.Ended):
+            c.channel("a/p0").get(timeout=20)
+        again = c.channel("a/p1", capacity=8192)
+        c._join("a/comm", 1, 0, 20).leave()
+        print("whole", flush=True)
+        """,
+        arguments=calls,
+    )
+    assert process.stdout.readline() == "next\n"
+    os.kill(broker.pid(), signal.SIGSTOP)
+    try:
+        for call in calls:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "calls\n"
+            until(lambda: sleeps(process.pid), f"{call} waits")
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() in ("next\n", "done\n"), call
+    finally:
+        os.kill(broker.pid(), signal.SIGCONT)
+    out, err = process.communicate("go\n", timeout=3 * PATIENCE)
+    assert (out, err, process.returncode) == ("whole\n", "", 0)
 
 
 def test_ctrl_c_ends_the_wait_for_a_broker_that_is_away(supervised):
