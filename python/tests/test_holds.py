@@ -143,10 +143,10 @@ def test_python_memory_does_not_grow(c):
             c.entries()
             c.who("a/x")
 
-    work()
-    gc.collect()
     tracemalloc.start()
     try:
+        work()
+        gc.collect()
         before = tracemalloc.get_traced_memory()[0]
         work()
         gc.collect()
