@@ -57,7 +57,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         if thing.device.type != "cpu" or thing.layout is not torch.strided:
             return NotImplemented
-        if thing.is_quantized:
+        if thing.is_quantized or thing.is_nested:
             return NotImplemented
         piece = pickle.PickleBuffer(_bytes_of(thing))
         return _rebuild, (piece, thing.dtype, tuple(thing.shape))

@@ -4,6 +4,7 @@ buffer protocol or DLPack."""
 import sys
 
 from . import _fsdp
+from ._dense import check_dense
 from ._dtypes import name_of
 
 #: Letters of Python's module struct, with the sizes of this machine.
@@ -62,6 +63,8 @@ def _of_numpy(array):
 
 
 def _of_torch(value):
+    check_dense(value, "copy")
+
     def copy_to(tensor):
         tensor.torch().copy_(value.detach())
 

@@ -34,6 +34,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from ._default import default
+from ._dense import check_dense
 from ._dtypes import name_of
 from ._errors import NotFound, make
 from ._load import bytes_of
@@ -202,6 +203,7 @@ class Writer(StorageWriter):
     def _resolve(item, planner):
         value = planner.resolve_data(item)
         if item.type != WriteItemType.BYTE_IO:
+            check_dense(value, "save")
             return value.detach()
         return torch.frombuffer(bytearray(value.getbuffer() or b"\0"), dtype=torch.uint8)
 

@@ -21,6 +21,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from . import _fsdp
 from ._default import default
+from ._dense import check_dense
 from ._dtypes import DTYPES, LONG_NAMES
 from ._errors import Error, Invalid
 from ._messages import Mail
@@ -98,10 +99,11 @@ def _check_sum(*tensors):
 
 def _check(*tensors):
     for tensor in tensors:
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        is_dense = tensor.layout is torch.strided and not tensor.is_quantized
+        if not is_dense or tensor.is_nested or tensor.device.type != "cpu":
+            check_dense(tensor, "send or reduce")
             raise Invalid(
-                f"fsdpd takes dense tensors in host memory; this one is "
-                f"{tensor.layout} on {tensor.device}"
+                f"fsdpd takes tensors in host memory; this one is on {tensor.device}"
             )
         if tensor.dtype != tensors[0].dtype:
             raise Invalid(

@@ -174,7 +174,7 @@ def load_file(
 def _bytes_of_torch(value):
     import torch
 
-    flat = value.detach().cpu().contiguous().reshape(-1)
+    flat = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return memoryview(flat.view(torch.uint8).numpy())
 
 

@@ -213,6 +213,18 @@ def test_a_checkpoint_of_another_version_is_refused_with_the_remedy(c):
 
 
 @alone
+@pytest.mark.filterwarnings("ignore")  # quantized tensors are old
+def test_a_tensor_that_is_more_than_its_elements_is_refused(c):
+    quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    for tensor, way in (torch.eye(3).to_sparse(), "to_dense"), (quantized, "int_repr"):
+        with pytest.raises(CheckpointException, match=f"cannot save .*; give {way}"):
+            torch.distributed.checkpoint.save(
+                {"x": tensor}, storage_writer=fsdp.dcp.Writer("alone")
+            )
+    assert c.names() == []
+
+
+@alone
 def test_a_save_writes_where_the_last_but_one_was(c):
     state = {"weight": torch.zeros(6 << 20, dtype=torch.uint8)}
     for step in range(6):

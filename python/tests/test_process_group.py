@@ -129,6 +129,7 @@ def what_is_wrong_in_itself_is_refused_and_changes_nothing():
         lambda: dist.all_reduce(one.to(torch.float8_e4m3fn)),
         lambda: dist.all_reduce(torch.empty(1, device="meta")),
         lambda: dist.all_reduce(one.to_sparse()),
+        lambda: dist.broadcast(torch.quantize_per_tensor(one, 0.1, 0, torch.qint8), 0),
         lambda: dist.all_to_all_single(one, one),
         lambda: dist.all_to_all_single(one, one, [1, 1], [1, 2]),
         lambda: dist.all_gather_into_tensor(one, one),
@@ -369,6 +370,19 @@ def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
     assert all(row["median"] > 0 and row["floor"] > 0 for row in rows)
     for row in rows:
         assert ("memory" in row and "floor_memory" in row) == ("step" in row["name"])
+
+
+def test_a_refusal_of_a_tensor_says_what_to_give():
+    """Quantized tensors, for example, have a scale beside their elements."""
+    one = torch.ones(3)
+    for tensor, way in (
+        (one.to_sparse(), "give to_dense"),
+        (torch.quantize_per_tensor(one, 0.1, 0, torch.qint8), r"give int_repr\(\)"),
+        (torch.nested.nested_tensor([one, one]), "give the tensors of its unbind"),
+        (one.to("meta"), "give one with elements"),
+    ):
+        with pytest.raises(fsdp.Invalid, match=f"cannot send or reduce .*; {way}"):
+            fsdp.distributed._check(tensor)
 
 
 # --- ranks that end -----------------------------------------------------------

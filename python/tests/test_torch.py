@@ -404,3 +404,62 @@ def test_what_was_copied_may_copy_at_its_end(monkeypatch):
     stream.events[0].is_done = True
     fsdp.torch.to([], "cuda:0")
     assert len(stream.events) == 3
+
+
+# --- tensors that are more than their elements ----------------------------------
+
+UNUSUAL = {
+    "sparse": (lambda: torch.eye(3).to_sparse(), "to_dense"),
+    "rows": (lambda: torch.eye(3).to_sparse_csr(), "to_dense"),
+    "quantized": (
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        "int_repr.*dequantize",
+    ),
+    "nested": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "unbind",
+    ),
+    "meta": (lambda: torch.empty(3, device="meta"), "one with elements"),
+}
+
+
+def stage(c, tensor):
+    with c.stage("a/m/") as staged:
+        staged.put("w", tensor)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of such tensors
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_what_is_more_than_its_elements_is_refused(c, tmp_path, kind):
+    """With what to give instead; nothing is left of the attempt."""
+    make, way = UNUSUAL[kind]
+    if kind == "nested" and not hasattr(torch.nested, "nested_tensor"):
+        pytest.skip("this torch has no nested tensors")
+    path = tmp_path / "file"
+    for call in (
+        lambda: c.put("a/x", make()),
+        lambda: stage(c, make()),
+        lambda: fsdp.safetensors.save_file({"x": make()}, path),
+    ):
+        with pytest.raises(fsdp.Invalid, match=f"cannot copy .*; give .*{way}"):
+            call()
+    assert c.names() == [] and not path.exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["sparse", "quantized"])
+def test_channels_carry_them_as_torch_pickles_them(c, kind):
+    tensor = UNUSUAL[kind][0]()
+    with c.channel("a/t", "producer", capacity=1 << 16) as producer:
+        with c.channel("a/t") as consumer:
+            producer.put(tensor)
+            came = consumer.get()
+    dense = "dequantize" if kind == "quantized" else "to_dense"
+    assert torch.equal(getattr(came, dense)(), getattr(tensor, dense)())
+
+
+def test_a_conjugated_view_is_saved_with_its_values(tmp_path):
+    tensor = torch.tensor([1 + 2j, 3 - 4j]).conj()
+    fsdp.safetensors.save_file({"x": tensor}, tmp_path / "file")
+    with fsdp.safetensors.safe_open(tmp_path / "file", "np") as file:
+        assert file.get_tensor("x").tolist() == [1 - 2j, 3 + 4j]
