@@ -25,6 +25,14 @@ Write in place, and then publish:
 docs/python.md has the rest.
 """
 
+import sys
+
+if "t" in sys.abiflags:  # There the module is not found, or crashes.
+    raise ImportError(
+        "fsdp needs an interpreter with a GIL, and this is a free-threaded one; use "
+        "python{}.{}".format(*sys.version_info)
+    )
+
 from ._bundle import Bundle, Stage
 from ._channel import Channel, Slab
 from ._client import Client

@@ -1,5 +1,7 @@
 import errno
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -73,3 +75,10 @@ def test_an_error_can_be_pickled():
     error = pickle.loads(pickle.dumps(fsdp._errors.make(errno.ENOENT, "gone")))
     assert type(error) is fsdp.NotFound
     assert (str(error), error.errno) == ("gone", errno.ENOENT)
+
+
+def test_an_interpreter_without_a_gil_is_refused():
+    code = "import sys; sys.abiflags += 't'; import fsdp"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ImportError: fsdp needs an interpreter with a GIL" in done.stderr
