@@ -5,7 +5,7 @@ The floor is what Python itself needs for the same kind of work: calls of C
 functions without arguments, or a dict look-up that makes an object; for a
 channel, pickle.dumps() and loads(), which a queue of multiprocessing needs
 before it sends anything. Both are timed in turns, by the CPU time of this
-process.
+process. _bench_interrupt.py has the row of Ctrl-C, by a clock.
 """
 
 import importlib.util
@@ -15,6 +15,7 @@ import os
 import pickle
 import time
 
+from . import _bench_interrupt
 from ._bench_row import summary
 from ._default import connect
 
@@ -170,6 +171,7 @@ def _call_results(client):
     with client.channel(name, "producer", **size) as producer:
         with client.channel(name, **size) as consumer:
             yield from map(_measure, _channel_rows(producer, consumer))
+    yield from _bench_interrupt.results(client)
 
 
 def _line(result, columns):
