@@ -27,7 +27,6 @@ bool call_may_be_cut(const struct call *call)
 	case MESSAGE_REDUCE:
 	case MESSAGE_COMMIT:
 	case MESSAGE_INPUT_END:
-	case MESSAGE_CHANNEL_OPEN:
 	case MESSAGE_CHANNEL_KEEP:
 		return false;
 	default:
@@ -85,6 +84,22 @@ static struct call *call_new(void)
 		return call;
 	call_free(call);
 	return NULL;
+}
+
+int call_become(struct call *call, const struct request *request)
+{
+	uint8_t *body;
+	size_t size;
+	int r = request_encode(request, &body, &size, NULL);
+
+	if (r < 0)
+		return r;
+	call_clear(call);
+	call->kind = request->kind;
+	call->body = body;
+	call->body_size = (uint32_t)size;
+	call->was_sent = call->is_done = false;
+	return 0;
 }
 
 struct call *call_take(struct calls *calls)

@@ -96,6 +96,9 @@ bool call_may_be_cut(const struct call *call);
  * stays in the list, and is sent again if the broker goes away. */
 bool call_is_farewell(const struct call *call);
 
+/* Turn an orphan into another request, which the caller appends again. */
+int call_become(struct call *call, const struct request *request);
+
 /* Return `interrupt` if the call may be interrupted, otherwise one that never
  * interrupts. */
 struct interrupt call_interrupt(const struct call *call,

@@ -22,10 +22,9 @@ _Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
 /* --- opening ------------------------------------------------------------- */
 
 /* Do client_call() for a request that changes something and waits up to
- * `*timeout_ms`, which points into the request. An interruption must not cut
- * such a call, because then this process would not know whether the change was
- * made. So it waits in slices, and calls the interrupt function between
- * them. */
+ * `*timeout_ms`, which points into the request. It waits in slices, and calls
+ * the interrupt function between them, because then there is nothing that has
+ * to be undone. */
 static int call_in_slices(struct fsdp_client *client, struct request *request,
 			  int32_t *timeout_ms, struct received *ret,
 			  struct error *err)

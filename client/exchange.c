@@ -91,10 +91,23 @@ static void tell_refusal(const struct call *call, const struct reply *reply)
 	call->one_way.refused(call->one_way.data, call->one_way.number, &cause);
 }
 
+/* A channel that was opened for a caller who has given up is closed again. */
+static bool must_close(struct call *call, const struct reply *reply)
+{
+	const struct request request = {
+		.kind = MESSAGE_CHANNEL_CLOSE,
+		.channel_close = {reply->channel.channel, reply->channel.place,
+				  false},
+	};
+
+	return call->kind == MESSAGE_CHANNEL_OPEN && reply->code == 0 &&
+	       call_become(call, &request) == 0;
+}
+
 void exchange_end_orphan(struct connection *c, struct call *call)
 {
 	struct received received;
-	bool is_crowded = false;
+	bool is_crowded = false, is_again = false;
 
 	call_take_fds(call, &received);
 	if (reply_decode(call->kind, call->frame.code, call->frame.body,
@@ -104,16 +117,19 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 			c->on_orphan(&received, c->orphan_data);
 		else if (received.reply.code < 0 && !is_crowded)
 			tell_refusal(call, &received.reply);
+		is_again = must_close(call, &received.reply);
 		received_deinit(&received);
 	} else {
 		frame_close_fds(&call->frame);
 	}
-	if (!is_crowded || !(call->is_one_way || call_is_farewell(call))) {
+	/* The broker has not executed the request (see CALL_AGAIN), and no
+	 * thread waits that could repeat it. */
+	if (is_crowded && (call->is_one_way || call_is_farewell(call)))
+		is_again = true;
+	if (!is_again) {
 		call_give(&c->calls, call);
 		return;
 	}
-	/* The broker has not executed the request (see CALL_AGAIN), and no
-	 * thread waits that could repeat it. */
 	call->is_done = false;
 	call_append(&c->calls, call);
 	(void)flush(c, NULL);

@@ -56,14 +56,19 @@ static void follow(struct connection *c, struct call *mine)
 	pthread_mutex_lock(&c->lock);
 }
 
+/* Is the reply read, although nobody waits for it any more? */
+static bool must_be_read(const struct call *call)
+{
+	return call_is_farewell(call) || call->kind == MESSAGE_CHANNEL_OPEN;
+}
+
 int reader_give_up(struct connection *c, struct call *call, struct error *err)
 {
 	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
 	call->is_begun = false;
-	if ((call_may_be_granted(call) ||
-	     (r == -EINTR && call_is_farewell(call))) &&
-	    !c->lost.code) {
+	if (!c->lost.code && (call_may_be_granted(call) ||
+			      (r == -EINTR && must_be_read(call)))) {
 		call->is_orphan = true;
 	} else {
 		call_detach(&c->calls, call);

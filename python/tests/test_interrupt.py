@@ -108,6 +108,7 @@ UNANSWERED = """\
     stages[0].alloc("x", 1, "u8")
     stages[1].commit()
     stages[2].abort()
+    c.channel("a/opened", capacity=4096)
     producers[0].resize(4)
     producers[0].end()
     producers[1].close()
@@ -161,7 +162,7 @@ def test_ctrl_c_ends_calls_that_a_broker_does_not_answer(broker):
         c.stage("a/2/", replace=True).abort()
         with contextlib.suppress(fsdp.Ended):
             c.channel("a/p0").get(timeout=20)
-        again = c.channel("a/p1", capacity=8192)
+        again = [c.channel(name, capacity=8192) for name in ("a/p1", "a/opened")]
         c._join("a/comm", 1, 0, 20).leave()
         print("whole", flush=True)
         """,

@@ -681,6 +681,32 @@ Test(interrupt, and_one_that_connects_again)
 	daemon_restart(&daemon_);
 }
 
+Test(interrupt, a_channel_that_was_opened_for_nobody_is_closed)
+{
+	struct fsdp_channel_options options = {
+		.struct_size = sizeof(options), .capacity = 4096, .n_slots = 1};
+	pid_t broker = daemon_broker_pid(&daemon_);
+	struct fsdp_channel *channel;
+	int r;
+
+	cr_assert(zero(int, kill(broker, SIGSTOP)));
+	atomic_store(&is_wanted, true);
+	cr_expect(eq(int,
+		     fsdp_channel_open(client, "t/ch", &options, FSDP_PRODUCER,
+				       &channel),
+		     -EINTR));
+	atomic_store(&is_wanted, false);
+	cr_assert(zero(int, kill(broker, SIGCONT)));
+	/* When it has ended, another one can have its name. */
+	options.capacity = 8192;
+	do
+		r = fsdp_channel_open(client, "t/ch", &options, FSDP_PRODUCER,
+				      &channel);
+	while (r == -EINVAL);
+	cr_assert(zero(int, r), "%s", fsdp_error());
+	cr_expect(zero(int, fsdp_channel_close(channel)));
+}
+
 /* No reply is needed, so the request is left to be sent again. */
 Test(interrupt_restart, what_ends_something_is_done_by_the_next_broker)
 {
