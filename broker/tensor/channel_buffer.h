@@ -3,7 +3,7 @@
  * which the channel keeps. Each is charged to the user who made the channel.
  *
  * A buffer that has left its channel is replaced as soon as there is memory;
- * the record says how many buffers the channel should have.
+ * the record contains the number of buffers that the channel should have.
  */
 #pragma once
 #include "broker/catalog/catalog.h"
@@ -13,36 +13,39 @@
 struct error;
 struct store;
 
-/* New buffers for one channel, which are pinned until it has them. */
+/* New buffers for one channel, which are pinned until the channel has them. */
 struct channel_batch {
 	struct store *store;
-	uint32_t uid; /* charged */
+	uint32_t uid; /* the user to charge */
 	struct access_class access;
 	uint64_t capacity;
 	uint32_t slots[CATALOG_CHANNEL_SLOTS];
 	uint32_t n;
 };
 
-/* Make all of them or none, so that two that wait for memory do not wait for
- * each other's. Returns enum channel_outcome; commits. */
+/* Makes all `n` buffers or none of them, so that two batches never wait for
+ * each other's memory. Returns enum channel_outcome; commits. */
 int channel_batch_make(struct channel_batch *batch, uint32_t n,
 		       struct error *err);
-/* The channel keeps one of them, in its record; see channel_admit(). */
+/* Writes one of the buffers to the channel's record, so that the channel keeps
+ * it. channel_admit() then shows it to the users. */
 void channel_batch_use(struct channel_batch *batch, uint32_t channel,
 		       uint32_t at);
-/* Free those that were not used. Commits. */
+/* Frees the buffers that were not used. Commits. */
 void channel_batch_drop(struct channel_batch *batch);
 
-/* The users see the buffer that the record has there, after the commit. */
+/* Shows the buffer in the record at this place to the users. Call it after the
+ * commit. */
 void channel_admit(struct store *store, uint32_t channel, uint32_t at);
 
-/* The buffer, if there is one, leaves the channel, whose word says so. */
+/* Takes the buffer at this place, if there is one, out of the record. The
+ * channel's word already shows that it has left. */
 void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at);
 
-/* Begin to make the buffers that the channel lacks. If there is no memory, wait
- * for channels_on_room(), or for a second if none could be made; other
- * channels are refilled meanwhile. */
+/* Begins to make the buffers that the channel lacks. If there is no memory, it
+ * waits for channels_on_room(), or for a second if an attempt to make memory
+ * failed; other channels are refilled meanwhile. */
 void channel_refill(struct store *store, uint32_t channel);
 
-/* For wake.on_room: buffers that wait for memory may fit now. */
+/* Retries the refills that wait for memory. It is called by wake.on_room. */
 void channels_on_room(struct store *store);

@@ -1,22 +1,23 @@
 /*
- * Broadcasts with a limit of lag: a consumer that keeps the oldest item while a
- * producer waits is cut, so that the others go on.
+ * Broadcasts with a limit of lag: a consumer that keeps the oldest item too
+ * long while a producer waits is cut, so that the other users can continue.
  *
- * The producer that waits asks, and the broker judges by the words of the
- * channel. So the broker has no timer, and a channel in which nobody waits cuts
- * nobody.
+ * The waiting producer sends a request, and the broker decides by the words of
+ * the channel. So the broker needs no timer, and no consumer is cut from a
+ * channel in which no producer waits.
  */
 #pragma once
 #include "broker/tensor/channel.h"
 
 /*
- * Cut the consumers that keep the oldest item for too long, if there is no free
- * slot for this producer. Commits. A buffer that only those have in their hands
- * is replaced, and lives until they release it. -EINVAL: it is no producer of a
- * channel with a limit.
+ * Cuts the consumers that have kept the oldest item for too long, if there is
+ * no free slot for this producer. Commits. A buffer that only these consumers
+ * use is replaced, and lives until they release it. -EINVAL: the place is not
+ * that of a producer, or the channel has no limit.
  */
 int channel_cut_late(struct store *store, struct channel_place place,
 		     struct error *err);
 
-/* After channels_adopt(): what the broker that cut them may not have done. */
+/* Completes the cuts that an earlier broker began. Call it after
+ * channels_adopt(). */
 void channels_adopt_cuts(struct store *store);

@@ -1,10 +1,10 @@
 /*
- * Chores: work that is too long for one request, done in steps of some ten
+ * Chores: work that is too long for one request, done in steps of about ten
  * microseconds. Between two iterations of the loop, in which requests are
- * served, chores run in turn for about half a millisecond in all, however many
- * there are; they are long work (loop.h). Each step leaves the catalog
- * consistent and is committed. Chores are not persistent: after a crash, the
- * state that a chore works on tells the next broker whether to resume it.
+ * served, all chores together run for about half a millisecond, one after
+ * another; they are long work (loop.h). Each step leaves the catalog consistent
+ * and is committed. Chores are not persistent: after a crash, the state that a
+ * chore works on tells the next broker whether to resume it.
  */
 #pragma once
 #include "broker/base/loop.h"
@@ -14,7 +14,7 @@
 struct store;
 
 struct chore {
-	/* False: the work is finished, or was ended in this step. */
+	/* Returns false if the work is finished, or was ended in this step. */
 	bool (*step)(void *data, uint32_t index);
 	void *data;
 	uint32_t index;
@@ -27,10 +27,10 @@ struct chores {
 	struct deferred rounds;
 };
 
-/* Queue `chore` (borrowed until it ends). Idempotent. */
+/* Queues `chore`, which is borrowed until it ends. Idempotent. */
 void chore_begin(struct store *store, struct chore *chore);
-/* Stop the chore. Idempotent. */
+/* Stops the chore. Idempotent. */
 void chore_end(struct store *store, struct chore *chore);
 
-/* Run a round of steps. True: there are more chores. */
+/* Runs a round of steps. Returns true if there are more chores. */
 bool chores_on_idle(struct store *store);
