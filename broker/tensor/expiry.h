@@ -1,5 +1,5 @@
 /*
- * Expiry: a name that was published with a time to live ends by a deadline.
+ * Expiry: a deadline ends a name that was published with a time to live.
  */
 #pragma once
 #include <stdint.h>
@@ -7,7 +7,7 @@
 struct store;
 struct error;
 
-/* Let the name expire at this time (CLOCK_BOOTTIME); slot_end_name() removes
- * the deadline. -ENOMEM: no memory. */
+/* Lets the name expire at this time (CLOCK_BOOTTIME); slot_end_name() removes
+ * the deadline. -ENOMEM. */
 int expiry_set(struct store *store, uint32_t slot, uint64_t at_ms,
 	       struct error *err);

@@ -25,40 +25,42 @@ struct error;
 struct holdings;
 struct refs_peek;
 
-/* Find the grant of (session, slot). Returns 0 without one. */
+/* Finds the grant of (session, slot). Returns 0 if there is none. */
 uint32_t grant_find(const struct store *store, uint32_t session, uint32_t slot);
 
-/* Add `n` (may be negative) to the session's granted count, making the record
- * if needed. False: the catalog is full, and nothing changed. */
+/* Adds `n`, which may be negative, to the session's granted count, and makes
+ * the record if there is none. Returns false if the catalog is full; then
+ * nothing has changed. */
 bool grant_add(struct store *store, uint32_t session, uint32_t slot, int32_t n);
 
-/* May the session get `n` more grants? Each grant is charged to its uid when it
- * is made, and so is each page of its ref-counter file with the first grant in
- * it; the pages stay charged until the session ends. -ENOSPC, -EDQUOT. */
+/* Checks that the session may get `n` more grants. Each grant is charged to its
+ * uid when it is made, and so is each page of its ref-counter file with the
+ * first grant in it; the pages stay charged until the session ends. -ENOSPC,
+ * -EDQUOT. */
 int grant_check_room(const struct holdings *holdings, uint32_t n,
 		     struct error *err);
 
-/* granted + delta of one grant, 0 if that is negative; INT64_MAX if the
- * session's file is not mapped (yet). */
+/* Returns granted + delta of one grant: 0 if the sum is negative, and INT64_MAX
+ * if the session's file is not mapped (yet). */
 int64_t grant_holds(const struct store *store, uint32_t grant);
 
-/* Is the number of holds above 0? This is for lists: it allocates no page of
- * the session's file, but costs a system call unless `peek`, which is of one
- * request, has the entry already. */
+/* Returns whether the number of holds is above 0. It is meant for lists: it
+ * allocates no page of the session's file, but it costs a system call unless
+ * `peek`, which serves one request, has the entry already. */
 bool grant_peek_is_held(const struct store *store, uint32_t grant,
 			struct refs_peek *peek);
 
-/* Does work that the session gave to a device still use the slot? Only valid
- * once the session no longer holds it. */
+/* Returns whether work that the session gave to a device still uses the slot.
+ * The result is only valid once the session no longer holds the slot. */
 bool grant_is_fenced(const struct store *store, uint32_t grant);
 
-/* After a restart: charge the pages that the existing grants use. */
+/* Charges the pages that the existing grants use. Call it after a restart. */
 void grant_adopt_all(struct store *store);
 
-/* Forget one grant. True: it was of the slot's present generation, and the
- * caller updates the slot's state. */
+/* Drops one grant. Returns true if the grant was of the slot's present
+ * generation: then the caller updates the slot's state. */
 bool grant_drop(struct store *store, uint32_t grant);
 
-/* Unlink all grants of a slot that is being freed. Records whose granted is 0
+/* Unlinks all grants of a slot that is being freed. Records whose granted is 0
  * are released; the others stay for the next generation. */
 void grant_drop_slot(struct store *store, uint32_t slot);

@@ -1,10 +1,10 @@
 /*
- * Holdings: a session as the tensors see it, with what it holds and what is
- * charged for that.
+ * Holdings: a session as the tensors see it, with what it holds and is charged
+ * for.
  *
- * A session (session/session.h) embeds one. A session without a mapped
- * ref-counter file, after a restart and before the client reconnects, holds
- * everything that it was granted (grant.h).
+ * A session (session/session.h) embeds one. After a restart and before the
+ * client reconnects, a session has no mapped ref-counter file, and counts as
+ * holding everything that it was granted (grant.h).
  */
 #pragma once
 #include "broker/tensor/access.h"
@@ -24,15 +24,18 @@ struct holdings {
 	struct refs refs; /* REFS_NULL until the client has reconnected */
 	struct timelines timelines; /* TIMELINES_NULL until requested */
 	int timelines_readonly_fd;  /* owned; -1 until first requested */
-	struct chore lease;         /* runs while it has a lease: lease.h */
-	/* The lease has ended: the session has all grants. Called between
-	 * transactions. */
+	/* runs while the session has a lease (lease.h) */
+	struct chore lease;
+	/* Called when the lease has ended, so the session has all grants.
+	 * Called between transactions. */
 	void (*on_granted)(struct holdings *holdings);
-	/* One bit for each page of the ref-counter file in which it has had a
-	 * grant. Its uid is charged for these pages until the session ends. */
+	/* One bit for each page of the ref-counter file in which the session
+	 * has had a grant. Its uid is charged for these pages until the session
+	 * ends. */
 	uint64_t ref_pages[REFS_MAX_PAGES / 64];
 	uint32_t n_ref_pages;
-	/* Bytes of blocks that it made, counted against its budget. */
+	/* Bytes of the blocks that the session made, which count against its
+	 * budget. */
 	uint64_t n_bytes;
 };
 

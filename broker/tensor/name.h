@@ -1,7 +1,7 @@
 /*
- * What begins and ends with the name of a slot: its entry in the index, its
- * deadline and tie, whether it may be evicted, and the count of clashes with
- * members of bundles that are still staged.
+ * Names of slots: all that begins and ends with a name, which is its entry in
+ * the index, its deadline and tie, whether it may be evicted, and the count of
+ * clashes with members of bundles that are still staged.
  */
 #pragma once
 #include "proto/message.h"
@@ -9,13 +9,13 @@
 
 struct store;
 
-/* The name shows the slot from now on. The record has the name, its flags and
- * whatever else ends with it. The caller then calls slot_update_state(). */
+/* Makes the name show the slot. The record already has the name, its flags, its
+ * deadline and its tie. The caller then calls slot_update_state(). */
 void slot_begin_name(struct store *store, uint32_t slot);
 
-/* The name no longer shows the slot (it was removed, replaced or has expired,
- * or its session ended): remove it from the index and undo deadline and tie.
- * The caller then calls slot_update_state(). */
+/* Ends the name of the slot, which was removed, replaced or has expired, or
+ * whose session has ended: removes it from the index, and removes its deadline
+ * and tie. The caller then calls slot_update_state(). */
 void slot_end_name(struct store *store, uint32_t slot);
-/* The same, for a reason of which watchers are told. */
+/* Does the same, and notes the event `why` for watchers. */
 void slot_drop_name(struct store *store, uint32_t slot, enum name_event why);
