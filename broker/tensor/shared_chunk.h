@@ -1,20 +1,21 @@
 /*
- * Shared chunks: device memory that a process had already, and shared.
+ * Shared chunks: device memory that a process had allocated and then shared.
  *
  * Such a chunk is one allocation of that process, its sharer. It has no arena:
- * its blocks are what the sharer says, and may overlap. It goes with its last
+ * the sharer chooses its blocks, which may overlap. It is freed with its last
  * block. The broker neither opens nor maps it.
  *
- * - Donated memory is a descriptor that the broker holds as that of any chunk
- *   of a device, so it outlives its sharer; its bytes are charged, as a whole.
+ * - Donated memory is a descriptor that the broker holds like that of any chunk
+ *   of a device, so it outlives its sharer. Its bytes are charged as a whole.
  * - Memory of legacy IPC (cuda/ipc.h) is a handle in the catalog. It lives as
- *   long as the sharer does, is charged to nobody, and when the sharer's
- * session ends its tensors lose their names and tickets and are tainted: their
- *   holders see it in the state table, and nobody else gets them any more.
+ *   long as the sharer does, and is charged to no account. When the sharer's
+ *   session ends, its tensors lose their names and tickets and are tainted:
+ *   their holders see that in the state table, and no other session can get
+ *   them any more.
  *
- * The same allocation, shared again by the same session for the same class, is
- * the same chunk. Of donated memory only the same open file is known to be so,
- * so libfsdp keeps its descriptor and sends it again (cuda/vmm.h).
+ * If the same session shares the same allocation again for the same class, it
+ * gets the same chunk. Donated memory is only recognised by its open file, so
+ * libfsdp keeps its descriptor and sends it again (cuda/vmm.h).
  */
 #pragma once
 #include "proto/message.h"
@@ -27,41 +28,44 @@ struct error;
 struct pools;
 struct holdings;
 
-/* What is to be shared. */
+/* The memory to be shared. */
 struct share {
-	struct holdings *holdings; /* of the session that shares it */
+	struct holdings *holdings; /* of the session that shares the memory */
 	const struct device *device;
 	struct access_class access; /* with the real uid */
 	uint64_t size;
 	const uint8_t *handle; /* MESSAGE_HANDLE_SIZE; NULL: donated */
-	int fd;                /* borrowed; of donated memory */
+	int fd;                /* borrowed; only for donated memory */
 };
 
 /*
- * The chunk of that memory, made if there is none. As pool_alloc(), also for
- * POOL_WAIT and POOL_FULL; -EDQUOT. A new one has no block and is the caller's
- * to give up.
+ * Returns the chunk of the memory, and makes it if there is none. The results
+ * are those of pool_alloc(), with POOL_WAIT and POOL_FULL, and -EDQUOT. A new
+ * chunk has no block; if the caller does not make one, it must call
+ * shared_chunk_give_up().
  */
 int shared_chunk_get(struct pools *pools, const struct share *share,
 		     uint32_t *ret_index, struct error *err);
-/* Nothing came of it: it goes if it has no block. */
+/* Frees the chunk if it has no block, after a failure. */
 void shared_chunk_give_up(struct pools *pools, uint32_t index);
 
-/* A block of it (no slots yet), inside of it; there is a record for it. */
+/* Makes a block of the chunk, inside of it and without slots. The caller
+ * ensured a free record. */
 uint32_t shared_chunk_block(struct pools *pools, uint32_t index,
 			    uint64_t offset, uint64_t size, uint32_t uid);
 
-/* The handle of one of legacy IPC, for a peer. -EOWNERDEAD: its sharer's
- * session has ended. */
+/* Copies the handle of a chunk of legacy IPC, for a peer. -EOWNERDEAD: the
+ * session that shared it has ended. */
 int shared_chunk_handle(const struct pools *pools, uint32_t index,
 			uint8_t ret[MESSAGE_HANDLE_SIZE], struct error *err);
 
-/* May the slot be handed on? -EOWNERDEAD likewise. */
+/* Checks that the slot may still be given to sessions. -EOWNERDEAD: the session
+ * that shared its memory has ended. */
 int shared_chunk_check(const struct store *store, uint32_t slot,
 		       struct error *err);
 
-/* What the session shared is shared by nobody now. Commits in steps. `left`:
- * how many tensors it may end; 0 afterwards: there may be more, call it again.
- */
+/* Ends the sharing of all memory that an ended session shared. Commits in
+ * steps. `left` is the number of tensors that it may end. If it is 0
+ * afterwards, there may be more: call it again. */
 void shared_chunk_end_session(struct store *store, uint32_t session,
 			      uint32_t *left);

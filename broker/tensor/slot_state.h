@@ -1,9 +1,9 @@
 /*
  * slot_update_state(): the state of a slot follows from its keepers (slot.h).
  *
- * Callers change keepers and then call it. Apart from hiding (slot.h) only this
- * function stores the table word, moves slots into and out of the limbo list,
- * and frees them.
+ * Callers change keepers and then call it. Only this function, apart from
+ * hiding (slot.h), stores the table word, moves slots into and out of the limbo
+ * list, and frees them.
  */
 #pragma once
 #include "broker/catalog/catalog.h"
@@ -12,14 +12,15 @@
 
 struct store;
 
-/* The state that follows from the keepers; FREE if the record is free. */
+/* Returns the state that follows from the keepers; FREE if the record is
+ * free. */
 enum slot_state slot_state(const struct store *store, uint32_t slot);
 
-/* Below this much journal space, slot_update_state() defers freeing. */
+/* With less journal space than this, slot_update_state() defers freeing. */
 #define SLOT_UPDATE_ROOM (UINT32_C(27) << 20)
 
 /*
- * Update the word, the limbo list and the memory to match keepers and holds.
+ * Updates the word, the limbo list and the memory to match keepers and holds.
  * Frees the slot (and its block, if it was the last slot there) when it has no
  * keeper, no session holds it, and no device is using it. Returns true if it
  * was freed. When the journal is almost half full, the slot only enters limbo
@@ -36,5 +37,6 @@ enum slot_use {
 enum slot_use slot_use(const struct store *store, uint32_t slot);
 bool slot_is_held(const struct store *store, uint32_t slot);
 
-/* End a pin (slot_pin()) and update the state. True: the slot was freed. */
+/* Ends a pin (slot_pin()) and updates the state. Returns true if the slot was
+ * freed. */
 bool slot_unpin(struct store *store, uint32_t slot);

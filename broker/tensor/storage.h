@@ -2,9 +2,9 @@
  * Memory that the broker makes for collectives: shards, whole parameters,
  * gradients.
  *
- * It is a slot like any other (bytes, one-dimensional, without a name), so
- * that what clients do with it is held, counted and collected as everything
- * else is. It is charged to the user who made the communicator.
+ * Each piece is a slot like any other (bytes, one-dimensional, without a name),
+ * so it is held, counted and collected like any other. It is charged to the
+ * user who made the communicator.
  */
 #pragma once
 #include "proto/message.h"
@@ -15,16 +15,16 @@ struct error;
 
 struct storage_request {
 	struct access_class access; /* with the real uid */
-	uint32_t uid;               /* charged */
+	uint32_t uid;               /* the user to charge */
 	uint64_t size;              /* bytes; 0 counts as 1 */
-	struct device_uuid device;  /* where; all 0: host memory */
+	struct device_uuid device;  /* all 0: host memory */
 };
 
-/* Make `n` of them or none, each pinned once. Returns as room_take(); commits.
- */
+/* Makes `n` slots or none of them, each pinned once. Returns as room_take();
+ * commits. */
 int storage_make_all(struct store *store, const struct storage_request *request,
 		     uint32_t n, uint32_t *ret_slots, struct error *err);
 
-/* The same for one. */
+/* Does the same for one slot. */
 int storage_make(struct store *store, const struct storage_request *request,
 		 uint32_t *ret_slot, struct error *err);

@@ -1,5 +1,5 @@
 /*
- * The store: the tensors of the node, and all that keeps them.
+ * The store: the tensors of a node and everything that keeps them.
  */
 #pragma once
 #include "broker/base/base.h"
@@ -28,10 +28,11 @@ struct store {
 	struct chores chores;
 	struct channels channels;
 	struct bundle bundles[CATALOG_BUNDLES]; /* indexed by record */
-	/* Of sessions, borrowed; indexed by record. */
+	/* The holdings of sessions, borrowed; indexed by record. */
 	struct holdings *holdings[CATALOG_MAX_SESSIONS + 1];
-	uint32_t n_leased;        /* grants that leases have still to make */
-	uint32_t prefix_position; /* in the deadlines */
-	/* Counters since the start. */
+	uint32_t n_leased; /* grants that leases have still to make */
+	/* of the deadline of unused first components */
+	uint32_t prefix_position;
+	/* Counters since the start of the broker. */
 	uint64_t n_published, n_evicted, n_freed_slots, n_tainted;
 };

@@ -18,34 +18,35 @@ struct ticket_maker {
 };
 
 /*
- * Make a ticket, which keeps the slot from now on. The maker's uid is charged
- * until the ticket is used up, expired or revoked. -EINVAL: uses or time are
- * out of range.
+ * Makes a ticket, which keeps the slot from now on. The maker's uid is charged
+ * until the ticket is used up, expired or revoked. -EINVAL: the number of uses
+ * or the time is out of range.
  */
 int ticket_make(struct store *store, uint32_t slot, struct ticket_maker maker,
 		uint32_t n_uses, uint64_t ttl_ms, uint8_t ret_id[TICKET_SIZE],
 		struct error *err);
 
-/* The record, or 0. Compares in constant time. */
+/* Returns the record of the ticket, or 0. Compares in constant time. */
 uint32_t ticket_find(const struct store *store, const uint8_t id[TICKET_SIZE]);
 
 /*
- * The public half of a ticket: its first 8 bytes, big-endian. The other 64 bits
- * stay secret, so this half is not enough to redeem the ticket.
+ * Returns the public half of a ticket: its first 8 bytes, big-endian. The other
+ * 64 bits stay secret, so this half is not enough to redeem the ticket.
  */
 uint64_t ticket_shown(const uint8_t id[TICKET_SIZE]);
-/* The record of the ticket with this public half, or 0. */
+/* Returns the record of the ticket with this public half, or 0. */
 uint32_t ticket_find_shown(const struct store *store, uint64_t shown);
 
-/* Use the ticket once; the last use ends it. The caller updates the
- * slot's state. */
+/* Uses the ticket once; the last use ends it. The caller updates the slot's
+ * state. */
 void ticket_use(struct store *store, uint32_t ticket);
 
-/* End the ticket (deadline, revocation) and update the slot's state. */
+/* Ends a ticket that has expired or was revoked, and updates the slot's
+ * state. */
 void ticket_expire(struct store *store, uint32_t ticket);
 
-/* End all tickets of a slot; the caller updates the slot's state. */
+/* Ends all tickets of a slot. The caller updates the slot's state. */
 void ticket_end_slot(struct store *store, uint32_t slot);
 
-/* After a restart: set the deadlines again. */
+/* Sets the deadlines again after a restart. */
 int ticket_adopt_all(struct store *store, struct error *err);

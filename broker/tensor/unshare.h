@@ -1,6 +1,6 @@
 /*
- * Unsharing: a process that shared memory gets it back when no other user is
- * left.
+ * Unsharing: a process that shared memory gets it back when there is no other
+ * user.
  *
  * The tensor loses its name and writer and goes to limbo, where it cannot be
  * acquired. The sharer's own hold keeps it there until all other users are
@@ -18,22 +18,23 @@ struct error;
 
 #define UNSHARE_KEY_SIZE 32
 
-/* The key of requests that unshare the slot (waiter.h). */
+/* Writes the key of requests that unshare the slot (waiter.h). */
 void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE]);
 
-/* The sharer wants the slot back. The caller updates the slot's state. */
+/* Records that the sharer wants the slot back. The caller updates the slot's
+ * state. */
 void unshare_begin(struct store *store, uint32_t slot);
 
-/* Is the sharer's hold the last use? If only devices still use the slot, they
- * are watched. */
+/* Returns whether the sharer's hold is the last use. If only devices still use
+ * the slot, they are watched. */
 bool unshare_is_ready(struct store *store, uint32_t slot);
 
-/* Set `err` to -ETIMEDOUT and the remaining users. */
+/* Sets `err` to -ETIMEDOUT, with the remaining users. */
 int unshare_explain(const struct store *store, uint32_t slot,
 		    struct error *err);
 
-/* A use of the slot has ended: wake the parked request if it was the last. No
- * effect unless the sharer wants the slot back. */
+/* Wakes the parked request if the use that has just ended was the last. It has
+ * no effect unless the sharer wants the slot back. */
 void unshare_look(struct store *store, uint32_t slot);
-/* The slot is being freed. */
+/* Ends the unsharing of a slot that is being freed. */
 void unshare_end(struct store *store, uint32_t slot);
