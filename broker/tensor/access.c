@@ -1,5 +1,5 @@
 /*
- * Access classes are judged as the kernel judges files.
+ * Access classes are checked as the kernel checks files.
  */
 #include "broker/tensor/access.h"
 #include "broker/tensor/holdings.h"
@@ -9,8 +9,8 @@
 #include <errno.h>
 
 /* The group that stands for every group without a mapping in our user
- * namespace, so two members of it may have no group in common. (The user of
- * that number is refused, see session/hello.c.) */
+ * namespace. Two processes that have it need not have a group in common, so it
+ * gives no access. (session/hello.c refuses the user with that number.) */
 #define OVERFLOW_GID 65534
 
 bool credentials_have_group(const struct credentials *credentials, gid_t gid)

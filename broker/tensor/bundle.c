@@ -1,5 +1,5 @@
 /*
- * Bundles: the record of a version and its members.
+ * Bundles: the records of versions, and their members.
  */
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/index.h"
@@ -166,7 +166,7 @@ bool bundle_keeps(const struct store *store, uint32_t bundle)
 	       catalog_bundle(&store->catalog, bundle)->state == BUNDLE_KEPT;
 }
 
-/* The next record after `at` that is kept under this name, or 0. */
+/* Returns the next record after `at` that is kept under this name, or 0. */
 static uint32_t next_kept(const struct store *store, const char *name,
 			  uint32_t at)
 {

@@ -26,7 +26,7 @@
 
 /* --- checks -------------------------------------------------------------- */
 
-/* Does the version `old` prevent one with these flags? */
+/* Checks that the version `old` permits a new one with these flags. */
 static int check_old(const struct store *store, const struct holdings *holdings,
 		     uint32_t old, uint32_t flags, const char *name,
 		     struct error *err)
@@ -51,7 +51,8 @@ static int check_old(const struct store *store, const struct holdings *holdings,
 	return 0;
 }
 
-/* Bundles do not nest, so that a name tells which bundle it belongs to. */
+/* Checks that no bundle contains another one, so that a name tells which bundle
+ * it belongs to. */
 static int check_nesting(const struct store *store, uint32_t old,
 			 const char *name, struct error *err)
 {
@@ -86,7 +87,7 @@ static int check_place(struct store *store, const struct holdings *holdings,
 
 /* --- staging ------------------------------------------------------------- */
 
-/* Make a record with its name; 0 if the catalog is full. */
+/* Makes a record with its name. Returns 0 if the catalog is full. */
 static uint32_t make_record(struct store *store, const char *name)
 {
 	struct catalog *catalog = &store->catalog;
@@ -111,7 +112,7 @@ static uint32_t make_record(struct store *store, const char *name)
 	return bundle;
 }
 
-/* Does a session stage this bundle with PUBLISH_ONCE? */
+/* Returns whether a session stages this bundle with PUBLISH_ONCE. */
 static bool is_loading(const struct store *store, const char *name)
 {
 	const struct catalog *catalog = &store->catalog;
@@ -131,7 +132,7 @@ static bool is_loading(const struct store *store, const char *name)
 	return false;
 }
 
-/* Charge the account for a bundle, and make its record. */
+/* Charges the account for a bundle, and makes its record. */
 static int take_record(struct store *store, struct holdings *holdings,
 		       const char *name, uint32_t *ret, struct error *err)
 {
@@ -150,7 +151,7 @@ static int take_record(struct store *store, struct holdings *holdings,
 			 catalog_capacity(SECTION_BUNDLE));
 }
 
-/* The session stages the bundle. Returns its id. */
+/* Fills the record of a bundle that the session stages. Returns its id. */
 static uint64_t stage(struct store *store, struct holdings *holdings,
 		      uint32_t bundle,
 		      const struct bundle_begin_request *request,
@@ -196,8 +197,8 @@ int bundle_begin(struct store *store, struct holdings *holdings,
 		r = take_record(store, holdings, request->name, &bundle, err);
 	if (r < 0)
 		return r;
-	/* An empty chunk of the record's last user may still be waiting to be
-	 * freed; its pool may have another access class. */
+	/* An empty chunk of the record's previous bundle may still be waiting
+	 * to be freed; its pool may have another access class. */
 	pool_forget_bundle(&store->pools, bundle);
 	*ret_id = stage(store, holdings, bundle, request, &access);
 	return BUNDLE_BEGUN;
@@ -230,7 +231,7 @@ static int check_members(const struct store *store, uint32_t bundle,
 			 record->n_clashes);
 }
 
-/* The name has expired. */
+/* Ends a name that has expired. */
 static void on_deadline(void *data, uint32_t bundle)
 {
 	struct store *store = data;
@@ -257,8 +258,8 @@ static int set_deadline(struct store *store, uint32_t bundle, uint64_t at_ms,
 	return deadlines_add(&store->base->deadlines, &deadline, err);
 }
 
-/* Switch the names from the old version to the new one; the commit makes it
- * one change. */
+/* Switches the names from the old version to the new one. The commit of the
+ * transaction makes this one change. */
 static void flip(struct store *store, uint32_t old, uint32_t new,
 		 uint64_t deadline_ms)
 {
@@ -283,12 +284,12 @@ static void wake(struct store *store, uint32_t bundle)
 	char name[NAME_MAX_SIZE + 1];
 
 	events_note_bundle(store, bundle, EVENT_PUBLISHED);
-	/* this wakes requests for a member, too */
+	/* this wakes the requests for members, too */
 	bundle_name(store, bundle, name);
 	wake_name(&store->base->wake, name);
 }
 
-/* Set the version number that the manifest will contain. */
+/* Sets the version number that the manifest will contain. */
 static void number(struct store *store, uint32_t bundle, uint32_t old)
 {
 	struct catalog *catalog = &store->catalog;
@@ -301,7 +302,7 @@ static void number(struct store *store, uint32_t bundle, uint32_t old)
 	manifest_drop(store, bundle);
 }
 
-/* Do the long parts first. Returns as bundle_commit(). */
+/* Does the long parts. Returns as bundle_commit(). */
 static int work_ahead(struct store *store, uint32_t bundle, struct error *err)
 {
 	int sealed = pool_seal_bundle(&store->pools, bundle, err);
@@ -315,7 +316,7 @@ static int work_ahead(struct store *store, uint32_t bundle, struct error *err)
 	return sealed == POOL_OK && made == MANIFEST_OK ? POOL_OK : POOL_WAIT;
 }
 
-/* Do everything that can fail, in an order that needs no undoing when it does.
+/* Does everything that can fail, in an order in which no failure needs undoing.
  * Returns as bundle_commit(). */
 static int prepare(struct store *store, struct holdings *holdings,
 		   uint32_t bundle, uint64_t deadline_ms, struct error *err)

@@ -1,6 +1,6 @@
 /*
- * The end of a version. If its members are many, their states are left to the
- * sweep: a chore that updates them, a few at a time.
+ * The end of a version. If it has many members, a sweep updates their states: a
+ * chore that updates a few at a time.
  */
 #include "broker/tensor/bundle_end.h"
 #include "broker/tensor/bundle.h"
@@ -14,13 +14,14 @@
 #include "proto/name.h"
 #include <assert.h>
 
-/* Members whose state is updated within a request, and in a step of a sweep. */
+/* The number of members whose state is updated within a request, and in one
+ * step of a sweep. */
 #define UPDATED_AT_ONCE MESSAGE_MAX_ITEMS
 #define UPDATED_A_STEP  64
 
 /* --- members ------------------------------------------------------------- */
 
-/* Visit the next members. A retired version is freed with its last member. */
+/* Visits the next members. A retired version is freed with its last member. */
 static bool sweep(void *data, uint32_t index)
 {
 	struct store *store = data;
@@ -40,8 +41,8 @@ static bool sweep(void *data, uint32_t index)
 	return false;
 }
 
-/* Start at the first member, even if a sweep is in progress. While a retired
- * version is swept, its owner's account counts memory that will be returned. */
+/* Starts a sweep at the first member, even if one is in progress. While a
+ * retired version is swept, the n_going of its owner's account counts it. */
 static void begin_sweep(struct store *store, uint32_t index)
 {
 	const struct bundle_record *record =
@@ -88,7 +89,8 @@ void bundle_update_members(struct store *store, uint32_t index)
 
 /* --- the version --------------------------------------------------------- */
 
-/* Neither a name nor a session nor a time refers to the version any more. */
+/* Ends the references of a name, of a session and of a deadline to the
+ * version. */
 static void leave_name(struct store *store, uint32_t bundle,
 		       enum bundle_state state)
 {
@@ -141,7 +143,7 @@ void bundle_retire(struct store *store, uint32_t bundle)
 			 BUNDLE_COMMITTED;
 	char name[NAME_MAX_SIZE + 1];
 
-	/* the record may be freed below */
+	/* the record may be freed below, so the name is copied */
 	bundle_name(store, bundle, name);
 	bundle_make_retired(store, bundle);
 	if (was_shown)
@@ -164,7 +166,7 @@ void bundle_abort(struct store *store, uint32_t bundle)
 {
 	char name[NAME_MAX_SIZE + 1];
 
-	/* the next loader may wait for the end of this one */
+	/* a loader of the next version may wait for the end of this one */
 	bundle_name(store, bundle, name);
 	wake_name(&store->base->wake, name);
 	events_note_bundle(store, bundle, EVENT_ENDED);

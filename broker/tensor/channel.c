@@ -1,5 +1,5 @@
 /*
- * Channels: records, their files and their buffers.
+ * Channels: their records, files and buffers.
  */
 #include "broker/tensor/channel.h"
 #include "broker/tensor/access.h"
@@ -102,7 +102,7 @@ struct slots_roll channel_roll(const struct channel_record *record)
 	return roll;
 }
 
-/* The cursor counts the places of all channels. */
+/* The cursor counts the places of all channels, one channel after another. */
 bool channel_next_user(const struct store *store, uint64_t *cursor,
 		       struct channel_place *ret)
 {
@@ -128,7 +128,8 @@ static void name_file(uint64_t id, char ret[FDSTORE_NAME_SIZE])
 	snprintf(ret, FDSTORE_NAME_SIZE, "channel%" PRIu64, id);
 }
 
-/* FDSTORE_WAIT: not now. */
+/* Makes the file and stores it in the fd store. FDSTORE_WAIT: the fd store is
+ * busy. */
 static int make_file(struct store *store, const struct slots_form *form,
 		     struct slots *ret, struct error *err)
 {
@@ -171,7 +172,8 @@ struct making {
 	struct channel_batch batch;
 };
 
-/* The owner of a first component decides about memory under it. */
+/* Checks that memory under this name may be made: the owner of its first
+ * component decides that. */
 static int check_owner(const struct making *making, struct error *err)
 {
 	const char *name = making->request->name;
@@ -315,7 +317,7 @@ static int make(struct holdings *holdings,
 
 /* --- opening ------------------------------------------------------------- */
 
-/* Who opens a channel that was resized need not know its present number of
+/* A process that opens a resized channel need not give its present number of
  * slots. */
 static int check_form(const struct channel_record *record, bool is_resized,
 		      const struct channel_open_request *request,
@@ -417,7 +419,7 @@ static void enrol(struct holdings *holdings, struct channel_place place,
 	slots_enrol(&store->channels.slots[place.record], &roll, &who);
 }
 
-/* The slots become usable when the catalog says whose they are. */
+/* Makes the slots usable. The catalog must name their channel before. */
 static void admit_all(struct store *store, uint32_t channel)
 {
 	catalog_commit(&store->catalog);
@@ -447,7 +449,7 @@ int channel_open(struct holdings *holdings,
 	if (r == 0)
 		r = take_place(holdings, channel, request->role, &ret->place,
 			       err);
-	assert(r == 0 || !is_new); /* who makes it may use it */
+	assert(r == 0 || !is_new); /* the maker of a channel may use it */
 	if (r < 0)
 		return r;
 	ret->record = channel;
@@ -531,7 +533,9 @@ void channels_end_session(struct store *store, uint32_t session, bool died)
 
 /* --- keeping ------------------------------------------------------------- */
 
-/* The request may come twice: once before a restart that undid it. */
+/* Returns whether the buffer has left already. A client sends a request again
+ * that a restart undid, and adopt_buffers() may have taken the buffer out
+ * meanwhile. */
 static bool has_left(const struct holdings *holdings,
 		     const struct slot_ref *ref)
 {
@@ -600,9 +604,9 @@ static int adopt_file(struct store *store, uint32_t channel, struct error *err)
 }
 
 /*
- * A buffer is usable if both the record and its word say so. Where they differ,
- * the broker died between the two: a buffer whose word is RETIRED was being
- * kept, or was not shown to anybody yet.
+ * Adopts the buffers. A buffer is usable if both the record and its word say
+ * so. If they differ, the broker died between the two changes: a buffer whose
+ * word is RETIRED was being kept, or had not been shown to a user yet.
  */
 static void adopt_buffers(struct store *store, uint32_t channel)
 {
@@ -621,7 +625,8 @@ static void adopt_buffers(struct store *store, uint32_t channel)
 	}
 }
 
-/* slot_adopt_all() ends what nobody keeps any more. */
+/* Drops a channel whose file is lost. slot_adopt_all() frees the slots that
+ * have no keeper any more. */
 static void drop_lost(struct store *store, uint32_t channel,
 		      const struct error *why)
 {

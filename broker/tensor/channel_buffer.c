@@ -34,7 +34,7 @@ int channel_batch_make(struct channel_batch *batch, uint32_t n,
 	return r == POOL_WAIT ? CHANNEL_WAIT_MADE : CHANNEL_WAIT_ROOM;
 }
 
-/* Its pin ends, since the channel keeps it now. */
+/* The slot is unpinned, since the channel keeps it now. */
 void channel_batch_use(struct channel_batch *batch, uint32_t channel,
 		       uint32_t at)
 {
@@ -76,7 +76,7 @@ void channel_drop_buffer(struct store *store, uint32_t channel, uint32_t at)
 	(void)slot_update_state(store, slot);
 }
 
-/* The first slot without a buffer; SLOTS_MAX: every slot has one. */
+/* Returns the first slot without a buffer; SLOTS_MAX: every slot has one. */
 static uint32_t find_missing(const struct store *store, uint32_t channel)
 {
 	const struct channel_record *record = record_of(store, channel);
@@ -112,9 +112,9 @@ static void retry(void *data, uint32_t channel)
 	channel_refill(data, channel);
 }
 
-/* The broker tried to make memory, and failed. That wakes the requests that
- * wait for room, so a refill that waited for room would try again without a
- * pause. */
+/* Plans the next attempt after the broker has failed to make memory. That
+ * failure wakes the requests that wait for room, so a refill that waited for
+ * room would try again without a pause. */
 static bool retry_later(struct store *store, uint32_t channel)
 {
 	struct deadline deadline = {
@@ -129,7 +129,7 @@ static bool retry_later(struct store *store, uint32_t channel)
 	       deadlines_add(&store->base->deadlines, &deadline, NULL) == 0;
 }
 
-/* Chore: make one of the buffers that the channel lacks. */
+/* A chore that makes one of the buffers that the channel lacks. */
 static bool refill(void *data, uint32_t channel)
 {
 	struct store *store = data;

@@ -29,9 +29,10 @@ static void tell(struct store *store, struct channel_place place)
 		 record->lag_ms, n);
 }
 
-/* A user of the channel may write any place to the file, so a place that is no
- * consumer's is ignored. The record changes first: a broker that dies before it
- * has changed all words leaves them to channels_adopt_cuts(). */
+/* Cuts the consumers in `late`. A user of the channel may write any place to
+ * the file, so a place without a consumer is ignored. The record changes first:
+ * if the broker dies before it has changed all words, channels_adopt_cuts()
+ * changes the others. */
 static void cut(struct store *store, uint32_t channel, uint64_t late)
 {
 	struct channel_record *record =

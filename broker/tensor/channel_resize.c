@@ -98,9 +98,9 @@ static int check(const struct holdings *holdings, uint32_t channel,
 		holdings->credentials.uid);
 }
 
-/* Make the buffers that the record lacks between its present number and the new
- * one, and note them there. channel_refill() makes those that it lacks below
- * its present number. */
+/* Makes the buffers that the record lacks between its present number and the
+ * new one, and writes them to the record. channel_refill() makes those that it
+ * lacks below its present number. */
 static int grow(struct store *store, uint32_t channel, uint32_t n_slots,
 		struct error *err)
 {
@@ -142,7 +142,8 @@ static int prepare(const struct holdings *holdings, uint32_t channel,
 	return r;
 }
 
-/* New buffers are those that the record has and the words do not show. */
+/* Admits the new buffers, which are in the record while their words are still
+ * RETIRED. */
 static void admit_new(struct store *store, uint32_t channel)
 {
 	const struct channel_record *record = record_of(store, channel);
@@ -165,7 +166,8 @@ int channel_resize(struct holdings *holdings, struct channel_place place,
 
 	if (r != CHANNEL_OK)
 		return r;
-	/* A limit says to the next broker that the record's is to be set. */
+	/* A limit in the file tells the next broker to set it from the
+	 * record. */
 	if (!slots_limit(slots))
 		slots_set_limit(slots, record->n_slots);
 	catalog_set(&store->catalog, record->n_slots, n_slots);

@@ -1,6 +1,6 @@
 /*
- * The collector selects the slots whose state is updated. Each update is
- * consistent by itself, so it is committed by itself; the journal then stays
+ * The collector selects the slots whose states are updated. Each update leaves
+ * the catalog consistent, so it is committed by itself; the journal then stays
  * within the CPU's cache.
  */
 #include "broker/tensor/collect.h"
@@ -10,15 +10,15 @@
 #include <string.h>
 
 #define PENDING_PER_ROUND 256
-/* A limit, since any client can set a million bits in no time. */
+/* A limit is needed, since a client can set a million bits in no time. */
 #define PENDING_PER_CALL 65536
-/* Device slots visited per round, and the longest interval. */
+/* The number of device slots visited per round, and the longest interval. */
 #define FENCED_PER_ROUND 4096
 #define LAST_FENCE_MS    50
-/* Work that ends takes less time than this. */
+/* A warning is logged if no slot was freed for this long. */
 #define SLOW_FENCE_MS 30000
 
-/* Visit a bounded number of pending bits. Returns the number of bits. */
+/* Visits a bounded number of pending bits. Returns the number of bits. */
 static uint32_t update_pending(struct store *store, struct holdings *holdings)
 {
 	struct catalog *catalog = &store->catalog;
@@ -30,7 +30,7 @@ static uint32_t update_pending(struct store *store, struct holdings *holdings)
 		return 0;
 	n = refs_take_pending(&holdings->refs, slots, PENDING_PER_ROUND);
 	for (i = 0; i < n; i++) {
-		/* The client sets the bits: of any slot, in any state. */
+		/* The client may set the bit of any slot, in any state. */
 		if (slots[i] == 0 || slots[i] > n_slots)
 			continue;
 		if (slot_update_state(store, slots[i]))
@@ -63,8 +63,8 @@ static void note_slowness(struct store *store)
 		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
 }
 
-/* Visit the first `n` again; those still in use go to the end. Returns the
- * number of slots freed. */
+/* Visits the first `n` slots again; those still in use go to the end. Returns
+ * the number of slots freed. */
 static uint32_t update_fenced(struct store *store, uint32_t n)
 {
 	struct catalog *catalog = &store->catalog;

@@ -8,13 +8,15 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* How long a woken watcher may lag: one wake-up serves all events within. */
+/* The delay between an event and the wake-up of watchers; one wake-up serves
+ * all events within it. */
 #define WAKE_MS 2
-/* A broker that notes fewer than this many events in each millisecond never
- * reaches the numbers of the next one. */
+/* A broker that records fewer events than this in each millisecond never
+ * reaches the numbers of the next broker. */
 #define NUMBERS_PER_MS (UINT64_C(1) << 20)
 
-/* The next number; those of a new broker are above those of an earlier one. */
+/* Returns the next number. The numbers of a new broker are above those of an
+ * earlier one. */
 static uint64_t next_number(struct store *store)
 {
 	struct events *events = &store->events;
@@ -32,7 +34,7 @@ int events_watch(struct store *store, struct error *err)
 		events->ring = calloc(EVENTS_KEPT, sizeof(*events->ring));
 		if (!events->ring)
 			return error_nomem(err, "events");
-		/* Others that happened before were not kept. */
+		/* The gap shows that earlier events were not kept. */
 		events->next = next_number(store) + 1;
 		events->first = events->next;
 	}
@@ -56,7 +58,8 @@ static void on_wake(void *data, uint32_t index)
 	wake_name(&store->base->wake, EVENTS_KEY);
 }
 
-/* Without memory for the deadline the next event tries again. */
+/* Plans a wake-up. If there is no memory for the deadline, the next event tries
+ * again. */
 static void plan_wake(struct store *store)
 {
 	struct deadline deadline = {
@@ -70,7 +73,7 @@ static void plan_wake(struct store *store)
 		(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
-/* The record of one more event, without its name. */
+/* Appends an event. The caller fills in its name. */
 static struct noted_event *append(struct store *store, enum name_event kind)
 {
 	struct events *events = &store->events;

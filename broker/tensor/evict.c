@@ -1,5 +1,5 @@
 /*
- * Eviction: the hands of the rings.
+ * Eviction: the search in the rings.
  */
 #include "broker/tensor/evict.h"
 #include "broker/tensor/evictable.h"
@@ -10,14 +10,15 @@
 #include "proto/failpoint.h"
 #include <string.h>
 
-/* The cost limit of one call, during which other clients wait. Visiting a slot,
- * or a grant of it, costs 1. */
+/* The cost limit of one call, during which other clients wait. Visiting a slot
+ * or one of its grants costs 1. */
 #define COST_PER_CALL 512
 #define EVICTION_COST 8
-/* One turn that skips recently used tensors, and one that does not. */
+/* The first turn skips recently used tensors, and the second does not. */
 #define TURNS 2
 
-/* Did any session acquire it in this era or the one before? */
+/* Returns whether any session acquired the slot in this era or the one
+ * before. */
 static bool is_recent(const struct store *store, uint32_t slot)
 {
 	const struct catalog *catalog = &store->catalog;
@@ -51,8 +52,8 @@ static bool is_candidate(const struct store *store, uint32_t slot,
 	return uid || memcmp(its, device, sizeof(*its)) == 0;
 }
 
-/* False, with nothing changed: a client has acquired the slot meanwhile, or a
- * device is using it. */
+/* Tries to evict the tensor. Returns false, with nothing changed, if a client
+ * has acquired the slot meanwhile or a device is using it. */
 static bool try_slot(struct store *store, uint32_t slot)
 {
 	slot_set_word(store, slot, SLOT_LIMBO);
@@ -65,7 +66,7 @@ static bool try_slot(struct store *store, uint32_t slot)
 	return slot_update_state(store, slot);
 }
 
-/* Returns the number of bytes freed. */
+/* Evicts the tensor if it is unused. Returns the number of bytes freed. */
 static uint64_t evict_one(struct store *store, uint32_t slot)
 {
 	struct catalog *catalog = &store->catalog;
@@ -83,7 +84,7 @@ static uint64_t evict_one(struct store *store, uint32_t slot)
 	return size;
 }
 
-/* Advance the hand. A full turn starts a new era. */
+/* Advances the hand. A full turn starts a new era. */
 static uint32_t turn(struct store *store, struct evict_ring *ring,
 		     const struct evict_link *links)
 {
@@ -108,7 +109,7 @@ static void on_later(void *data, uint32_t index)
 	wake_round(&store->base->wake); /* its end resets that */
 }
 
-/* False: out of memory, so the search cannot continue later. */
+/* Plans the continuation of the search. Returns false if memory ran out. */
 static bool plan_more(struct store *store)
 {
 	struct deadline deadline = {
@@ -133,7 +134,7 @@ enum evict_outcome evict(struct store *store, uint64_t bytes,
 
 	if (!ring || bytes == 0)
 		return EVICT_NONE;
-	/* Another request that shares the search has finished it. */
+	/* Another request has finished the same search. */
 	if (store->evictables.is_continuing && ring->is_over)
 		return EVICT_NONE;
 	ring->is_over = false;

@@ -59,7 +59,8 @@ static void ring_remove(struct evict_ring *ring, struct evict_link *links,
 		ring->hand = ring->n ? link.next : 0;
 }
 
-/* The kernel allocates only the pages that are written. */
+/* The arrays are large, but the kernel allocates only the pages that are
+ * written. */
 static bool reserve(struct evictables *evictables)
 {
 	for (int i = 0; i < 2; i++) {
@@ -79,8 +80,8 @@ void evictable_add(struct store *store, uint32_t slot)
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	uint32_t chunk = catalog_block(catalog, block)->chunk;
 
-	/* Evicting shared memory would return it to the process that
-	 * shared it. */
+	/* Shared memory is not evictable: eviction would return it to the
+	 * process that shared it. */
 	if (catalog_chunk(catalog, chunk)->shared ||
 	    !reserve(&store->evictables))
 		return;
