@@ -29,7 +29,8 @@ static uint32_t *bucket(const struct store *store, uint32_t session,
 	return catalog_bucket(&store->catalog, HASH_GRANT, base + slot);
 }
 
-/* Also finds a record that is kept for the slot's next generation. */
+/* Finds a grant of (session, slot), also a record that is kept for the slot's
+ * next generation. */
 static uint32_t find_any(const struct store *store, uint32_t session,
 			 uint32_t slot)
 {
@@ -63,7 +64,7 @@ uint32_t grant_find(const struct store *store, uint32_t session, uint32_t slot)
 	return grant;
 }
 
-/* Charge the page of the session's ref-counter file that has the slot's entry,
+/* Charges the page of the session's ref-counter file that has the slot's entry,
  * with the first grant in it. Client and broker will touch the entry, and the
  * page lives as long as the file. */
 static void charge_page(struct holdings *holdings, uint32_t slot)
@@ -147,7 +148,8 @@ bool grant_add(struct store *store, uint32_t session, uint32_t slot, int32_t n)
 	return true;
 }
 
-/* Each grant may need a new page, up to the number of all pages. */
+/* Checks the quota for new pages: each grant may need one, up to the number of
+ * all pages. */
 static int check_pages(const struct holdings *holdings, uint32_t n,
 		       struct error *err)
 {
@@ -177,7 +179,8 @@ int grant_check_room(const struct holdings *holdings, uint32_t n,
 	uint32_t used = catalog_n_live(&store->catalog, SECTION_GRANT);
 	int r;
 
-	/* The grants that a lease has still to make may all be new records. */
+	/* The grants that leases have still to make may all need new
+	 * records. */
 	if (used + store->n_leased > capacity ||
 	    n > capacity - used - store->n_leased)
 		return error_set(err, -ENOSPC,
@@ -247,7 +250,7 @@ static void unlink_from_hash(struct store *store, uint32_t grant)
 	catalog_set(catalog, *at, record->hash_next);
 }
 
-/* Release a record that is no longer in its slot's list. */
+/* Releases a record that is no longer in its slot's list. */
 static void destroy(struct store *store, uint32_t grant)
 {
 	struct catalog *catalog = &store->catalog;

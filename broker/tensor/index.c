@@ -1,7 +1,7 @@
 /*
  * The name index: hash chains of slots and of bundles, all in the catalog.
- * Visible names are counted for their first component (prefix.h); a bundle
- * counts as one, without its members.
+ * Visible names are counted for their first component (prefix.h); a bundle is
+ * counted as one name, without its members.
  */
 #include "broker/tensor/index.h"
 #include "broker/tensor/prefix.h"
@@ -40,7 +40,8 @@ bool index_shows(const struct store *store, uint32_t slot)
 	       BUNDLE_COMMITTED;
 }
 
-/* The first slot of that name in the chain that starts at `slot`. */
+/* Returns the first slot of that name in the chain that starts at `slot`, or
+ * 0. */
 static uint32_t next_named(const struct store *store, uint32_t slot,
 			   const char *name, size_t size)
 {
@@ -73,8 +74,8 @@ uint32_t index_find(const struct store *store, const char *name)
 			  *bucket(store, HASH_NAME, name, size));
 }
 
-/* Prefetch the parts of each chain's first slot that index_find_many() reads,
- * and that granting and describing the slot read after it. */
+/* Prefetches the parts of each chain's first slot that index_find_many() reads,
+ * and those that granting and describing the slot read after it. */
 static void prefetch_slots(const struct store *store, const uint32_t *slots,
 			   uint32_t n)
 {

@@ -1,6 +1,6 @@
 /*
- * Leases: the fields in the session's record, and the chore that works them
- * off.
+ * Leases: the fields in the session's record, and the chore that makes the
+ * grants.
  */
 #include "broker/tensor/lease.h"
 #include "broker/base/account.h"
@@ -14,7 +14,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* Members granted in one step, and at most within the request itself. */
+/* The number of members granted in one step, and the maximum within the request
+ * itself. */
 #define LEASE_STEP 64
 #define LEASE_MIN  MESSAGE_MAX_ITEMS
 
@@ -25,11 +26,11 @@ bool lease_is_open(const struct holdings *holdings)
 
 void lease_key(const struct holdings *holdings, char ret[LEASE_KEY_SIZE])
 {
-	/* No name begins with a slash. */
+	/* This cannot be a name, since no name begins with a slash. */
 	snprintf(ret, LEASE_KEY_SIZE, "//lease/%" PRIu32, holdings->index);
 }
 
-/* Grant this member and return the next one. */
+/* Grants this member and returns the next one. */
 static uint32_t grant_one(struct holdings *holdings, uint32_t slot)
 {
 	struct store *store = holdings->store;
@@ -39,7 +40,7 @@ static uint32_t grant_one(struct holdings *holdings, uint32_t slot)
 	return catalog_slot(&store->catalog, slot)->bundle_link.next;
 }
 
-/* Reserve the capacity for grants that will be made later. */
+/* Reserves the capacity for grants that will be made later. */
 static void reserve(struct holdings *holdings, uint32_t n)
 {
 	account_charge_adopted(holdings->account, ACCOUNT_GRANTS, n);
@@ -66,7 +67,7 @@ static void grant_some(struct holdings *holdings, uint32_t n)
 	catalog_set(catalog, record->lease_left, record->lease_left - n);
 }
 
-/* End the lease, complete or not, and return its version. */
+/* Ends the lease, complete or not, and returns its version. */
 static uint32_t close_lease(struct holdings *holdings)
 {
 	struct catalog *catalog = &holdings->store->catalog;

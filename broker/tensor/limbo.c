@@ -1,5 +1,5 @@
 /*
- * The limbo list, and the slots in it that devices use.
+ * The limbo list, and the slots in it that only devices use.
  */
 #include "broker/tensor/limbo.h"
 #include "broker/tensor/store.h"
@@ -66,12 +66,12 @@ void limbo_plan_visit(struct store *store)
 		.position = &limbo->fence_position,
 	};
 
-	/* If memory runs out, the next slot that waits tries again. */
+	/* If memory runs out, the next such slot tries again. */
 	if (!limbo->fence_position && !store->base->loop.is_stopping)
 		(void)deadlines_add(&store->base->deadlines, &deadline, NULL);
 }
 
-/* Make space for one more; false: out of memory. */
+/* Makes space for one more slot. Returns false if memory ran out. */
 static bool reserve_fenced(struct limbo *limbo)
 {
 	uint32_t max = limbo->max_fenced ? limbo->max_fenced * 2 : 64;
@@ -105,7 +105,8 @@ void limbo_watch(struct store *store, uint32_t slot)
 	}
 	if (limbo->is_looking)
 		return;
-	/* Most work is short, even if some other work takes long. */
+	/* The delay starts again from the shortest, since most work is short
+	 * even if some other work takes long. */
 	limbo->fence_ms = LIMBO_FIRST_FENCE_MS;
 	deadlines_remove(&store->base->deadlines, &limbo->fence_position);
 	limbo_plan_visit(store);

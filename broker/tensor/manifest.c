@@ -1,5 +1,5 @@
 /*
- * Manifests: copied on the loop, encoded on a thread.
+ * Manifests are copied on the loop and encoded on a thread.
  */
 #include "broker/tensor/manifest.h"
 #include "broker/base/account.h"
@@ -21,18 +21,21 @@
 struct manifest_work {
 	uv_work_t req;
 	struct store *store;
-	struct account *account; /* of the user, whose turn this work uses */
+	/* the user's, whose is_listing is set by this work */
+	struct account *account;
 	uint32_t bundle;
-	uint32_t next; /* next member to copy */
-	/* Owned; their names are set on the thread. */
+	uint32_t next; /* the member to copy next */
+	/* Owned; the thread sets their names. */
 	struct places_reply places;
-	/* Owned; one after another, each with its 0. */
+	/* Owned; the names of all members, one after another, each with its
+	 * final 0. */
 	char *names;
 	size_t names_size, capacity; /* bytes used, and allocated */
-	int fd;                      /* of the manifest; -1 */
-	uint64_t size;               /* of the manifest's file */
+	int fd;                      /* the manifest's file; -1: not made yet */
+	uint64_t size;               /* size of the manifest's file */
 	int result;
-	bool has_failed; /* the loop may read result and err */
+	/* the thread has failed; the loop may read result and err */
+	bool has_failed;
 	struct error err;
 };
 
@@ -56,7 +59,7 @@ static int write_all(int fd, const uint8_t *bytes, size_t size,
 	return 0;
 }
 
-/* Make a sealed memfd of these bytes. Its descriptor is read-only, since the
+/* Makes a sealed memfd of these bytes. Its descriptor is read-only, since the
  * kernel refuses to map a write-sealed file through a writable descriptor, even
  * for reading. */
 static int make_memfd(const uint8_t *bytes, size_t size, int *ret_fd,
@@ -89,7 +92,8 @@ static void run(uv_work_t *req)
 		name += strlen(name) + 1;
 	}
 	work->result = places_encode(&work->places, &bytes, &size, &work->err);
-	/* Freed on the thread, since freeing so much memory takes time, too. */
+	/* The thread frees them, since freeing so much memory takes time,
+	 * too. */
 	free(work->places.places);
 	free(work->names);
 	work->places.places = NULL;
@@ -112,7 +116,7 @@ static void work_free(struct manifest_work *work)
 	free(work);
 }
 
-/* Give the turn to the user's next manifest. */
+/* Lets the user's next manifest begin. */
 static void end_turn(struct manifest_work *work)
 {
 	work->account->is_listing = false;
@@ -129,8 +133,8 @@ static void done(uv_work_t *req, int status)
 	(void)status; /* the work is never cancelled */
 	failpoint("manifest.made");
 	end_turn(work);
-	/* A failure is kept until it is reported, unless the work
-	 * was dropped. */
+	/* A failure is kept until it is reported, unless the manifest was
+	 * dropped. */
 	work->has_failed = work->result < 0;
 	if (bundle->manifest == work && work->has_failed)
 		return;
@@ -143,7 +147,7 @@ static void done(uv_work_t *req, int status)
 	work_free(work);
 }
 
-/* False: out of memory. */
+/* Copies the next member. Returns false if memory ran out. */
 static bool copy_one(struct manifest_work *work)
 {
 	const struct catalog *catalog = &work->store->catalog;
@@ -172,7 +176,7 @@ static void give_to_thread(struct manifest_work *work)
 
 	work->req.data = work;
 	r = uv_queue_work(&work->store->base->loop.uv, &work->req, run, done);
-	/* It fails only without a function. */
+	/* uv_queue_work() fails only without a work function. */
 	assert(r == 0);
 }
 
@@ -268,7 +272,8 @@ void manifest_drop(struct store *store, uint32_t index)
 	bundle->manifest = NULL;
 	if (!work)
 		return;
-	/* Work on the thread is freed by done(), which finds it dropped. */
+	/* If the thread is working, done() frees the work when it finds that
+	 * the manifest was dropped. */
 	if (bundle->copying.is_queued) {
 		chore_end(store, &bundle->copying);
 		end_turn(work);

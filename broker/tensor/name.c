@@ -1,7 +1,7 @@
 /*
- * Names of slots. A name that a tensor outside bundles gets or loses is
- * compared with the members of staged bundles at once, so that the commit of a
- * bundle need not look up each of its names.
+ * Names of slots. When a tensor outside bundles gets or loses a name, the name
+ * is compared with the members of staged bundles at once, so that the commit of
+ * a bundle need not look up each of its names.
  */
 #include "broker/tensor/name.h"
 #include "broker/tensor/events.h"
@@ -19,8 +19,8 @@ static bool is_staged(const struct store *store, uint32_t slot)
 	       catalog_bundle(&store->catalog, bundle)->state == BUNDLE_STAGED;
 }
 
-/* A tensor outside bundles got this name (1) or loses it (-1). At the call the
- * slot is in the index. */
+/* Counts the clashes after a tensor outside bundles got this name (change 1),
+ * or before it loses it (-1). The slot is in the index. */
 static void count_clashes(struct store *store, uint32_t slot, int change)
 {
 	struct catalog *catalog = &store->catalog;

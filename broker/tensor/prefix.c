@@ -1,6 +1,7 @@
 /*
- * Records of first components: hash chains, and a list of unused ones, in the
- * order in which they became unused; one deadline serves the first of the list.
+ * Records of first components are in hash chains. Those that are not used are
+ * also in a list, in the order in which they became unused; one deadline serves
+ * the first of the list.
  *
  * A component with a configured owner has a record, too, so that its names are
  * counted if a later configuration does not assign it.
@@ -14,7 +15,7 @@
 #include <xxhash.h>
 
 #define IDLE_LINK offsetof(struct prefix_record, idle_link)
-/* The most records that one round of the loop ends. */
+/* The maximum number of records that one round of the loop ends. */
 #define ENDED_AT_ONCE 64
 
 static const char *name_of(const struct store *store,
@@ -104,7 +105,8 @@ static int explain_quota(const struct store *store,
 		(unsigned long long)store->base->config.prefix_grace_ms / 1000);
 }
 
-/* May the account be charged, and the catalog take a record, for a claim? */
+/* Checks that the account can be charged for a claim, and that the catalog has
+ * a free record. */
 static int check_claim(struct store *store, const char *name, uint32_t uid,
 		       struct error *err)
 {
@@ -158,7 +160,7 @@ static void destroy(struct store *store, uint32_t prefix)
 
 static void on_idle(void *data, uint32_t index);
 
-/* When the first unused component expires. */
+/* Returns when the first unused component expires. */
 static uint64_t next_end_ms(const struct store *store)
 {
 	uint32_t first = store->catalog.header->idle_prefixes.first;
@@ -233,7 +235,8 @@ static uint32_t *counter(struct prefix_record *record, const char *name,
 	return name[size - 1] == '/' ? &record->n_bundles : &record->n_names;
 }
 
-/* `name` has no final 0, since it may be in the catalog. */
+/* Returns the record of the first component of `name`, which has no final 0,
+ * since it may be in the catalog. */
 static struct prefix_record *record_of(const struct store *store,
 				       const char *name, size_t size,
 				       uint32_t *ret_prefix)
@@ -272,7 +275,7 @@ void prefix_end_use(struct store *store, const char *name, size_t size)
 		begin_idle(store, prefix);
 }
 
-/* Make a record that is not used yet; 0: the catalog is full. */
+/* Makes a record that is not used yet. Returns 0 if the catalog is full. */
 static uint32_t make(struct store *store, const char *name, uint32_t uid)
 {
 	struct catalog *catalog = &store->catalog;
@@ -327,7 +330,7 @@ void prefix_unclaim(struct store *store, const char *name)
 	destroy(store, prefix);
 }
 
-/* Is there a record, of a first component that its user is charged for? */
+/* Returns whether the record exists and its user is charged for it. */
 static bool is_charged(const struct store *store,
 		       const struct prefix_record *record)
 {
@@ -349,7 +352,7 @@ static int make_accounts(struct store *store, struct error *err)
 	return 0;
 }
 
-/* There is an account for each; see make_accounts(). */
+/* make_accounts() has made an account for each owner, so no charge fails. */
 static void charge_all(struct store *store)
 {
 	const struct catalog *catalog = &store->catalog;
@@ -401,7 +404,7 @@ int prefix_reconfigure(struct store *store, const struct config *next,
 	refund_all(store);
 	store->base->config = *next;
 	charge_all(store);
-	/* It may come sooner now. */
+	/* The first deadline may be sooner with the new configuration. */
 	deadlines_remove(&store->base->deadlines, &store->prefix_position);
 	plan_end(store);
 	return 0;

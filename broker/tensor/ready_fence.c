@@ -1,5 +1,5 @@
 /*
- * Ready fences: the records, and the end of a session.
+ * Ready fences: their records, and the end of a session.
  */
 #include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot.h"
@@ -21,7 +21,7 @@ static bool is_reached(const struct store *store,
 {
 	const struct holdings *holdings = store->holdings[fence->session];
 
-	/* Of an event the producer says when it is done. */
+	/* For an event, the producer reports when it is complete. */
 	return holdings && fence->timeline &&
 	       timeline_file_has_reached(holdings, fence->timeline,
 					 fence->value);
@@ -131,7 +131,7 @@ void ready_fence_end(struct store *store, uint32_t slot)
 	catalog_set(catalog, record->ready_fence, 0);
 }
 
-/* A new one, without values. */
+/* Makes a fence without values. */
 static uint32_t make(struct store *store, uint32_t slot, uint32_t session)
 {
 	struct catalog *catalog = &store->catalog;
@@ -155,7 +155,8 @@ static void set_values(struct catalog *catalog, uint32_t fence,
 	catalog_set(catalog, record->value, value);
 }
 
-/* What views of it wait for changes likewise. Gives the record. */
+/* Sets the values of a slot's fence, and of its copies for views. Makes the
+ * fence if there is none. Returns its record. */
 static struct ready_fence_record *set(struct store *store, uint32_t slot,
 				      uint32_t session, uint32_t timeline,
 				      uint64_t value)
@@ -195,7 +196,9 @@ void ready_fence_set_event(struct store *store, uint32_t slot, uint32_t session,
 	failpoint("ready_fence.set_event");
 }
 
-/* The original of a copy is held, and has its fence as long as the copy. */
+/* Copies a fence that is an event. The copy refers to the original for the
+ * handle; the slot of the original is held, and keeps its fence as long as the
+ * copy exists. */
 static void copy_event(struct store *store, uint32_t fence, uint32_t to)
 {
 	struct catalog *catalog = &store->catalog;

@@ -1,5 +1,5 @@
 /*
- * The policy of trying for room.
+ * The policy by which requests get memory.
  */
 #include "broker/tensor/room.h"
 #include "broker/tensor/collect.h"
@@ -9,7 +9,8 @@
 #include <errno.h>
 #include <inttypes.h>
 
-/* Above budget or quota: an outcome beside enum pool_outcome. */
+/* An outcome in addition to enum pool_outcome: the request is above budget or
+ * quota. */
 #define OVER_LIMIT 3
 
 static uint64_t budget_of(const struct room *room)
@@ -24,7 +25,7 @@ static enum account_kind kind_of(const struct room *room)
 
 /* --- charges ------------------------------------------------------------- */
 
-/* Could it be charged if nothing else were? */
+/* Checks that the charges are possible if nothing else is charged. */
 static int check_limits(const struct room *room, struct error *err)
 {
 	const struct accounts *accounts = &room->store->base->accounts;
@@ -113,15 +114,16 @@ static bool catalog_has_room(const struct room *room, struct error *err)
 				  "blocks", err) == 0;
 }
 
-/* Charge and make the blocks, or do neither: as room_take(), or OVER_LIMIT. */
+/* Charges and makes the blocks, or does neither. Returns as room_take(), or
+ * OVER_LIMIT. */
 static int try_once(const struct room *room, uint32_t *ret_blocks,
 		    struct error *err)
 {
 	struct pools *pools = &room->store->pools;
 	int r = 0;
 
-	/* Comes first, since a request that can never fit should not wait for
-	 * a quota. */
+	/* This check comes first, since a request that can never fit should not
+	 * wait for a quota. */
 	if (room->blocks.n)
 		r = pool_could_fit(pools, &room->blocks, err);
 	if (r != 0)
@@ -135,7 +137,8 @@ static int try_once(const struct room *room, uint32_t *ret_blocks,
 	r = pool_alloc(pools, &room->blocks, ret_blocks, err);
 	if (r != POOL_OK)
 		room_refund(room);
-	/* The quota of chunks: wait as for other quotas. */
+	/* The quota of chunks is exceeded: the caller waits as for other
+	 * quotas. */
 	return r == -EDQUOT ? OVER_LIMIT : r;
 }
 
@@ -144,7 +147,7 @@ static bool is_short(int outcome)
 	return outcome == POOL_FULL || outcome == OVER_LIMIT;
 }
 
-/* 0: another limit is exceeded. */
+/* Returns the bytes above the quota; 0: another limit is exceeded. */
 static uint64_t bytes_over_quota(const struct room *room)
 {
 	uint64_t left = account_left(&room->store->base->accounts,
@@ -153,7 +156,7 @@ static uint64_t bytes_over_quota(const struct room *room)
 	return room->charge > left ? room->charge - left : 0;
 }
 
-/* Retry with what eviction frees, if anything. */
+/* Evicts, and tries again if that has freed memory. */
 static int try_evicting(const struct room *room, uint64_t bytes,
 			const uint32_t *uid, int outcome, uint32_t *ret_blocks,
 			struct error *err)
@@ -168,8 +171,8 @@ static int try_evicting(const struct room *room, uint64_t bytes,
 	}
 }
 
-/* Idle memory of collectives is kept from nobody, but a session that has used
- * up its own budget gets nothing of it. */
+/* Asks collectives to release idle memory. All sessions may use that memory,
+ * except one that has used up its own budget. */
 static void ask_for_idle(const struct room *room, int outcome)
 {
 	const struct wake *wake = &room->store->base->wake;
@@ -189,7 +192,7 @@ int room_take(const struct room *room, uint32_t *ret_blocks, struct error *err)
 	r = try_once(room, ret_blocks, err);
 	if (is_short(r) && collect_released(room->store))
 		r = try_once(room, ret_blocks, err);
-	/* A quota is relieved only by what is charged to it. */
+	/* Only tensors that are charged to the user relieve its quota. */
 	if (r == OVER_LIMIT)
 		r = try_evicting(room, bytes_over_quota(room),
 				 &room->account->uid, r, ret_blocks, err);
@@ -197,7 +200,7 @@ int room_take(const struct room *room, uint32_t *ret_blocks, struct error *err)
 		r = try_evicting(room, room->charge, NULL, r, ret_blocks, err);
 	if (!is_short(r))
 		return r;
-	/* The memory of a large bundle is being freed. */
+	/* The memory of a large bundle of this user is still being freed. */
 	if (room->account->n_going)
 		return POOL_WAIT;
 	ask_for_idle(room, r);

@@ -1,8 +1,9 @@
 /*
  * Shared chunks: their records, and the end of their sharer.
  *
- * A donated descriptor is stored before it is recorded, as all chunks' are: a
- * crash in between leaves a stray that the next start drops.
+ * A donated descriptor is stored before it is recorded, as the descriptors of
+ * all chunks are: a crash in between leaves a stray descriptor, which the next
+ * start drops.
  */
 #include "broker/tensor/shared_chunk.h"
 #include "broker/memory/pool_impl.h"
@@ -27,8 +28,9 @@ _Static_assert(MESSAGE_HANDLE_SIZE == HANDLE_SIZE, "handles travel whole");
 
 /* --- finding ------------------------------------------------------------- */
 
-/* Descriptors of one driver all lead to the same file, so the inode says
- * nothing. Where the kernel does not tell, they are different. */
+/* Returns whether both descriptors have the same open file. Descriptors of one
+ * driver all lead to the same inode, so the inode cannot tell. If the kernel
+ * does not support the comparison, they count as different. */
 static bool is_same_file(int a, int b)
 {
 	pid_t pid = getpid();
@@ -77,7 +79,8 @@ static uint32_t find(const struct pools *pools, const struct share *share)
 
 /* --- making -------------------------------------------------------------- */
 
-/* Our descriptor of donated memory, in the store before any record names it. */
+/* Duplicates the descriptor of donated memory, and stores it before any record
+ * names it. */
 static int keep(struct pools *pools, const struct share *share, int *ret_fd,
 		struct error *err)
 {
@@ -98,7 +101,8 @@ static int keep(struct pools *pools, const struct share *share, int *ret_fd,
 	return 0;
 }
 
-/* `handle`: the blob with it, 0 of donated memory. */
+/* Makes the record of the chunk. `handle` is the blob with the handle, or 0 for
+ * donated memory. */
 static uint32_t record_chunk(struct pools *pools, const struct share *share,
 			     uint64_t handle)
 {
@@ -134,7 +138,7 @@ static void add_chunk(struct pool *pool, uint32_t index, int fd)
 	pools->n_created++;
 }
 
-/* All is charged. */
+/* Makes the chunk after everything is charged. */
 static int make(struct pool *pool, const struct share *share,
 		uint32_t *ret_index, struct error *err)
 {
@@ -216,7 +220,8 @@ uint32_t shared_chunk_block(struct pools *pools, uint32_t index,
 
 	assert(block > 0 && offset <= record->size &&
 	       size <= record->size - offset);
-	/* No budget pays for it. */
+	/* Shared memory is not charged to a budget, so the block has no
+	 * maker. */
 	*catalog_block(catalog, block) = (struct block_record){
 		.chunk = index,
 		.offset = offset,
@@ -264,7 +269,7 @@ int shared_chunk_check(const struct store *store, uint32_t slot,
 		err);
 }
 
-/* Its memory is gone, or will be. */
+/* Ends a tensor whose memory is freed with its sharer. */
 static void end_slot(struct store *store, uint32_t slot)
 {
 	struct slot_record *record = catalog_slot(&store->catalog, slot);

@@ -1,8 +1,8 @@
 /*
  * Slots: the record, its blob, and the word in the state table.
  *
- * LAYOUT of a slot's blob: the name without a final 0, padding to 8, the shape,
- * the strides (int64 each).
+ * LAYOUT of a slot's blob: the name without a final 0, padding to 8 bytes, the
+ * shape, the strides (int64 each).
  */
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
@@ -13,13 +13,14 @@
 #define BLOCK_LINK offsetof(struct slot_record, block_link)
 #define OWN_LINK   offsetof(struct slot_record, session_link)
 
-/* From row to column. FREE is entered only through LIMBO, so that a client that
- * acquires meanwhile is noticed. */
+/* The permitted transitions, from row to column. FREE is entered only through
+ * LIMBO, so that a client that acquires meanwhile is noticed. */
 static const bool moves[4][4] = {
 	[SLOT_FREE] = {[SLOT_WRITING] = true, [SLOT_LIMBO] = true},
 	[SLOT_WRITING] = {[SLOT_PUBLISHED] = true, [SLOT_LIMBO] = true},
 	[SLOT_PUBLISHED] = {[SLOT_LIMBO] = true},
-	/* WRITING: it becomes a channel's, and no client knows it yet. */
+	/* To WRITING: the slot becomes a channel's buffer, and no client knows
+	 * it yet. */
 	[SLOT_LIMBO] = {[SLOT_WRITING] = true,
 			[SLOT_PUBLISHED] = true,
 			[SLOT_FREE] = true},
@@ -62,7 +63,8 @@ static size_t name_room(size_t name_size)
 	return (name_size + 7) & ~(size_t)7;
 }
 
-/* A 0-d tensor without a name needs no bytes, but a blob cannot be empty. */
+/* Returns the size of the blob. A 0-d tensor without a name needs no bytes, but
+ * a blob cannot be empty. */
 static size_t blob_size(size_t name_size, size_t n_dims)
 {
 	size_t size = name_room(name_size) + n_dims * 2 * sizeof(int64_t);
@@ -275,7 +277,7 @@ uint64_t slot_version(const struct store *store, uint32_t slot)
 }
 
 /* Memory that a process shared is one allocation, however many blocks are in
- * it, and it is charged as a whole if at all. */
+ * it. If it is charged, it is charged as a whole. */
 struct block_use slot_block_use(const struct store *store, uint32_t slot)
 {
 	const struct catalog *catalog = &store->catalog;

@@ -54,8 +54,8 @@ static int adopt(struct store *store, uint32_t slot, struct error *err)
 	return 0;
 }
 
-/* Clear words beyond the last record ever used, set by a request that
- * was undone. */
+/* Clears words beyond the last record ever used, which were set by a request
+ * that was undone. */
 static void forget_words(struct store *store, uint32_t from)
 {
 	uint32_t slot;
@@ -88,8 +88,7 @@ int slot_adopt_all(struct store *store, struct error *err)
 			return r;
 	}
 	forget_words(store, n + 1);
-	/* From here on all accounts are charged, so that slot_update_state()
-	 * can refund. */
+	/* Now all accounts are charged, so slot_update_state() can refund. */
 	for (slot = 1; slot <= n; slot++) {
 		slot_update_state(store, slot);
 		catalog_commit(catalog);

@@ -1,5 +1,5 @@
 /*
- * Updating states, and freeing.
+ * The update of a slot's state, and the freeing of slots.
  *
  * Reclaiming is the broker's half of the protocol in shm/refs.h: first the word
  * becomes LIMBO, with a seq_cst store, and then the counts are read. A client
@@ -82,7 +82,7 @@ static void refund(struct store *store, uint32_t uid, enum account_kind kind,
 	account_refund(account, kind, amount);
 }
 
-/* The last slot of the block was freed. */
+/* Frees a block whose last slot was freed. */
 static void free_block(struct store *store, uint32_t index)
 {
 	struct block_record *block = catalog_block(&store->catalog, index);
@@ -99,7 +99,7 @@ static void free_block(struct store *store, uint32_t index)
 	pool_release(&store->pools, index);
 }
 
-/* Has the slot a keeper that the word does not show? */
+/* Returns whether the slot has a keeper that the word does not show. */
 static bool is_kept(const struct store *store, const struct slot_record *record)
 {
 	return record->n_tickets || record->group || record->n_pins ||
@@ -141,8 +141,8 @@ bool slot_update_state(struct store *store, uint32_t slot)
 
 	if (state == SLOT_FREE)
 		return false;
-	/* A writer that released its last hold has given up: it cannot reach an
-	 * unpublished slot again. */
+	/* A writer that has released its last hold cannot reach an unpublished
+	 * slot again, so it no longer counts as a writer. */
 	if (catalog_slot(catalog, slot)->writer && !slot_is_held(store, slot)) {
 		slot_end_writer(store, slot);
 		state = slot_state(store, slot);

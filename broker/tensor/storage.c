@@ -1,5 +1,5 @@
 /*
- * Storage: blocks that no session makes, each with a slot of bytes.
+ * Memory that the broker makes itself: blocks, each with one slot of bytes.
  */
 #include "broker/tensor/storage.h"
 #include "broker/tensor/room.h"
@@ -11,7 +11,7 @@
 #include <assert.h>
 #include <errno.h>
 
-/* 0: the catalog has no room. */
+/* Makes a pinned slot. Returns 0 if the catalog has no room. */
 static uint32_t make_slot(const struct room *room, uint32_t block)
 {
 	struct store *store = room->store;
@@ -29,12 +29,13 @@ static uint32_t make_slot(const struct room *room, uint32_t block)
 	if (!slot)
 		return 0;
 	slot_pin(store, slot);
-	(void)slot_update_state(store, slot); /* pinned: it stays */
+	(void)slot_update_state(store, slot); /* a pinned slot is not freed */
 	failpoint("storage.made");
 	return slot;
 }
 
-/* Undo it: `n_made` blocks have slots. */
+/* Frees all slots, blocks and charges after a failure; `n_made` blocks have
+ * slots. */
 static int drop(const struct room *room, const uint32_t *slots, uint32_t n_made,
 		const uint32_t *blocks, struct error *err)
 {

@@ -60,7 +60,7 @@ uint32_t ticket_find_shown(const struct store *store, uint64_t shown)
 	uint32_t ticket;
 
 	memcpy(id, &half, sizeof(half));
-	/* the bucket depends on this half only */
+	/* the bucket depends only on the public half */
 	for (ticket = *bucket(store, id); ticket; ticket = record->hash_next) {
 		record = catalog_ticket(&store->catalog, ticket);
 		if (ticket_shown(record->id) == shown)
@@ -106,7 +106,8 @@ static int check(uint32_t n_uses, uint64_t ttl_ms, struct error *err)
 	return 0;
 }
 
-/* Make the record and its deadline; it is not in the hash or the slot yet. */
+/* Makes the record and its deadline; the record is not in the hash or the slot
+ * yet. */
 static int make_record(struct store *store, uint64_t ttl_ms,
 		       uint32_t *ret_ticket, struct error *err)
 {

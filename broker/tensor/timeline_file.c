@@ -1,5 +1,5 @@
 /*
- * Timeline files: making, keeping and ending them.
+ * Timeline files: how they are made, kept and ended.
  */
 #include "broker/tensor/timeline_file.h"
 #include "broker/tensor/store.h"
@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Ids of sessions are never reused, unlike their records. */
+/* Files are named by the id of the session, which is never reused, unlike its
+ * record. */
 static void name_of(const struct holdings *holdings,
 		    char ret[FDSTORE_NAME_SIZE])
 {
@@ -94,8 +95,8 @@ void timeline_file_adopt(struct holdings *holdings)
 	fd = fdstore_take(&store->base->fdstore, name);
 	if (fd < 0)
 		return;
-	/* Without a mapping the counters cannot be poisoned, so processes that
-	 * wait for them wait until they end. */
+	/* Without a mapping the broker cannot poison the counters, so processes
+	 * that wait for them wait until they end. */
 	if (timelines_open(&holdings->timelines, fd, true, &err) < 0) {
 		log_line(LOG_LEVEL_WARNING,
 			 "ignoring the timelines of session %" PRIu64 ": %s",

@@ -1,6 +1,6 @@
 /*
- * Unsharing: finding the remaining users, and waking the request when there are
- * none.
+ * Unsharing: the search for remaining uses, and waking the request when there
+ * are none.
  */
 #include "broker/tensor/unshare.h"
 #include "broker/tensor/grant.h"
@@ -18,23 +18,23 @@
 
 enum obstacle_kind {
 	NOTHING,
-	READY_FENCE, /* a device that still writes it */
-	FENCE,       /* a device of a session that still reads it */
+	READY_FENCE, /* a device still writes the memory */
+	FENCE,       /* a device of a session still reads it */
 	TICKET,
-	HOLD, /* of a session */
+	HOLD, /* a session holds it */
 };
 
-/* The most important remaining use. */
+/* The most important remaining use, which is that of the highest kind. */
 struct obstacle {
 	enum obstacle_kind kind;
 	uint32_t session; /* record */
 	uint32_t n;       /* uses of that kind */
-	bool is_view;     /* it is the use of a view */
+	bool is_view;     /* it is a use of a view */
 };
 
 void unshare_key(uint32_t slot, char ret[UNSHARE_KEY_SIZE])
 {
-	/* No name begins with a slash. */
+	/* This cannot be a name, since no name begins with a slash. */
 	snprintf(ret, UNSHARE_KEY_SIZE, "//unshare/%" PRIu32, slot);
 }
 
@@ -60,7 +60,8 @@ static void note(struct obstacle *obstacle, enum obstacle_kind kind,
 	obstacle->n += n;
 }
 
-/* `keeper`: a session of which one hold is ignored; 0: none. */
+/* Notes the uses of one slot, without one hold of the session `keeper`; with
+ * `keeper` 0 it notes all. */
 static void look_at(const struct store *store, uint32_t slot, uint32_t keeper,
 		    struct obstacle *obstacle)
 {
@@ -118,7 +119,7 @@ bool unshare_is_ready(struct store *store, uint32_t slot)
 	uint32_t block = catalog_slot(catalog, slot)->block;
 	struct obstacle obstacle = find_obstacle(store, slot);
 
-	/* A device does not ring when it is done. A view without keepers is
+	/* A device cannot ring when it is done. A view without keepers is
 	 * watched already. */
 	if (!obstacle.is_view &&
 	    (obstacle.kind == READY_FENCE || obstacle.kind == FENCE))
@@ -149,7 +150,7 @@ static int explain_session(const struct store *store,
 			 session->pid, session->command, what, others);
 }
 
-/* A view without holders: its name keeps it. */
+/* The view has no holders, so its name keeps it. */
 static int explain_view(const struct store *store, uint32_t slot,
 			struct error *err)
 {
