@@ -1,5 +1,5 @@
 /*
- * Loading the driver on a thread, and log lines about it.
+ * Devices: loading the driver on a thread, and the log lines about it.
  */
 #include "broker/memory/devices.h"
 #include "broker/base/base.h"
@@ -13,7 +13,7 @@
 
 /* --- loading ------------------------------------------------------------- */
 
-/* This runs on a thread. */
+/* Runs on a thread. */
 static void run_load(uv_work_t *req)
 {
 	struct devices *devices = req->data;
@@ -27,7 +27,8 @@ static void run_load(uv_work_t *req)
 					     &devices->exclusive[i]);
 }
 
-/* A fake driver must be easy to notice, since its GPUs compute nothing. */
+/* Logs the driver. A fake driver must be easy to notice, since its GPUs compute
+ * nothing. */
 static void tell_driver(const struct devices *devices)
 {
 	struct driver_info info;
@@ -60,7 +61,8 @@ static void tell_device(const struct devices *devices, uint32_t i)
 		log_note(LOG_LEVEL_WARNING, "%s", exclusive->msg);
 }
 
-/* A missing driver is normal; a driver that fails is worth a warning. */
+/* Logs why there are no devices. A missing driver is normal; a driver that
+ * fails is worth a warning. */
 static void tell_none(const struct error *why)
 {
 	log_note(why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
@@ -95,7 +97,7 @@ void devices_load(struct devices *devices)
 	devices->load.data = devices;
 	r = uv_queue_work(&devices->base->loop.uv, &devices->load, run_load,
 			  done_load);
-	assert(r == 0); /* it fails only without a function */
+	assert(r == 0); /* uv_queue_work() fails only without a function */
 }
 
 static void on_due(void *data, uint32_t index)

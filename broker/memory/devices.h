@@ -2,12 +2,12 @@
  * The node's devices, as far as the broker uses them: whether there is a CUDA
  * driver, which devices it has, and which of them provide memory.
  *
- * The driver is loaded on a worker thread, since that can take seconds: when a
- * request needs memory on a device, and waits for it, or else shortly after the
- * start, because during a restart all clients wait and loading would compete
- * for the CPUs. The broker never has a context: it makes memory and counts it,
- * but does not access it. A node without a driver works on host memory, and
- * memory from before on its devices stays.
+ * The driver is loaded on a worker thread, since that can take seconds. It is
+ * loaded when a request needs memory on a device, which then waits for it, or
+ * else shortly after the start, because during a restart all clients wait and
+ * loading would compete for the CPUs. The broker never has a context: it makes
+ * memory and counts it, but does not access it. A node without a driver works
+ * on host memory, and keeps the device memory that an earlier broker made.
  */
 #pragma once
 #include "cuda/device.h"
@@ -18,9 +18,9 @@
 struct base;
 
 enum devices_state {
-	DEVICES_LOADING = 0, /* loading, or not started yet */
+	DEVICES_LOADING = 0, /* is being loaded, or loading has not begun */
 	DEVICES_READY = 1,
-	DEVICES_NONE = 2, /* no driver, or none that works */
+	DEVICES_NONE = 2, /* there is no driver, or it does not work */
 };
 
 struct devices {
@@ -30,7 +30,7 @@ struct devices {
 	struct error why;          /* valid in DEVICES_NONE */
 	const struct device *list; /* valid in DEVICES_READY */
 	uint32_t n;
-	/* Why a device no longer provides memory. */
+	/* The error for which a device no longer provides memory. */
 	struct error lost[DEVICE_MAX];
 	/* Used by the worker thread until it is done. */
 	uv_work_t load;
@@ -38,34 +38,34 @@ struct devices {
 	struct error load_err;
 	const struct device *load_list;
 	uint32_t load_n;
-	/* Set if other processes may not use the device beside us. */
+	/* Set if the device does not let several processes use it. */
 	struct error exclusive[DEVICE_MAX];
 };
 
-/* Plan loading the driver soon. */
+/* Plans loading the driver soon. */
 void devices_start(struct devices *devices);
 
-/* Start loading the driver; wake_room() follows when it is done. */
+/* Starts loading the driver; wake_room() is called when it is loaded. */
 void devices_load(struct devices *devices);
 
 enum devices_outcome {
 	DEVICES_OK = 0,
-	DEVICES_WAIT = 1, /* park: the driver is being loaded */
+	DEVICES_WAIT = 1, /* the driver is being loaded: park the request */
 };
 
 /*
- * Find the description of a device on which memory can be made; it lives as
- * long as the process. A request that must wait for the driver has it loaded.
- * -ENODEV: there is no driver or no such device (the message lists the existing
- * ones); -EIO: the device is lost.
+ * Finds the description of a device on which memory can be made; it lives as
+ * long as the process. If the driver is not loaded yet, the call starts loading
+ * it and returns DEVICES_WAIT. -ENODEV: there is no driver or no such device
+ * (the message lists the existing ones); -EIO: the device is lost.
  */
 int devices_find(struct devices *devices, const struct device_uuid *uuid,
 		 const struct device **ret, struct error *err);
 
-/* The limit for the bytes of all chunks on the device. */
+/* Returns the limit for the bytes of all chunks on the device. */
 uint64_t devices_memory_max(const struct devices *devices,
 			    const struct device *device);
 
-/* The device returned an error that later calls cannot clear. */
+/* Records that the device returned an error that later calls cannot clear. */
 void devices_note_lost(struct devices *devices, const struct device *device,
 		       const struct error *cause);

@@ -1,5 +1,5 @@
 /*
- * Donations: a pool work that asks the driver.
+ * Donations: a work of the pool that asks the driver.
  */
 #include "broker/memory/donation.h"
 #include "broker/base/base.h"
@@ -13,10 +13,10 @@
 
 struct donation {
 	struct pools *pools;
-	uint32_t uid;   /* sent it */
+	uint32_t uid;   /* the user that sent the descriptor */
 	int fd;         /* owned */
-	bool is_asked;  /* the driver was asked, */
-	bool is_judged; /* and has replied: `result` */
+	bool is_asked;  /* the driver was asked */
+	bool is_judged; /* the driver has replied: `result` is valid */
 	bool is_dropped;
 	int result;
 	struct error err;
@@ -51,7 +51,7 @@ void donation_drop(struct donation *donation)
 	if (!donation)
 		return;
 	donation->is_dropped = true;
-	/* A thread may still use it. */
+	/* A thread may still use the donation; then its end frees it. */
 	if (!donation->is_asked || donation->is_judged)
 		destroy(donation);
 }
@@ -86,7 +86,7 @@ static void done_check(struct pool_work *work)
 
 static const struct pool_work_kind work_check = {run_check, done_check};
 
-/* Ask the driver, as soon as a thread is free. */
+/* Asks the driver, as soon as a thread is free. */
 static int ask(struct donation *donation, const struct device *device,
 	       uint64_t size, struct error *err)
 {

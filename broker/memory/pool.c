@@ -118,8 +118,8 @@ struct pool *pool_get(struct pools *pools, const struct access_class *access,
 	return pool ? pool : pool_new(pools, access, device, bundle);
 }
 
-/* A pool lives as long as its chunks. But an error is kept until it is
- * reported, since otherwise every retry would cause it again. */
+/* A pool lives as long as its chunks. A pool with an error is kept until the
+ * error is reported, since otherwise every retry would cause it again. */
 void pool_maybe_free(struct pool *pool)
 {
 	struct pool **at = &pool->pools->first;
@@ -155,7 +155,7 @@ void pool_unlink_chunk(struct pool *pool, uint32_t index)
 		pool->last_used = 0;
 }
 
-/* Chunk sizes double, so that chunks stay few: each costs a descriptor. */
+/* Chunk sizes double, so that there are few chunks: each needs a descriptor. */
 void pool_note_size(struct pool *pool, uint64_t size)
 {
 	uint64_t max = pool->pools->base->config.chunk_max;
@@ -172,7 +172,7 @@ void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id)
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id)
 {
 	struct table_header *header = pools->table->header;
-	/* Release order, so that a reader of the count sees the list, too. */
+	/* With release order, a reader of the count also sees the list. */
 	uint64_t old = atomic_exchange_explicit(&header->chunks[index], id,
 						memory_order_acq_rel);
 
@@ -187,7 +187,7 @@ void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size)
 	struct account *account = accounts_get(accounts, uid);
 	bool is_device = !pool_source_is_host(source);
 
-	/* It was charged, so it exists. */
+	/* It was charged, so the account exists. */
 	assert(account && account->chunk_size[is_device] >= size);
 	account_refund(account, ACCOUNT_CHUNKS, 1);
 	account->chunk_size[is_device] -= size;
@@ -266,7 +266,8 @@ static int try_chunk(struct pools *pools, uint32_t index, uint64_t size,
 	return ARENA_OK;
 }
 
-/* ARENA_FULL: the block fits into no chunk of the pool. */
+/* Finds a location in the pool. ARENA_FULL: the block fits into no chunk of
+ * it. */
 static int try_pool(struct pool *pool, uint64_t size, struct place *ret,
 		    struct error *err)
 {
@@ -295,8 +296,8 @@ static void give_up_places(struct pools *pools, const struct place *places,
 }
 
 /*
- * Find locations for all sizes. POOL_FULL: `ret_missing` is the sum of those
- * that did not fit, and no location is taken.
+ * Finds locations for all sizes. POOL_FULL: `ret_missing` is the sum of the
+ * sizes that did not fit, and no location is taken.
  */
 static int find_places(struct pool *pool, const struct pool_request *request,
 		       struct place *ret, uint64_t *ret_missing,
@@ -347,7 +348,7 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	struct chunk_record *record = pool_record(pools, place->chunk);
 	uint32_t block = catalog_alloc(catalog, SECTION_BLOCK);
 
-	/* find_places() is called after a check for free records. */
+	/* The caller has checked that there are free records. */
 	assert(block > 0);
 	*catalog_block(catalog, block) = (struct block_record){
 		.chunk = place->chunk,
@@ -363,7 +364,8 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	*ret_block = block;
 }
 
-/* The largest total size that the request's source allows, in whole chunks. */
+/* Returns in `ret` the largest total size that the request's source allows, in
+ * whole chunks. */
 static int find_limit(const struct pools *pools,
 		      const struct pool_request *request, uint64_t *ret,
 		      struct error *err)
@@ -415,7 +417,8 @@ int pool_could_fit(const struct pools *pools,
 	return 0;
 }
 
-/* Check the request against both limits. */
+/* Checks that the catalog has free records, and that the request can ever
+ * fit. */
 static int check_request(const struct pools *pools,
 			 const struct pool_request *request, struct error *err)
 {
@@ -564,7 +567,7 @@ void pools_deinit(struct pools *pools)
 	struct pool_work *work;
 
 	if (!pools->host.pools)
-		return; /* it was not initialised */
+		return; /* the pools were not initialised */
 	assert(pools->n_works == 0);
 	while ((work = pools->unstored)) {
 		pools->unstored = work->next;
