@@ -1,12 +1,12 @@
 /*
- * Admission: may there be more memory? This is arithmetic, for each source by
- * itself.
+ * Admission: the decision whether there may be more memory. It is arithmetic,
+ * for each source by itself.
  *
  * Only the driver knows how much memory of a device is free, since other
  * processes use it, too. If it has no memory for a chunk, it is asked again a
- * few times, soon: the memory of a killed process is freed some time after its
- * death. After that the request is refused, and after a longer pause the driver
- * is asked again.
+ * few times, at short intervals: the memory of a killed process is freed some
+ * time after its death. After that the request is refused, and the driver is
+ * asked again after a longer pause.
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
@@ -18,17 +18,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* The rest of the fd store is for the catalog, the table and others. */
+/* The rest of the fd store is for the catalog, the state table and other
+ * files. */
 #define MAX_CHUNKS (FDSTORE_MAX - 8)
-/* Refusals in a row before a pause; the attempts are 10 to 160 ms apart. */
+/* The number of refusals in a row before a pause; the attempts are 10 to 160 ms
+ * apart. */
 #define PATIENCE     5
 #define FIRST_TRY_MS 10
 /* The length of the pause. */
 #define PAUSE_MS 1000
-/* A driver that hangs must leave threads for the host's memory. */
+/* A limit, since a driver that hangs must leave threads for the host's
+ * memory. */
 #define MAX_DEVICE_WORKS 2
 
-/* Leaves ids for chunks being made, which get theirs when they are complete. */
+/* The last id that is given. The ids above it are for chunks that are being
+ * made, which get theirs when they are complete. */
 #define LAST_CHUNK_ID (UINT32_MAX - TABLE_CHUNKS)
 
 _Static_assert(MAX_CHUNKS < TABLE_CHUNKS, "every chunk has a table entry");
@@ -103,7 +107,7 @@ static uint64_t empty_size(const struct pool_source *source)
 	return size;
 }
 
-/* Retire empty chunks until `size` bytes are being freed. */
+/* Retires empty chunks until `size` bytes are being freed. */
 static void retire_empty(struct pool_source *source, const struct pool *spare,
 			 uint64_t size)
 {
@@ -133,8 +137,8 @@ static bool read_available(uint64_t *ret)
 	return is_found;
 }
 
-/* Bytes of chunks without pages, which may still be populated
- * without admission. */
+/* Returns the bytes of chunks that have no pages yet, but may get them without
+ * admission. */
 static uint64_t promised_size(const struct pool_source *host)
 {
 	const struct pools *pools = host->pools;
@@ -153,8 +157,8 @@ static uint64_t promised_size(const struct pool_source *host)
 }
 
 struct room {
-	/* Bytes that may still be made; negative if the limit is
-	 * exceeded already. */
+	/* The bytes that may still be made; negative if the limit is already
+	 * exceeded. */
 	int64_t size;
 	uint64_t max;
 	uint64_t available, promised; /* only for the host */
@@ -170,7 +174,7 @@ static struct room measure_host(const struct pool_source *host)
 	};
 	int64_t by_available;
 
-	/* Without MemAvailable only memory_max limits. */
+	/* If MemAvailable is unknown, memory_max is the only limit. */
 	if (!read_available(&room.available))
 		return room;
 	by_available = (int64_t)(room.available - config->memory_reserve -
@@ -232,7 +236,8 @@ bool pool_has_thread(const struct pools *pools)
 	return pools->n_works - pools->host.n_works < MAX_DEVICE_WORKS;
 }
 
-/* The pause, or the delay before the next attempt, is over. */
+/* Lets requests ask the driver again after the pause, or after the delay before
+ * the next attempt. */
 static void on_try(void *data, uint32_t unused)
 {
 	struct pool_source *source = data;
@@ -270,7 +275,8 @@ void pool_forget_refusals(struct pool_source *source)
 			 &source->try_position);
 }
 
-/* The driver refused a moment ago. Freeing our empty chunks may help. */
+/* Waits for the driver, which has just refused. Meanwhile empty chunks of the
+ * broker are freed, since that may help. */
 static int wait_for_driver(struct pool_source *source,
 			   const struct device *device, uint64_t need,
 			   struct error *err)
@@ -285,7 +291,7 @@ static int wait_for_driver(struct pool_source *source,
 
 /* --- admission ----------------------------------------------------------- */
 
-/* Free empty chunks of other pools first, then those of this pool, which are
+/* Frees empty chunks of other pools first, then those of this pool, which are
  * too small for the request. */
 static int make_room(const struct pool *pool, struct pool_source *source,
 		     const struct device *device, const struct room *room,
@@ -293,7 +299,8 @@ static int make_room(const struct pool *pool, struct pool_source *source,
 {
 	uint64_t missing = (uint64_t)((int64_t)need - room->size);
 
-	/* Chunks being made or freed may count twice meanwhile. */
+	/* The result is only certain when no work is in progress, since chunks
+	 * being made or freed may count twice meanwhile. */
 	if (missing > source->going_size + empty_size(source)) {
 		if (source->n_works > 0)
 			return POOL_WAIT;
@@ -333,7 +340,8 @@ int pool_admit_donated(struct pool_source *source, const struct device *device,
 	return make_room(NULL, source, device, &room, size, err);
 }
 
-/* Is a chunk of this uid being freed? Also marks an empty one as dying. */
+/* Returns whether a chunk of this uid is being freed. Marks an empty one as
+ * dying. */
 static bool has_going(struct pools *pools, uint32_t uid)
 {
 	const struct chunk *chunk;

@@ -1,5 +1,5 @@
 /*
- * Adoption: chunks that an earlier broker left, their pools and arenas.
+ * Adoption: the chunks that an earlier broker left, their pools and arenas.
  *
  * A device's chunk is adopted like any other: its descriptor is the memory, so
  * no driver is needed.
@@ -31,16 +31,16 @@ static int check_adopted(const struct chunk_record *record, int fd,
 	if (fd < 0)
 		return error_set(err, -EUCLEAN, "its descriptor was not kept");
 	/* Only the driver could verify a device's descriptor, and there may be
-	 * none. The keeper that returned it is trusted. */
+	 * no driver. The keeper that returned the descriptor is trusted. */
 	if (!device_uuid_is_host(&record->device))
 		return 0;
 	return memfd_check(fd, record->size, NULL, err);
 }
 
 /*
- * The pool of an adopted chunk. Chunks of shared memory, and those of a bundle
- * that is retired or freed (whose record may belong to another bundle by now),
- * get a pool of their own from which nothing is allocated.
+ * Returns the pool of an adopted chunk. Chunks of shared memory, and those of a
+ * bundle that is retired or freed (whose record may belong to another bundle by
+ * now), get a pool of their own from which nothing is allocated.
  */
 static struct pool *adopt_pool(struct pools *pools,
 			       const struct chunk_record *record)
@@ -66,7 +66,7 @@ static struct pool *adopt_pool(struct pools *pools,
 	return pool;
 }
 
-/* Consumes `fd` on success. */
+/* Adopts a chunk with its descriptor. Consumes `fd` only on success. */
 static int adopt_fd(struct pools *pools, uint32_t index, int fd,
 		    struct error *err)
 {
@@ -144,8 +144,8 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	return 0;
 }
 
-/* Drop chunks that were stored but not recorded, or forgotten but
- * not removed. */
+/* Drops chunks that were stored but not recorded, or whose record was removed
+ * before their descriptor. */
 static void drop_strays(struct pools *pools)
 {
 	struct fdstore *store = &pools->base->fdstore;

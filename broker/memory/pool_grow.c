@@ -1,9 +1,9 @@
 /*
- * Growing: making memory.
+ * Growing: making memory for pools.
  *
  * A chunk is stored before it is recorded, and recorded before a client learns
- * of it: a crash in between leaves a stray in the fd store, which the next
- * start drops.
+ * of it: a crash in between leaves a stray descriptor in the fd store, which
+ * the next start drops.
  */
 #include "broker/memory/pool_impl.h"
 #include "cuda/vmm.h"
@@ -21,8 +21,8 @@
 
 /* --- making chunks ------------------------------------------------------- */
 
-/* A size above the needed one may fail, since other processes use the device,
- * too: then retry with less. */
+/* Makes a chunk of a device. A larger size than the needed one may fail, since
+ * other processes use the device, too; then the needed size is tried. */
 static void run_create_device(struct pool_work *work)
 {
 	const struct vmm_options options = {.wants_rdma = true};
@@ -47,15 +47,16 @@ static void run_create(struct pool_work *work)
 		chunk_create(work->size, is_bundle, &work->fd, &work->err);
 	if (work->result < 0)
 		return;
-	/* The loader's page faults are the cheapest way to fill a bundle. */
+	/* The chunk of a bundle is not populated: the loader's page faults are
+	 * the cheapest way to fill it. */
 	if (is_bundle)
 		return;
 	work->result = chunk_populate(work->fd, work->range.offset,
 				      work->range.size, &work->err);
 }
 
-/* Make and commit the record of a new chunk. The caller ensured a
- * free record. */
+/* Makes and commits the record of a new chunk. The caller ensured a free
+ * record. */
 static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 {
 	struct catalog *catalog = pools->catalog;
@@ -76,8 +77,8 @@ static uint32_t record_chunk(struct pools *pools, const struct pool_work *work)
 	return index;
 }
 
-/* Add the memory that the worker made to its pool, as a chunk. FDSTORE_WAIT:
- * not yet. */
+/* Adds the memory that the worker made to its pool, as a chunk. FDSTORE_WAIT:
+ * the fd store is busy. */
 static int add_chunk(struct pool_work *work, struct error *err)
 {
 	struct pools *pools = work->pools;
@@ -92,8 +93,8 @@ static int add_chunk(struct pool_work *work, struct error *err)
 			    err);
 	if (r < 0)
 		return r;
-	/* Store it before a record refers to it; a stored chunk without a
-	 * record is dropped at the next start. */
+	/* The fd is stored before a record refers to it; a stored chunk without
+	 * a record is dropped at the next start. */
 	pool_chunk_name(name, id);
 	r = fdstore_put(&pools->base->fdstore, work->fd, name, err);
 	if (r != FDSTORE_OK) {
@@ -116,7 +117,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	return 0;
 }
 
-/* Drop the memory of a work that failed, if it was made at all. */
+/* Drops the memory of a work that failed, if it made any. */
 static void discard(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
@@ -171,7 +172,7 @@ void pools_on_store(struct pools *pools)
 
 static const struct pool_work_kind work_create = {run_create, done_create};
 
-/* The chunk may be smaller than requested. */
+/* Corrects the charges for a chunk that is smaller than requested. */
 static void note_made(struct pool_work *work, uint64_t asked)
 {
 	struct pool_source *source = work->source;
@@ -185,7 +186,8 @@ static void note_made(struct pool_work *work, uint64_t asked)
 	work->range.size = work->size;
 }
 
-/* The driver's result concerns all pools of the device. */
+/* The driver's result concerns all pools of the device, so it is recorded for
+ * the source. */
 static void done_create_device(struct pool_work *work)
 {
 	struct devices *devices = work->pools->devices;
@@ -208,8 +210,8 @@ static void done_create_device(struct pool_work *work)
 static const struct pool_work_kind work_create_device = {run_create_device,
 							 done_create_device};
 
-/* The size of a new chunk: as requested, or larger so that chunks stay
- * few. The excess stays within the requester's quota, since a size hint
+/* Returns the size of a new chunk: as requested, or larger so that there are
+ * few chunks. The excess stays within the requester's quota, since a size hint
  * costs nothing. */
 static uint64_t wanted_size(const struct pool *pool,
 			    const struct account *account, uint64_t need,
@@ -230,7 +232,7 @@ static uint64_t wanted_size(const struct pool *pool,
 	return max_u64(want, need);
 }
 
-/* Start the work that makes a chunk, with everything charged. */
+/* Starts the work that makes a chunk, with everything charged. */
 static int begin_chunk(struct pool *pool, const struct device *device,
 		       uint64_t need, uint64_t size, struct account *account,
 		       struct error *err)
@@ -264,7 +266,7 @@ static int begin_chunk(struct pool *pool, const struct device *device,
 	return POOL_WAIT;
 }
 
-/* `device` NULL: host memory. */
+/* Makes a chunk of the device, or of host memory if `device` is NULL. */
 static int make_chunk(struct pool *pool, const struct device *device,
 		      uint64_t need, uint64_t size_hint, struct error *err)
 {
@@ -297,7 +299,7 @@ static void run_populate(struct pool_work *work)
 				      work->range.size, &work->err);
 }
 
-/* Add the range to the arena; the memory after it stays reserved. */
+/* Adds the range to the arena; the memory after it stays reserved. */
 static void open_range(struct pools *pools, uint32_t index,
 		       const struct range *range)
 {
@@ -308,7 +310,7 @@ static void open_range(struct pools *pools, uint32_t index,
 
 	arena_release(chunk->arena, range->offset);
 	/* If there is no memory for the reservation, the rest is allocated
-	 * before it has pages: slower but correct. */
+	 * before it has pages. That is slower but correct. */
 	if (populated < record->size &&
 	    arena_reserve(chunk->arena, populated, record->size - populated,
 			  NULL) < 0)
@@ -338,7 +340,7 @@ static void done_populate(struct pool_work *work)
 static const struct pool_work_kind work_populate = {run_populate,
 						    done_populate};
 
-/* Populate the next range of the first chunk whose tail can hold `need`. */
+/* Populates the next range of the first chunk whose tail can hold `need`. */
 static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 {
 	struct pools *pools = pool->pools;
@@ -370,8 +372,8 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 
 /* --- growing ------------------------------------------------------------- */
 
-/* Report the failure of the last growth once; after that, growth may be
- * tried again. */
+/* Reports the failure of the last growth once; after that, growth may be tried
+ * again. */
 static int tell_failure(struct pool *pool, struct error *err)
 {
 	int code = pool->failed.code;
@@ -393,7 +395,6 @@ static bool has_busy_chunk(const struct pool *pool)
 	return false;
 }
 
-/* Grow the pool by at least `missing` bytes. */
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err)
 {
@@ -402,8 +403,8 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 	uint64_t need;
 	int r = DEVICES_OK;
 
-	/* Memory that is being made, or is reserved while it is punched,
-	 * may suffice. */
+	/* Memory that is being made, or that is reserved while a thread punches
+	 * it, may suffice. */
 	if (pool->n_growing > 0 || has_busy_chunk(pool))
 		return POOL_WAIT;
 	if (pool->failed.code < 0)

@@ -1,5 +1,5 @@
 /*
- * Internals shared by the files of the pool.
+ * Internals that the files of the pool share.
  *
  * pool.c places blocks, pool_admit.c decides whether there may be more memory,
  * pool_grow.c makes it, pool_seal.c makes a bundle's memory read-only,
@@ -31,16 +31,18 @@ struct pool {
 	struct pool_source *source;
 	struct access_class access;
 	uint32_t bundle; /* 0: the pool belongs to an access class */
-	/* The pool of a bundle, or of shared memory, from which nothing is
-	 * allocated (any more). */
+	/* Nothing is allocated from the pool (any more): it is that of a bundle
+	 * that is no longer staged, or of shared memory. */
 	bool is_forgotten;
 	uint32_t first;     /* chunk record */
 	uint32_t last_used; /* chunk record; 0: none */
 	uint32_t n_growing; /* works that will add memory here */
 	uint64_t next_size; /* size of the next chunk, if memory permits */
-	/* Of the last growth; reported to the next caller. */
+	/* The error of the last growth, which is reported to the next
+	 * caller. */
 	struct error failed;
-	struct error unsealed; /* likewise, of a bundle's last sealing */
+	/* likewise, the error of the last sealing of a bundle */
+	struct error unsealed;
 };
 
 struct range {
@@ -64,7 +66,7 @@ struct pool_work {
 	uint32_t chunk;                /* record; create, close: 0 */
 	int fd, readonly_fd;
 	uint64_t size;      /* of the chunk */
-	uint64_t need;      /* create: the least acceptable size */
+	uint64_t need;      /* create: the least size that is accepted */
 	struct range range; /* create, populate */
 	bool is_going;      /* close: the size is part of going_size */
 	int result;
@@ -74,9 +76,9 @@ struct pool_work {
 };
 
 struct pool_work_kind {
-	/* On a thread. */
+	/* Runs on a thread. */
 	void (*run)(struct pool_work *work);
-	/* In the loop; it frees the work or hands it on. */
+	/* Runs in the loop. It frees the work or passes it on. */
 	void (*done)(struct pool_work *work);
 };
 
@@ -101,8 +103,8 @@ static inline bool pool_has_chunk(const struct pools *pools, uint32_t index)
 	return pools->chunks[index].pool;
 }
 
-/* The size that the chunk takes from its source. Memory of legacy IPC is
- * not ours. */
+/* Returns the size that the chunk takes from its source. Memory of legacy IPC
+ * is not the broker's, so it takes 0. */
 static inline uint64_t pool_chunk_size(const struct pools *pools,
 				       uint32_t index)
 {
@@ -111,7 +113,7 @@ static inline uint64_t pool_chunk_size(const struct pools *pools,
 	return record->shared == SHARE_LEGACY ? 0 : record->size;
 }
 
-/* Free bytes of a chunk that have pages, estimated. */
+/* Returns an estimate of the free bytes of a chunk that have pages. */
 uint64_t pool_warm_bytes(const struct pools *pools, uint32_t index);
 
 static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
@@ -126,31 +128,31 @@ static inline bool pool_source_is_host(const struct pool_source *source)
 
 /* --- pool.c -------------------------------------------------------------- */
 
-/* The name of a chunk's fd in the fd store. */
+/* Writes the name of a chunk's fd in the fd store. */
 void pool_chunk_name(char ret[FDSTORE_NAME_SIZE], uint32_t id);
-/* The pool of the class, or of the bundle; NULL: out of memory. */
+/* Returns the pool of the class, or of the bundle; NULL: memory ran out. */
 struct pool *pool_get(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
-/* Find the pool of a bundle that accepts allocations. Returns NULL without one.
- */
+/* Finds the pool of a bundle that accepts allocations. Returns NULL if there is
+ * none. */
 struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle);
 struct pool *pool_new(struct pools *pools, const struct access_class *access,
 		      const struct device_uuid *device, uint32_t bundle);
-/* Free the pool if it has neither chunks nor an error to report. */
+/* Frees the pool if it has neither chunks nor an error to report. */
 void pool_maybe_free(struct pool *pool);
 void pool_link_chunk(struct pool *pool, uint32_t index);
 void pool_unlink_chunk(struct pool *pool, uint32_t index);
-/* A chunk of this size was made: the next one will be larger. */
+/* Sets the size of the pool's next chunk after one of this size was made. */
 void pool_note_size(struct pool *pool, uint64_t size);
-/* Store the chunk's id in the state table, or 0 when the chunk is gone. */
+/* Stores the chunk's id in the state table, or 0 when the chunk is gone. */
 void pool_show_chunk(struct pools *pools, uint32_t index, uint32_t id);
-/* Make an arena for a chunk of this source, with everything after
- * `populated` reserved. */
+/* Makes an arena for a chunk of this source, in which everything after
+ * `populated` is reserved. */
 int pool_make_arena(const struct pool_source *source, uint64_t size,
 		    uint64_t populated, struct arena **ret, struct error *err);
-/* Refund one chunk, to this uid and in total. */
+/* Refunds one chunk, to this uid and in total. */
 void pool_refund_chunk(struct pool_source *source, uint32_t uid, uint64_t size);
-/* Charge a shared chunk, and its bytes if the broker now owns them. */
+/* Charges a shared chunk, and its bytes if the broker owns them now. */
 int pool_charge_shared(struct pool_source *source, struct account *account,
 		       enum share_kind kind, uint64_t size, struct error *err);
 void pool_refund_shared(struct pool_source *source, uint32_t uid,
@@ -158,53 +160,57 @@ void pool_refund_shared(struct pool_source *source, uint32_t uid,
 
 /* --- pool_admit.c -------------------------------------------------------- */
 
-/* The source for the host or that device; NULL: out of memory. */
+/* Returns the source for the host or that device; NULL: memory ran out. */
 struct pool_source *pool_source_get(struct pools *pools,
 				    const struct device_uuid *device);
 void pool_sources_free(struct pools *pools);
 
 /*
- * May the pool get a chunk of `need` bytes, or preferably one of `want`?
- * Returns as pool_alloc(); POOL_WAIT also while empty chunks are being freed.
+ * Decides whether the pool may get a chunk of `want` bytes, or else one of at
+ * least `need`. Returns as pool_alloc(); POOL_WAIT also while empty chunks are
+ * being freed.
  */
 int pool_admit(struct pool *pool, const struct device *device, uint64_t need,
 	       uint64_t want, uint64_t *ret_size, struct error *err);
-/* The same for donated memory, which exists already. */
+/* Does the same for donated memory, which exists already. */
 int pool_admit_donated(struct pool_source *source, const struct device *device,
 		       uint64_t size, struct error *err);
-/* Is a thread free for one more call of the driver? */
+/* Returns whether a thread is free for one more call of the driver. */
 bool pool_has_thread(const struct pools *pools);
-/* Are a descriptor and a chunk number available? */
+/* Checks that a descriptor and a chunk number are available. */
 int pool_admit_count(struct pools *pools, struct error *err);
-/* Charge one more chunk. -EDQUOT; POOL_WAIT: chunks of that uid are
- * being freed. */
+/* Charges one more chunk. -EDQUOT; POOL_WAIT: chunks of that uid are being
+ * freed. */
 int pool_charge_chunk(struct pools *pools, struct account *account,
 		      struct error *err);
 
-/* The driver had no memory for a chunk: it is asked again after a while. */
+/* Records that the driver had no memory for a chunk, so that it is asked again
+ * after a while. */
 void pool_note_refusal(struct pool_source *source, const struct error *cause);
-/* The driver had memory, or got some back: ask it again at once. */
+/* Records that the driver had memory, or got some back, so that it is asked
+ * again at once. */
 void pool_forget_refusals(struct pool_source *source);
 
 /* --- pool_grow.c --------------------------------------------------------- */
 
-/* `missing` bytes of the request did not fit: grow the pool. Returns
- * as pool_alloc(). */
+/* Grows the pool by at least `missing` bytes, which is the part of the request
+ * that did not fit. Returns as pool_alloc(). */
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err);
 
 /* --- pool_trim.c --------------------------------------------------------- */
 
-/* Make a work of this kind with space for ranges; NULL: out of memory. */
+/* Makes a work of this kind with space for ranges; NULL: memory ran out. */
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
 				uint32_t n_ranges);
 void pool_work_queue(struct pool_work *work);
-/* Close the fds of a chunk that was removed; ends the work. */
+/* Closes the fds of a chunk that was removed. Ends the work. */
 void pool_work_close(struct pool_work *work);
 
-/* Memory was freed or made in the chunk: the trimmer visits it
- * after warm_ms. */
+/* Lets the trimmer visit the chunk after warm_ms, because memory in it was
+ * freed or made. */
 void pool_touch(struct pools *pools, struct chunk *chunk);
-/* The chunk is empty: retire it soon, but not in this transaction. */
+/* Marks an empty chunk, which is then retired soon, but not in this
+ * transaction. */
 void pool_mark_dying(struct pools *pools, uint32_t index);

@@ -48,7 +48,8 @@ static void run_seal(struct pool_work *work)
 {
 	int seals = fcntl(work->fd, F_GET_SEALS);
 
-	/* An earlier commit that failed later may have sealed it. */
+	/* The chunk may be sealed already, by an earlier commit that failed
+	 * later. */
 	if (seals >= 0 && seals & F_SEAL_WRITE)
 		return;
 	work->result = memfd_seal_write(work->fd, &work->err);
@@ -81,8 +82,8 @@ static void done_seal(struct pool_work *work)
 		chunk->pool->unsealed = work->err;
 	else
 		record_seal(pools, work->chunk);
-	/* The bundle may be gone by now, and the trimmer skipped the
-	 * busy chunk. */
+	/* The bundle may be gone by now, and the trimmer has skipped the busy
+	 * chunk. */
 	if (chunk->is_dying)
 		pools_look_again(pools);
 	wake_uid(&pools->base->wake, work->account->uid);
@@ -130,7 +131,7 @@ static int seal_chunk(struct pools *pools, uint32_t index,
 
 	if (chunk->is_dying || pool_record(pools, index)->is_sealed)
 		return POOL_OK;
-	/* Memory of a device cannot be sealed. */
+	/* Memory of a device cannot be sealed, so only the record says so. */
 	if (!pool_source_is_host(chunk->pool->source)) {
 		record_seal(pools, index);
 		return POOL_OK;

@@ -1,11 +1,11 @@
 /*
  * Trimming: returning memory to the kernel, and the threads that do it.
  *
- * A chunk is retired in the order punch, forget, close: after a crash before
- * the record is gone the empty chunk is found again, and after a later crash no
- * pages are left. Chunks are never retired inside the transaction of a request,
- * which might be undone: there a chunk is only marked as dying, and the trim
- * deadline does the rest.
+ * A chunk is retired in the order punch, forget, close. If the broker dies
+ * before the record is gone, the next one finds the empty chunk again; if it
+ * dies later, no pages are left. Chunks are never retired inside the
+ * transaction of a request, which might be undone: there a chunk is only marked
+ * as dying, and the trim deadline retires it.
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
@@ -67,14 +67,14 @@ void pool_work_queue(struct pool_work *work)
 	work->source->n_works++;
 	r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
 			  on_done);
-	/* It fails only without a function. */
+	/* uv_queue_work() fails only without a work function. */
 	assert(r == 0);
 }
 
 /* --- closing ------------------------------------------------------------- */
 
-/* The last close of a large file takes milliseconds, since it frees
- * the pages. */
+/* Runs on a thread: the last close of a large file takes milliseconds, since it
+ * frees the pages. */
 static void run_close(struct pool_work *work)
 {
 	if (work->fd >= 0)
@@ -88,7 +88,7 @@ static void done_close(struct pool_work *work)
 	work->source->total_size -= work->size;
 	if (work->is_going)
 		work->source->going_size -= work->size;
-	/* The driver may have more memory now than at the last attempt. */
+	/* The driver may now have more memory than at the last attempt. */
 	pool_forget_refusals(work->source);
 	wake_room(&work->pools->base->wake);
 	free(work);
@@ -106,7 +106,7 @@ void pool_work_close(struct pool_work *work)
 
 static void on_trim(void *data, uint32_t index);
 
-/* Schedule a visit of the chunks at that time, or earlier. */
+/* Schedules a visit of the chunks at that time, or earlier. */
 static void schedule_trim(struct pools *pools, uint64_t at_ms)
 {
 	struct deadlines *deadlines = &pools->base->deadlines;
@@ -117,7 +117,8 @@ static void schedule_trim(struct pools *pools, uint64_t at_ms)
 		.position = &pools->trim_position,
 	};
 
-	/* When the broker stops, works that end later are not trimmed. */
+	/* When the broker stops, chunks of works that end later are not
+	 * trimmed. */
 	if (pools->base->loop.is_stopping ||
 	    (pools->trim_position && pools->trim_ms <= at_ms))
 		return;
@@ -151,7 +152,7 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 	schedule_trim(pools, now_ms());
 }
 
-/* Remove the record of a chunk whose pages are freed. */
+/* Removes the record of a chunk whose pages are freed. */
 static void forget_chunk(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
@@ -185,8 +186,9 @@ static void forget_chunk(struct pools *pools, uint32_t index)
 	pool_maybe_free(pool);
 }
 
-/* Punching frees the memory even while clients still have it mapped. A failure
- * only leaves pages to those mappings. Memory of a device has no holes. */
+/* Frees the pages of a chunk, even while clients still have it mapped. A
+ * failure only leaves pages to those mappings. Memory of a device has no
+ * holes. */
 static void run_empty(struct pool_work *work)
 {
 	if (pool_source_is_host(work->source))
@@ -272,7 +274,8 @@ static void done_punch(struct pool_work *work)
 
 static const struct pool_work_kind work_punch = {run_punch, done_punch};
 
-/* Reserve the ranges in the arena while a thread punches them. */
+/* Reserves the ranges in the arena while a thread punches them. Ranges that
+ * cannot be reserved are left out. */
 static void reserve_ranges(struct arena *arena, struct pool_work *work)
 {
 	uint32_t i, n = 0;
@@ -286,7 +289,7 @@ static void reserve_ranges(struct arena *arena, struct pool_work *work)
 	work->n_ranges = n;
 }
 
-/* Return the free huge pages of a chunk in use to the kernel. */
+/* Returns the free huge pages of a chunk in use to the kernel. */
 static void trim(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
@@ -294,7 +297,8 @@ static void trim(struct pools *pools, uint32_t index)
 	struct pool_work *work;
 
 	chunk->is_warm = false;
-	/* A bundle's free ranges were never touched, or are freed with it. */
+	/* A bundle's free ranges were never touched, or are freed with the
+	 * bundle. */
 	if (chunk->pool->bundle || !pool_source_is_host(chunk->pool->source))
 		return;
 	arena_visit_free(chunk->arena, collect_range, &collection);
@@ -319,7 +323,7 @@ static uint64_t due_of(const struct pools *pools, const struct chunk *chunk)
 	return chunk->used_ms + pools->base->config.warm_ms;
 }
 
-/* Do what is due for a chunk. Returns when to visit it again; 0: never. */
+/* Does what is due for a chunk. Returns when to visit it again; 0: never. */
 static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
 {
 	struct chunk *chunk = &pools->chunks[index];
