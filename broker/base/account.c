@@ -1,5 +1,5 @@
 /*
- * Accounts: a small hash table, since a node has few users.
+ * Accounts are in a small hash table, since a node has few users.
  */
 #include "broker/base/account.h"
 #include "broker/base/config.h"
@@ -15,7 +15,7 @@
 /* clang-format off */
 static const struct {
 	const char *what;
-	const char *key; /* in the configuration */
+	const char *key; /* the key in the configuration */
 	size_t offset;	 /* of the limit in struct config */
 } kinds[ACCOUNT_N] = {
 #define KIND(what, key) { what, #key, offsetof(struct config, key) }
@@ -96,7 +96,7 @@ uint64_t account_limit(const struct accounts *accounts,
 	const uint8_t *config = (const void *)accounts->config;
 	uint64_t limit;
 
-	/* Root is limited only by the memory of the broker as a whole. */
+	/* For root, only the memory of the whole broker is a limit. */
 	if (account->uid == 0 && kind == ACCOUNT_BYTES)
 		return accounts->config->memory_max;
 	if (account->uid == 0 && kind == ACCOUNT_DEVICE_BYTES)
@@ -114,8 +114,8 @@ uint64_t account_left(const struct accounts *accounts,
 	return used < limit ? limit - used : 0;
 }
 
-/* Return the key that an administrator must raise. A user without a quota_bytes
- * of its own is limited by memory_max. */
+/* Returns the key that an administrator must raise. A user without a
+ * quota_bytes of its own is limited by memory_max. */
 static const char *key_of(const struct accounts *accounts, uint64_t limit,
 			  enum account_kind kind)
 {

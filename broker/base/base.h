@@ -1,6 +1,6 @@
 /*
- * What all rooms of the broker share: the loop, the configuration, and the
- * modules of this room.
+ * The parts of the broker that all its folders use: the loop, the
+ * configuration, and the modules of this folder.
  */
 #pragma once
 #include "broker/base/account.h"

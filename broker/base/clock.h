@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* CLOCK_BOOTTIME in milliseconds. */
+/* Returns CLOCK_BOOTTIME in milliseconds. */
 static inline uint64_t now_ms(void)
 {
 	struct timespec now;

@@ -1,6 +1,6 @@
 /*
- * One thread for each user that has sent descriptors lately. Queues are made by
- * the loop and live as long as the closer.
+ * There is one thread for each user that has sent descriptors lately. Queues
+ * are made by the loop and live as long as the closer.
  */
 #include "broker/base/closer.h"
 #include "proto/error.h"
@@ -13,11 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* An idle thread waits so long for more, since making a thread costs some 30
- * us. */
+/* An idle thread waits this long for more files, since making a thread costs
+ * some 30 us. */
 #define LINGER_S 1
-/* No file can be closed without a thread, and meanwhile the broker may not read
- * what its user sends. */
+/* The retry is soon, since without a thread no file is closed, and the broker
+ * may not read the user's requests meanwhile. */
 #define RETRY_MS 100
 
 struct item {
@@ -32,7 +32,7 @@ struct queue {
 	uint32_t first, n, max;
 	bool is_closing; /* one more file was already taken from the ring */
 	bool has_thread;
-	bool has_changed; /* `on_change` is to be called */
+	bool has_changed; /* `on_change` must be called */
 	pthread_cond_t more;
 	struct queue *next;
 };
@@ -83,7 +83,7 @@ static void on_async(uv_async_t *async)
 	}
 }
 
-/* The caller holds the lock. */
+/* Tells the loop that the queue has changed. The caller holds the lock. */
 static void announce_change(struct queue *queue)
 {
 	queue->has_changed = true;
@@ -155,7 +155,8 @@ void closer_deinit(struct closer *closer)
 
 /* --- the threads --------------------------------------------------------- */
 
-/* The caller holds the lock. Returns false if the wait timed out. */
+/* Waits until there is a file to close. The caller holds the lock. Returns
+ * false if the wait timed out. */
 static bool wait_for_more(struct queue *queue)
 {
 	struct timespec until;
@@ -171,8 +172,8 @@ static bool wait_for_more(struct queue *queue)
 	return queue->n > 0;
 }
 
-/* Closing a connection with unread requests would discard the replies that its
- * client has not read yet. */
+/* Reads all unread requests: closing a connection that has some would discard
+ * the replies that its client has not read yet. */
 static void drain(int sock_fd)
 {
 	char byte;
@@ -181,7 +182,8 @@ static void drain(int sock_fd)
 		;
 }
 
-/* The caller holds the lock, which is released during the close. */
+/* Closes the first file. The caller holds the lock, which is released during
+ * the close. */
 static void close_first(struct queue *queue)
 {
 	struct closer_state *state = queue->state;
@@ -217,7 +219,8 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* The caller holds the lock. If this fails, the timer tries again. */
+/* Starts the thread of a queue. The caller holds the lock. If there is no
+ * thread, the timer tries again. */
 static void start_thread(struct closer *closer, struct queue *queue)
 {
 	pthread_t thread;
@@ -274,7 +277,7 @@ static struct queue *find_or_make(struct closer_state *state, uint32_t uid)
 	return queue;
 }
 
-/* Make space for one more. The new ring starts at index 0. */
+/* Makes space for one more file. The new ring starts at index 0. */
 static bool reserve(struct queue *queue)
 {
 	uint32_t max = queue->max ? queue->max * 2 : 16;

@@ -1,6 +1,6 @@
 /*
- * Closing what clients sent: descriptors in messages, and connections, in which
- * unread messages may hold descriptors.
+ * Closing of descriptors that clients sent in messages, and of connections, in
+ * which unread messages may hold descriptors.
  *
  * The last close of a file can take arbitrarily long: memory is freed page by
  * page, a TCP socket lingers, a socket closes the descriptors in its queue, and
@@ -8,12 +8,12 @@
  * user with something to close; a thread may block for ever, but then delays
  * only the files of its user.
  *
- * What waits to be closed keeps memory, which is charged to no user, and whose
- * size cannot be known: a socket may hold memory files, and the sender of a
- * file may make it larger. So a user may have few such descriptors. While there
- * are CLOSER_FULL, the broker reads none of the user's connections, and where
- * Linux can do that (6.16) it refuses descriptors that are sent to them: they
- * stay with their sender.
+ * A descriptor that waits to be closed keeps memory, which is charged to no
+ * user, and whose size cannot be known: a socket may hold memory files, and the
+ * sender of a file may make it larger. So a user may have few such descriptors.
+ * While there are CLOSER_FULL of them, the broker reads none of the user's
+ * connections. From Linux 6.16 on it also refuses descriptors that are sent to
+ * these connections: they stay with their sender.
  */
 #pragma once
 #include <stdbool.h>
@@ -24,7 +24,8 @@ struct error;
 struct frame;
 
 #define CLOSER_FULL 8
-/* From this number on, connections of the user are refused. */
+/* With this number of descriptors or more, new connections of the user are
+ * refused. */
 #define CLOSER_CROWDED 4096
 
 struct closer {
@@ -35,29 +36,31 @@ struct closer {
 	void *data;
 };
 
-/* Call it before any other function. The loop calls `on_change` when a user has
- * CLOSER_FULL descriptors, or fewer again. */
+/* Call it before any other function. The loop calls `on_change` when the number
+ * of a user's descriptors reaches CLOSER_FULL, or falls below it. */
 int closer_init(struct closer *closer, uv_loop_t *loop,
 		void (*on_change)(void *data, uint32_t uid), void *data,
 		struct error *err);
-/* Start closing the handles; closer_put() may still be called. Idempotent. */
+/* Starts closing the handles; closer_put() may still be called. Idempotent. */
 void closer_stop(struct closer *closer);
-/* Call it after the loop has closed the handles. Closing of files continues. */
+/* Frees the closer. Call it after the loop has closed the handles. Threads
+ * continue to close files. */
 void closer_deinit(struct closer *closer);
 
-/* Close a descriptor (consumed) that this user sent. */
+/* Closes a descriptor (consumed) that this user sent. */
 void closer_put(struct closer *closer, uint32_t uid, int fd);
-/* Shut down a connection (consumed) of this user now, and close it later. */
+/* Shuts down a connection (consumed) of this user now, and closes it later. */
 void closer_put_connection(struct closer *closer, uint32_t uid, int sock_fd);
-/* Close the descriptors of a frame that were not taken from it. */
+/* Closes the descriptors of a frame that were not taken from it. */
 void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame);
 
-/* Must this user's connections be left unread? When they may be read again,
- * `on_change` is called. */
+/* Returns whether this user's connections must not be read. `on_change` is
+ * called when they may be read again. */
 bool closer_is_full(const struct closer *closer, uint32_t uid);
-/* Is that the case for any user? */
+/* Returns whether this is the case for any user. */
 bool closer_is_any_full(const struct closer *closer);
-/* Has this user too many for one more connection? */
+/* Returns whether this user has too many descriptors for one more
+ * connection. */
 bool closer_is_crowded(const struct closer *closer, uint32_t uid);
-/* Return the number of descriptors that are not closed yet. */
+/* Returns the number of descriptors that are not closed yet. */
 uint64_t closer_n_open(const struct closer *closer);

@@ -1,6 +1,6 @@
 /*
- * The configuration as a whole: which files, in which order, and what must hold
- * among the values.
+ * The configuration as a whole: the files to read and their order, and the
+ * rules that relate several values.
  */
 #include "broker/base/config.h"
 #include "broker/base/config_assign.h"
@@ -19,10 +19,10 @@
 #define MIB       (UINT64_C(1) << 20)
 #define MIN_CHUNK (2 * MIB) /* one huge page */
 
-/* The origin of settings of the command line. */
+/* The origin of settings on the command line. */
 static const char from_command[] = "--set";
 
-/* The name of a file that origins refer to. */
+/* The name of a file, to which origins refer. */
 struct config_path {
 	struct config_path *next;
 	char text[];
@@ -153,7 +153,7 @@ static int check(struct config *config, struct error *err)
 
 /* --- files --------------------------------------------------------------- */
 
-/* Keep a name as long as the configuration; NULL: no memory. */
+/* Keeps a name as long as the configuration. NULL: memory ran out. */
 static const char *keep_path(struct config *config, const char *folder,
 			     const char *name)
 {

@@ -1,13 +1,13 @@
 /*
- * The configuration: defaults, a file, its drop-ins, and settings of the
+ * The configuration: defaults, a file, its drop-ins, and settings on the
  * command line. Each of these replaces values of those before it.
  *
  * Files are INI files. The drop-ins of PATH are PATH.d/<name>.conf, in the
  * order of their names. Sizes take K, M, G, T (powers of 1024); times are in
- * milliseconds or take s, m, h. An unknown section, key or value, a key that is
- * set twice in one file and a key above the first section are refused with file
- * and line. config_keys.c has the table of all keys, and docs/fsdpd.conf
- * documents each.
+ * milliseconds or take s, m, h. Errors are refused with file and line: an
+ * unknown section, key or value, a key that is set twice in one file, and a key
+ * above the first section. config_keys.c has the table of all keys, and
+ * docs/fsdpd.conf documents each.
  */
 #pragma once
 #include <stdbool.h>
@@ -21,14 +21,15 @@ struct error;
 #define CONFIG_MAX_KEYS     32
 #define CONFIG_VALUE_SIZE   32
 #define CONFIG_ORIGIN_SIZE  512
-/* The records of sessions in the catalog. */
+/* The largest value of sessions_reserved. */
 #define CONFIG_MAX_SESSIONS 4095
 
-/* Where a value comes from. */
+/* The place where a value was set. */
 struct config_origin {
-	const char *path; /* borrowed from the configuration; NULL: default */
+	/* borrowed from the configuration; NULL: it is the default */
+	const char *path;
 	unsigned int line;
-	uint32_t order; /* later ones have greater numbers; 0: default */
+	uint32_t order; /* later origins have greater numbers; 0: default */
 };
 
 struct config_prefix {
@@ -40,19 +41,20 @@ struct config_prefix {
 struct config {
 	/* --- [memory] --- */
 
-	/* Bytes of chunks; default: half of the smaller of MemTotal and the
-	 * cgroup's limit. */
+	/* The limit for the bytes of chunks. The default is half of the smaller
+	 * of MemTotal and the cgroup's limit. */
 	uint64_t memory_max;
-	/* Bytes of MemAvailable that stay free. */
+	/* The bytes of MemAvailable that stay free. */
 	uint64_t memory_reserve;
-	/* Size of a pool's first chunk, and of its largest. */
+	/* The size of a pool's first chunk, and of its largest. */
 	uint64_t chunk_min, chunk_max;
-	/* How long free pages are kept. */
+	/* The time for which free pages are kept. */
 	uint64_t warm_ms;
-	/* Bytes of chunks on each device; 0: 90 % of its memory. */
+	/* The limit for the bytes of chunks on each device; 0: 90 % of its
+	 * memory. */
 	uint64_t device_memory_max;
-	/* Time from the death of a process with device memory to the end of its
-	 * session. */
+	/* The time from the death of a process with device memory to the end of
+	 * its session. */
 	uint64_t device_quarantine_ms;
 
 	/* --- [quota]: for each uid; root has memory_max for bytes --- */
@@ -70,19 +72,20 @@ struct config {
 	/* The time for which a first component keeps its owner after its last
 	 * name. */
 	uint64_t prefix_grace_ms;
-	uint64_t quota_chunks; /* of this uid's pools */
+	uint64_t quota_chunks; /* chunks of this uid's pools */
 	uint64_t quota_grants; /* tensors times sessions */
 	uint64_t quota_refs;   /* bytes of ref-counter files */
 	uint64_t quota_tickets;
-	uint64_t quota_bundles; /* versions */
-	uint64_t quota_groups;  /* kept by communicators */
+	uint64_t quota_bundles; /* versions of bundles */
+	uint64_t quota_groups;  /* groups of communicators, and channels */
 	uint64_t quota_timelines;
 
 	/* --- [access] --- */
 
-	/* Its members may list all holders; CONFIG_NO_GROUP. */
+	/* The members of this group may list all holders; CONFIG_NO_GROUP:
+	 * there is no such group. */
 	uint64_t admin_group;
-	/* Does the broker give system calls up at its start (bool)? */
+	/* Whether the broker gives system calls up at its start (bool). */
 	uint64_t sandbox;
 
 	/* --- [prefixes]: name = user --- */
@@ -100,27 +103,27 @@ struct config {
 struct config_source {
 	/* NULL: CONFIG_DEFAULT_PATH, which may be missing. */
 	const char *path;
-	/* "KEY=VALUE", as --set has them. */
+	/* Texts "KEY=VALUE", as --set takes them. */
 	const char *const *settings;
 	size_t n_settings;
 };
 
-/* Set the defaults for this machine. */
+/* Sets the defaults for this machine. */
 int config_init(struct config *config, struct error *err);
-/* Set the defaults, and read what the source names. On failure nothing is left
- * to free. It may block, and any thread may call it. */
+/* Sets the defaults, and reads the files and settings that the source names. On
+ * failure nothing is left to free. It may block, and any thread may call it. */
 int config_load(struct config *config, const struct config_source *source,
 		struct error *err);
 void config_deinit(struct config *config);
 
-/* One key, or one entry of [prefixes], as texts. */
+/* One key, or one entry of [prefixes], as text. */
 struct config_entry {
 	const char *section, *name;
 	char value[CONFIG_VALUE_SIZE];
 	char origin[CONFIG_ORIGIN_SIZE]; /* "default", FILE:LINE, "--set" */
 };
 
-/* Read entry `i`, in the order of the documents; false means that there are
+/* Reads entry `i`, in the order of the documents. Returns false if there are
  * fewer. Names are valid as long as the configuration. */
 bool config_entry(const struct config *config, size_t i,
 		  struct config_entry *ret);

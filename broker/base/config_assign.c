@@ -53,7 +53,7 @@ static int check_prefix(const char *name, struct error *err)
 	return r;
 }
 
-/* Find the entry of a name, or make one. */
+/* Finds the entry of a name, or makes one. */
 static struct config_prefix *get_prefix(struct config *config, const char *name)
 {
 	struct config_prefix *prefixes, *prefix;

@@ -12,7 +12,7 @@ struct reading {
 	struct config *config;
 	const char *path;
 	unsigned int line;
-	int r; /* of the first error */
+	int r; /* the first error */
 	struct error *err;
 };
 
@@ -37,7 +37,8 @@ static void check_section(struct reading *reading, const char *line)
 	refuse(reading, -EINVAL, &cause);
 }
 
-/* Read a line for libinih, which needs the end of each line. */
+/* Reads a line for libinih, and refuses one that is too long, since libinih
+ * needs the end of each line. */
 static char *read_line(char *line, int size, void *data)
 {
 	struct reading *reading = data;

@@ -79,7 +79,7 @@ struct unit {
 	uint64_t factor;
 };
 
-/* The largest comes first. */
+/* The largest unit comes first, as config_key_print() needs it. */
 static const struct unit sizes[] = {
 	{"T", UINT64_C(1) << 40}, {"G", 1 << 30}, {"M", 1 << 20},
 	{"K", 1 << 10},           {"", 1},        {NULL, 0},
@@ -108,14 +108,15 @@ static const struct {
 			     "a whole number below 4096"},
 };
 
-/* Parse a whole number with one of `units`, at most `max`. */
+/* Parses a whole number with one of `units`, at most `max`. */
 static bool parse_number(const char *text, const struct unit *units,
 			 uint64_t max, uint64_t *ret)
 {
 	const char *digit = text;
 	uint64_t n = 0;
 
-	/* strtoull() would accept signs and leading blanks. */
+	/* The digits are parsed here, since strtoull() would accept signs and
+	 * leading blanks. */
 	for (; *digit >= '0' && *digit <= '9'; digit++) {
 		n = n * 10 + (uint64_t)(*digit - '0');
 		if (n > max)
@@ -138,8 +139,8 @@ static bool parse_number(const char *text, const struct unit *units,
 
 enum { NAME_BUFFER_SIZE = 64 * 1024 };
 
-/* Returns 1 if it was found, 0 if it does not exist, and a negative errno if
- * the name service failed. */
+/* Looks up a user or group. Returns 1 if it was found, 0 if it does not exist,
+ * and a negative errno if the name service failed. */
 static int look_up(const char *name, bool is_group, char *buffer, uint32_t *ret)
 {
 	struct passwd user, *found_user = NULL;
