@@ -13,7 +13,8 @@
 #include <stdlib.h>
 
 #define FIRST_CAPACITY 64
-/* Time limit of a round: other work waits for this long plus one callback. */
+/* The time limit of a round, since other work waits for this long plus one
+ * callback. */
 #define ROUND_NS 250000
 
 static void put(struct deadlines *deadlines, size_t place,
@@ -23,7 +24,7 @@ static void put(struct deadlines *deadlines, size_t place,
 	*deadline->position = (uint32_t)place;
 }
 
-/* Fill the hole at `place` with `deadline`, moving later ones down. */
+/* Fills the hole at `place` with `deadline`, and moves later ones down. */
 static void sift_up(struct deadlines *deadlines, size_t place,
 		    const struct deadline *deadline)
 {
@@ -78,12 +79,13 @@ static void start_timer(struct deadlines *deadlines, uint64_t ms)
 {
 	/* libuv counts from the time at which the loop last read the clock. */
 	uv_update_time(deadlines->timer.loop);
-	/* Both clocks are rounded down: without the added 1 the timer could
-	 * fire early and have to fire once more. */
+	/* Both clocks are rounded down. Without the added 1 the timer could
+	 * fire early and would have to fire once more. */
 	(void)uv_timer_start(&deadlines->timer, on_timer, ms + 1, 0);
 }
 
-/* Run for the first deadline, but only after `pause_ns` have passed. */
+/* Arms the timer for the first deadline, but not before `pause_ns` have
+ * passed. */
 static void arm_after(struct deadlines *deadlines, uint64_t pause_ns)
 {
 	uint64_t now = now_ms();
@@ -99,8 +101,8 @@ static void arm_after(struct deadlines *deadlines, uint64_t pause_ns)
 	else if (pause_ns > 0)
 		start_timer(deadlines, pause_ns / 1000000);
 	else
-		/* A timer would fire again before the loop serves
-		 * other events. */
+		/* A timer would fire again before the loop serves other events,
+		 * so the idle handle is used. */
 		(void)uv_idle_start(&deadlines->more, on_more);
 }
 
@@ -116,8 +118,9 @@ static void run(struct deadlines *deadlines)
 	size_t left = deadlines->n;
 
 	pace_begin(&deadlines->pace);
-	/* Run only as many deadlines as there were at first. Deadlines that add
-	 * themselves again at once must not keep the loop from other work. */
+	/* At most as many deadlines run as there were at first. Deadlines that
+	 * add themselves again at once must not keep the loop from other
+	 * work. */
 	while (left-- > 0 && deadlines->n > 0 &&
 	       deadlines->heap[1].at_ms <= now && uv_hrtime() < end_ns) {
 		struct deadline due = take(deadlines, 1);
@@ -159,7 +162,8 @@ int deadlines_init(struct deadlines *deadlines, uv_loop_t *loop,
 	if (r < 0)
 		return error_errno(err, r,
 				   "cannot make the timer of deadlines");
-	(void)uv_idle_init(loop, &deadlines->more); /* it cannot fail */
+	/* uv_idle_init() cannot fail */
+	(void)uv_idle_init(loop, &deadlines->more);
 	deadlines->timer.data = deadlines->more.data = deadlines;
 	return 0;
 }
@@ -180,7 +184,7 @@ void deadlines_stop(struct deadlines *deadlines)
 	uv_close((uv_handle_t *)&deadlines->more, NULL);
 }
 
-/* Make space for one more; entry 0 is not used. */
+/* Makes space for one more deadline; entry 0 is not used. */
 static int reserve(struct deadlines *deadlines, struct error *err)
 {
 	size_t capacity = deadlines->capacity;

@@ -30,8 +30,9 @@ static void free_names(char **names)
 	free(names);
 }
 
-/* Entry `i` gets descriptor SD_LISTEN_FDS_START + i. A name that is too long is
- * not ours, and does not match one of ours when it is truncated. */
+/* Fills the list. Entry `i` gets descriptor SD_LISTEN_FDS_START + i. A name
+ * that is too long is not ours, and does not match one of ours when it is
+ * truncated. */
 static void fill(struct fdstore *store, char **names, uint32_t n)
 {
 	uint32_t i;
@@ -64,8 +65,8 @@ struct fdstore_text {
 	char state[];
 };
 
-/* Returns false if there is no keeper, or if its address is not a Unix
- * socket. */
+/* Reads the keeper's address. Returns false if there is no keeper, or if its
+ * address is not a Unix socket. */
 static bool find_keeper(struct fdstore *store)
 {
 	const char *path = getenv("NOTIFY_SOCKET");
@@ -98,7 +99,7 @@ static int connect_keeper(struct fdstore *store)
 	return 0;
 }
 
-/* The keeper is gone for good: this process cannot get a new one. */
+/* Records that the keeper is gone: this process cannot get a new one. */
 static void lose_keeper(struct fdstore *store, int r)
 {
 	store->is_kept = false;
@@ -114,7 +115,8 @@ static bool is_gone(int r)
 	       r == -ECONNRESET;
 }
 
-/* `fd` -1 stands for no descriptor. -EAGAIN: the keeper's socket is full. */
+/* Sends a message with a descriptor, or without one if `fd` is -1. -EAGAIN: the
+ * keeper's socket is full. */
 static int send_once(const struct fdstore *store, const char *state, int fd)
 {
 	union {
@@ -139,7 +141,8 @@ static int send_once(const struct fdstore *store, const char *state, int fd)
 	return n < 0 ? -errno : 0;
 }
 
-/* Reconnect once, since the service manager may have recreated its socket. */
+/* Sends a message. It reconnects once, since the service manager may have
+ * recreated its socket. */
 static int send_state(struct fdstore *store, const char *state, int fd)
 {
 	int r = store->has_socket ? send_once(store, state, fd) : -ENOTCONN;
@@ -162,7 +165,7 @@ static void drop_first(struct fdstore *store)
 	free(text);
 }
 
-/* Returns true if all were sent. */
+/* Sends the messages that wait. Returns true if all were sent. */
 static bool flush(struct fdstore *store)
 {
 	int r;
@@ -243,7 +246,7 @@ int fdstore_open(struct fdstore *ret, struct error *err)
 			err, n,
 			"cannot take over the descriptors that were passed "
 			"at start (LISTEN_FDS)");
-	/* If it cannot be reached, the first use reports it. */
+	/* If the keeper cannot be reached, the first use reports it. */
 	store.is_kept = find_keeper(&store);
 	if (store.is_kept)
 		(void)connect_keeper(&store);
@@ -325,13 +328,14 @@ static int send_fd(struct fdstore *store, int fd, const char *name)
 		return r;
 	if (!flush(store))
 		return -EAGAIN;
-	/* FDPOLL=0: otherwise systemd would poll each descriptor, and drop it
-	 * on a hang-up. */
+	/* Without FDPOLL=0 systemd would poll each descriptor, and drop it on a
+	 * hang-up. */
 	snprintf(state, sizeof(state), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
 	return send_state(store, state, fd);
 }
 
-/* At the start, before there are clients, the broker blocks on the keeper. */
+/* Waits until the keeper's socket has space. This is only done at the start,
+ * before there are clients. */
 static void wait_for_keeper(const struct fdstore *store)
 {
 	struct pollfd pollfd = {.fd = store->sock_fd, .events = POLLOUT};
@@ -390,7 +394,7 @@ void fdstore_remove(struct fdstore *store, const char *name)
 
 bool fdstore_probe(struct fdstore *store)
 {
-	/* This field is our own; every keeper ignores it. */
+	/* Only fsdpd uses this field, so every keeper ignores it. */
 	fdstore_notify_now(store, "X_FSDPD_PROBE=1");
 	return store->is_kept;
 }
@@ -406,7 +410,8 @@ void fdstore_notify(struct fdstore *store, const char *state)
 		return;
 	text = malloc(sizeof(*text) + size);
 	if (!text) {
-		/* A lost removal is repaired at the next start. */
+		/* If the removal of a descriptor is lost, the next start
+		 * repairs that. */
 		fdstore_notify_now(store, state);
 		return;
 	}

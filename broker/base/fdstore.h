@@ -1,12 +1,12 @@
 /*
- * Descriptors that outlive the broker: kept by systemd's fd store, or by the
- * parent of `fsdpd --supervised`, which speaks the same protocol (sd_notify:
- * FDSTORE=1, FDNAME=, FDPOLL=0, FDSTOREREMOVE=1; LISTEN_FDS and LISTEN_FDNAMES
- * at start).
+ * The fd store keeps descriptors that outlive the broker. The keeper is
+ * systemd, or the parent of `fsdpd --supervised`, which speaks the same
+ * protocol (sd_notify: FDSTORE=1, FDNAME=, FDPOLL=0, FDSTOREREMOVE=1;
+ * LISTEN_FDS and LISTEN_FDNAMES at start).
  *
- * The keeper may be busy, and then its socket is full. After fdstore_watch()
- * these functions do not block on it: storing a descriptor is refused for now,
- * and other messages are sent later, in order.
+ * If the keeper is busy, its socket may be full. After fdstore_watch() these
+ * functions do not block on it: storing a descriptor is refused for now, and
+ * other messages are sent later, in order.
  */
 #pragma once
 #include <stdbool.h>
@@ -16,7 +16,7 @@
 #include <uv.h>
 
 struct error;
-struct fdstore_text; /* fdstore.c */
+struct fdstore_text; /* defined in fdstore.c */
 
 #define FDSTORE_MAX       1000
 #define FDSTORE_NAME_SIZE 32
@@ -34,37 +34,38 @@ struct fdstore {
 	struct sockaddr_un keeper; /* valid if is_kept */
 	socklen_t keeper_size;
 	bool has_socket;
-	/* Connected to the keeper. */
+	/* The socket that is connected to the keeper. */
 	int sock_fd;
-	/* Messages still to be sent. */
+	/* Messages that are still to be sent. */
 	struct fdstore_text *first_text, *last_text;
 	uv_poll_t poll;
-	void (*on_room)(void *data); /* NULL: not watched */
+	void (*on_room)(void *data); /* NULL: the socket is not watched */
 	void *data;
-	bool is_waiting; /* for space in the keeper's socket */
+	bool is_waiting; /* polls for space in the keeper's socket */
 	bool is_stopped;
 };
 
 #define FDSTORE_NULL ((struct fdstore){0})
 
-/* Take over the descriptors that the service manager passed at start. */
+/* Takes over the descriptors that the service manager passed at start. */
 int fdstore_open(struct fdstore *ret, struct error *err);
 /* Closes inherited fds that were not taken. */
 void fdstore_close(struct fdstore *store);
 
-/* The inherited fd of that name, now owned by the caller; -1: none. */
+/* Returns the inherited fd of that name, which the caller then owns; -1: there
+ * is no such fd. */
 int fdstore_take(struct fdstore *store, const char *name);
 
-/* Drop the inherited fds whose name is this word and a number, as far as
- * nothing has taken them. */
+/* Drops the inherited fds whose name is this word and a number, and that were
+ * not taken. */
 void fdstore_drop_rest(struct fdstore *store, const char *word);
 
-/* From now on do not block on the keeper. `on_room` is called when
- * refused operations may be tried again, but never from within a call of
- * these functions. */
+/* Watches the keeper's socket: from now on calls do not block on it. `on_room`
+ * is called when refused operations may be tried again, but never from within a
+ * call of these functions. */
 int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
 		  void (*on_room)(void *data), void *data, struct error *err);
-/* Start closing the handle of the watch. Idempotent. */
+/* Starts closing the handle of the watch. Idempotent. */
 void fdstore_stop(struct fdstore *store);
 
 enum fdstore_outcome {
@@ -73,7 +74,7 @@ enum fdstore_outcome {
 };
 
 /*
- * Store `fd` (borrowed) with the keeper. FDSTORE_OK: it is in the keeper's
+ * Stores `fd` (borrowed) with the keeper. FDSTORE_OK: it is in the keeper's
  * socket, so a later crash cannot lose it. -ENFILE: FDSTORE_MAX descriptors are
  * stored already. Without a keeper it has no effect and succeeds.
  */
@@ -81,11 +82,13 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 		struct error *err);
 void fdstore_remove(struct fdstore *store, const char *name);
 
-/* Is the keeper still there? If it is lost, there is no keeper from now on. */
+/* Returns whether the keeper is still there. If it was lost, the broker has no
+ * keeper from now on. */
 bool fdstore_probe(struct fdstore *store);
 
-/* Tell the service manager: "READY=1", "STATUS=...", "STOPPING=1". */
+/* Sends a message to the service manager: "READY=1", "STATUS=...",
+ * "STOPPING=1". */
 void fdstore_notify(struct fdstore *store, const char *state);
-/* Send a message that would be useless later: it is dropped if the socket is
+/* Sends a message that would be useless later: it is dropped if the socket is
  * full. */
 void fdstore_notify_now(struct fdstore *store, const char *state);

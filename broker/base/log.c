@@ -13,8 +13,8 @@
 
 static char notes[MESSAGE_MAX_NOTE + 1];
 
-/* Is stderr the journal? JOURNAL_STREAM has the device and inode of
- * its stream. */
+/* Returns whether stderr is the journal. JOURNAL_STREAM has the device and
+ * inode of its stream. */
 static bool is_journal(void)
 {
 	const char *stream = getenv("JOURNAL_STREAM");
@@ -26,7 +26,7 @@ static bool is_journal(void)
 	       st.st_ino == inode;
 }
 
-/* Threads that log read it. */
+/* It is atomic because all threads that log read it. */
 static _Atomic(enum log_level) threshold = LOG_LEVEL_INFO;
 
 void log_set_level(enum log_level level)
@@ -55,7 +55,7 @@ void log_line(enum log_level level, const char *format, ...)
 	write_line(level, text);
 }
 
-/* Drop the first note, which may be the only one. */
+/* Drops the oldest note, which may be the only one. */
 static void drop_oldest(void)
 {
 	const char *end = strchr(notes, '\n');

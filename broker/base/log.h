@@ -12,36 +12,37 @@ enum log_level {
 	LOG_LEVEL_INFO = 6,
 };
 
-/* Set the level above which lines are not written; notes are kept all the same.
- * At first it is LOG_LEVEL_INFO, so all lines are written. Only the loop's
- * thread may call it. */
+/* Sets the level above which lines are not written; notes are kept all the
+ * same. At first it is LOG_LEVEL_INFO, so all lines are written. Only the
+ * loop's thread may call it. */
 void log_set_level(enum log_level level);
 
-/* Write a line to stderr, with the journal's <N> priority if stderr is the
+/* Writes a line to stderr, with the journal's <N> priority if stderr is the
  * journal. May be called on any thread. */
 void log_line(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* A limit for lines that clients can cause in a tight loop. */
 struct log_limit {
-	uint64_t last_ms;    /* 0: there was none */
-	uint32_t n_left_out; /* since the last line */
+	uint64_t last_ms;    /* 0: no line was written yet */
+	uint32_t n_left_out; /* lines left out since the last one */
 };
 
-/* May a line be written now? At most one is in a second. If so, the caller
- * writes it; *ret_n_left_out lines were left out before. */
+/* Returns whether a line may be written now: at most one is allowed per second.
+ * If it may, the caller writes it, and *ret_n_left_out is the number of lines
+ * that were left out before. */
 bool log_limit_allows(struct log_limit *limit, uint32_t *ret_n_left_out);
 
 /*
- * Write a line, and keep it as a note for the operator. The oldest notes are
+ * Writes a line, and keeps it as a note for the operator. The oldest notes are
  * dropped when there is no space for a new one. Only the loop's thread may call
  * it.
  */
 void log_note(enum log_level level, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* All notes, one per line, without a newline at the end; "" without notes.
- * Valid until the next note. */
+/* Returns all notes, one per line, without a newline at the end; "" without
+ * notes. Valid until the next note. */
 const char *log_notes(void);
-/* A new broker starts without notes. */
+/* Drops all notes, since a new broker starts without notes. */
 void log_clear_notes(void);

@@ -57,7 +57,7 @@ static bool may_run(const struct loop *loop, const struct deferred *handler)
 		 uv_is_active((const uv_handle_t *)&loop->pause));
 }
 
-/* Run the idle callback for as long as a handler may run. */
+/* Runs the idle callback for as long as a handler may run. */
 static void update_idle(struct loop *loop)
 {
 	const struct deferred *handler = loop->first;
@@ -85,7 +85,7 @@ static void pause_long(struct loop *loop, uint64_t ns)
 static void on_idle(uv_idle_t *idle)
 {
 	struct loop *loop = idle->data;
-	bool has_more = false; /* long work */
+	bool has_more = false; /* of long work */
 	uint64_t pause_ns;
 
 	meter_begin(&loop->meter);

@@ -19,7 +19,8 @@ int machine_memory(uint64_t *ret, struct error *err)
 	return 0;
 }
 
-/* The first number in a file; false: no such file, or "max". */
+/* Reads the first number in a file. Returns false if there is no such file, or
+ * no number ("max"). */
 static bool read_number(const char *path, uint64_t *ret)
 {
 	FILE *file = fopen(path, "re");
@@ -32,7 +33,8 @@ static bool read_number(const char *path, uint64_t *ret)
 	return is_read;
 }
 
-/* The smallest limit from `path` (of a cgroup, below `root`) up to `root`. */
+/* Returns the smallest limit from `path` (of a cgroup, below `root`) up to
+ * `root`. */
 static uint64_t cgroup_limit(const char *root, char *path, const char *file)
 {
 	uint64_t limit = UINT64_MAX;

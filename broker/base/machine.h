@@ -1,13 +1,13 @@
 /*
- * How much memory there is for the broker.
+ * The memory of the machine that the broker may use.
  */
 #pragma once
 #include <stdint.h>
 
 struct error;
 
-/* MemTotal of /proc/meminfo, in bytes. */
+/* Returns MemTotal of /proc/meminfo, in bytes. */
 int machine_memory(uint64_t *ret, struct error *err);
-/* The memory limit of our cgroup, in both versions of cgroups; UINT64_MAX:
- * none. */
+/* Returns the memory limit of our cgroup, in both versions of cgroups;
+ * UINT64_MAX: there is no limit. */
 uint64_t machine_memory_limit(void);

@@ -1,7 +1,7 @@
 /*
- * Mappers: the search through /proc/PID/maps. It only improves an error
- * message, so it is bounded, by work instead of time: its result does not
- * depend on the load of the machine.
+ * The search through /proc/PID/maps for the process that maps a file. It only
+ * improves an error message, so it is bounded, by work instead of time: its
+ * result does not depend on the load of the machine.
  */
 #include "broker/base/mapper.h"
 #include <dirent.h>
@@ -13,7 +13,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define MAX_LINES 1000000 /* of all processes together */
+#define MAX_LINES 1000000 /* lines of all processes together */
 
 struct search {
 	struct stat file;
@@ -21,7 +21,7 @@ struct search {
 	uint32_t n_left; /* lines that may still be read */
 };
 
-/* A line of maps: "start-end rw-s offset major:minor inode path". */
+/* Parses a line of maps: "start-end rw-s offset major:minor inode path". */
 static bool is_mapping(const struct search *search, const char *line)
 {
 	unsigned int major_number, minor_number;
@@ -66,7 +66,7 @@ static bool is_looked_at(const struct search *search, pid_t pid)
 	       (status.st_uid == search->uid || status.st_uid == 0);
 }
 
-/* Returns 0 if it is not found. */
+/* Searches the processes. Returns 0 if none of them maps the file. */
 static pid_t find(struct search *search, pid_t first)
 {
 	struct dirent *entry;
@@ -102,8 +102,8 @@ static void read_command(pid_t pid, char *ret, size_t size)
 	if (fgets(ret, (int)size, file))
 		ret[strcspn(ret, "\n")] = '\0';
 	fclose(file);
-	/* A process chooses its own name, and this one is printed
-	 * on terminals. */
+	/* A process can choose its own name, and this one is printed on
+	 * terminals. */
 	for (char *at = ret; *at; at++) {
 		if (*at < ' ' || *at > '~')
 			*at = '?';

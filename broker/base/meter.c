@@ -5,7 +5,8 @@
 #include "broker/base/meter.h"
 #include "proto/error.h"
 
-/* The clock may step back a little (ticks.h). */
+/* Returns the time between the two, or 0, since the clock may step back a
+ * little (ticks.h). */
 static uint64_t between(uint64_t begin_ns, uint64_t end_ns)
 {
 	return end_ns > begin_ns ? end_ns - begin_ns : 0;

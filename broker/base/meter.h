@@ -1,14 +1,14 @@
 /*
- * What the loop spends its time on, and how long requests take.
+ * Measurement of how the loop spends its time, and how long requests take.
  *
- * The loop's time is divided into pieces of work, which end one after another:
+ * The loop's time is divided into pieces of work, one after another:
  * meter_begin() marks the beginning of the first piece of an iteration, and
- * meter_end() ends a piece, gives its time to a task and begins the next. So a
+ * meter_end() ends a piece, adds its time to a task and begins the next. So a
  * piece costs one reading of the clock. Work outside of pieces counts as
  * METER_OTHER, or with the piece that follows it.
  *
- * An iteration is the time from the end of one wait for events to the
- * beginning of the next. All other clients wait that long.
+ * An iteration is the time from the end of one wait for events to the beginning
+ * of the next. All other clients wait that long.
  */
 #pragma once
 #include "broker/base/ticks.h"
@@ -20,7 +20,8 @@
 struct error;
 
 enum meter_task {
-	METER_REQUESTS,    /* read, run and answered; or read and parked */
+	/* requests that are read, run and replied to, or read and parked */
+	METER_REQUESTS,
 	METER_RERUNS,      /* parked requests that are run again */
 	METER_CHORES,      /* long work in steps (chore.h) */
 	METER_TIMERS,      /* deadlines (deadline.h) */
@@ -34,37 +35,40 @@ struct meter {
 	uv_prepare_t prepare;
 	struct ticks ticks;
 	uint64_t at_ns, idle_ns; /* at the last prepare; 0: before the first */
-	uint64_t lap_ns;   /* end of the last piece; 0: none this iteration */
-	uint64_t piece_ns; /* of all pieces of this iteration */
-	/* These count since the start. */
+	/* end of the last piece; 0: this iteration has none yet */
+	uint64_t lap_ns;
+	uint64_t piece_ns; /* sum of all pieces of this iteration */
+	/* These count since the start of the broker. */
 	uint64_t longest_ns; /* or since the last meter_reset() */
 	uint64_t task_ns[METER_N];
 	struct histogram iterations;
-	/* These are indexed by the kind of request; 0 stands for an unknown or
-	 * damaged one. The first has requests that were answered at once, from
-	 * reading to the reply. The second has requests that were parked, from
+	/* Times of requests, indexed by their kind; 0 stands for an unknown or
+	 * damaged one. `requests` has those that got their reply at once, from
+	 * reading to the reply. `parked` has those that were parked, from
 	 * parking to the reply. */
 	struct histogram requests[MESSAGE_MAX + 1], parked[MESSAGE_MAX + 1];
 };
 
 /* Call it before the loop runs. */
 int meter_init(struct meter *meter, uv_loop_t *loop, struct error *err);
-/* Start closing the handle. Idempotent, and allowed without meter_init(). */
+/* Starts closing the handle. Idempotent, and allowed without meter_init(). */
 void meter_stop(struct meter *meter);
-/* Forget the longest iteration so far. The present one still counts. */
+/* Forgets the longest iteration so far. The present one still counts. */
 void meter_reset(struct meter *meter);
 
-/* The loop has called one of our functions. */
+/* Begins the first piece of an iteration. Call it in each callback of the
+ * loop. */
 void meter_begin(struct meter *meter);
-/* A piece of work is done. Gives its duration in ns. */
+/* Ends a piece of work. Returns its duration in ns. */
 uint64_t meter_end(struct meter *meter, enum meter_task task);
-/* End a piece that has answered a request of this kind. */
+/* Ends a piece that has replied to a request of this kind. */
 void meter_request(struct meter *meter, uint16_t kind);
 
-/* The time that the loop has waited for events since the start, in ns. */
+/* Returns the time that the loop has waited for events since the start, in
+ * ns. */
 uint64_t meter_waited(const struct meter *meter);
 
-/* Return the time for meter_parked(). */
+/* Returns the time to pass to meter_parked(). */
 uint64_t meter_now(const struct meter *meter);
-/* A request that was parked at `since_ns` has been answered. */
+/* Records the reply to a request that was parked at `since_ns`. */
 void meter_parked(struct meter *meter, uint16_t kind, uint64_t since_ns);

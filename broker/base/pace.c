@@ -2,7 +2,7 @@
 #include <time.h>
 #include <uv.h>
 
-/* Shorter losses come from clients that are woken, and do not last. */
+/* Shorter losses are caused by clients that are woken, and do not last. */
 #define LOST_NS    1000000
 #define CROWDED_NS 2000000000ull
 /* The pause is this multiple of the work before it. */

@@ -8,7 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The shortest that Linux allows. Kernels before 6.12 have one for all. */
+/* The shortest slice that Linux allows. Kernels before 6.12 have one for all
+ * threads. */
 #define SLICE_NS 100000
 
 int priority_set(struct error *err)
@@ -21,12 +22,13 @@ int priority_set(struct error *err)
 		.sched_runtime = SLICE_NS,
 	};
 
-	/* The process that started the broker may have chosen another
-	 * policy. */
+	/* If the process that started the broker chose another policy, it is
+	 * kept. */
 	if (attr.sched_nice >= 0 &&
 	    syscall(SYS_sched_getscheduler, 0) != SCHED_NORMAL)
 		return 0;
-	/* A longer slice is no error, but a priority of all threads is. */
+	/* If a longer slice stays, that is no error. But if the negative nice
+	 * stays for all threads, that is one. */
 	if (syscall(SYS_sched_setattr, 0, &attr, 0) == 0 ||
 	    attr.sched_nice >= 0)
 		return 0;

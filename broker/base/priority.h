@@ -15,7 +15,8 @@
 
 struct error;
 
-/* Give this thread a short time slice. Threads and processes that it makes from
- * now on have the usual one, and begin at nice 0 if its own is negative. A
- * thread whose nice is not keeps another scheduling policy that it has. */
+/* Gives this thread a short time slice. Threads and processes that it makes
+ * from now on have the usual one, and begin at nice 0 if its own nice is
+ * negative. If its nice is not negative, a thread keeps another scheduling
+ * policy that it has. */
 int priority_set(struct error *err);

@@ -22,7 +22,7 @@
 #define FIELD_START_TIME  22
 #define FIELD_EXIT_STATUS 52
 
-/* Linux 6.15; not in the headers of 6.1. */
+/* The struct is from Linux 6.15, so it is not in the headers of 6.1. */
 struct pidfd_exit_info {
 	uint64_t mask;
 	uint64_t cgroup;
@@ -54,7 +54,7 @@ int process_read_file(const char *path, char *buffer, size_t size,
 	return 0;
 }
 
-/* Read a number from /proc/PID/stat. The command, field 2, is in parentheses
+/* Reads a number from /proc/PID/stat. The command, field 2, is in parentheses
  * and may contain any character. */
 static int read_field(pid_t pid, int field, unsigned long long *ret,
 		      struct error *err)
@@ -134,7 +134,7 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 		r = pidfd;
 	else if (process_has_ended(pidfd))
 		r = -ESRCH;
-	/* The process runs, but its directory in /proc is hidden. */
+	/* The process runs, but the mount of /proc hides its directory. */
 	else if (r == -ESRCH)
 		r = -ENOENT;
 	if (r == 0)
@@ -144,8 +144,8 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd)
 	return r;
 }
 
-/* Linux 6.15 and later report it after the parent has waited for the
- * process. */
+/* Asks the pidfd for the exit status. Linux 6.15 and later report it after the
+ * parent has waited for the process. */
 static bool ask_exit_status(int pidfd, int *ret)
 {
 	struct pidfd_exit_info info = {.mask = PIDFD_EXIT_MASK};
@@ -165,12 +165,13 @@ static bool read_exit_status(int pidfd, pid_t pid, int *ret)
 		return false;
 	if (ask_exit_status(pidfd, ret))
 		return true;
-	/* Readers without permission see 0, too. */
+	/* The field is also 0 if the reader has no permission, so 0 is not a
+	 * result. */
 	if (read_field(pid, FIELD_EXIT_STATUS, &status, NULL) == 0 && status) {
 		*ret = (int)status;
 		return true;
 	}
-	/* Its parent may have waited for it meanwhile. */
+	/* The parent may have waited for the process meanwhile. */
 	return ask_exit_status(pidfd, ret);
 }
 

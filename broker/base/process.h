@@ -1,7 +1,7 @@
 /*
  * A client's process: whether it still runs, and how it ended.
  *
- * A pid can be reused; a pidfd, or a pid with the start time of its process,
+ * A pid can be reused. A pidfd, or a pid with the start time of its process,
  * identifies one process.
  */
 #pragma once
@@ -15,14 +15,14 @@ struct error;
 #define PROCESS_COMMAND_SIZE 16
 #define PROCESS_END_SIZE     64
 
-/* The start time: field 22 of /proc/PID/stat. */
+/* Reads the start time, which is field 22 of /proc/PID/stat. */
 int process_start_time(pid_t pid, uint64_t *ret, struct error *err);
 
-/* The process's own name, for display; "?" if it cannot be read. */
+/* Reads the process's own name, for display; it is "?" if it cannot be read. */
 void process_command(pid_t pid, char ret[PROCESS_COMMAND_SIZE]);
 
 /*
- * Open a pidfd of the process with this pid and start time. -ESRCH: it has
+ * Opens a pidfd of the process with this pid and start time. -ESRCH: it has
  * ended. Any other error means that this cannot be determined now (for example
  * for lack of descriptors): it may be running.
  */
@@ -30,14 +30,14 @@ int process_open(pid_t pid, uint64_t start_time, int *ret_pidfd);
 
 bool process_has_ended(int pidfd);
 
-/* Read the first `size - 1` bytes of a file in /proc, and append a 0. */
+/* Reads the first `size - 1` bytes of a file in /proc, and appends a 0. */
 int process_read_file(const char *path, char *buffer, size_t size,
 		      struct error *err);
 
 /*
- * Describe how it ended, to follow its name in a sentence: "was killed by
- * signal 9 (Killed)", "exited with status 1". Returns false, with "has ended",
- * if the kernel does not report it (before Linux 6.15 it does so only until the
- * parent has waited for the process). The pidfd may be -1.
+ * Describes how the process ended, to follow its name in a sentence: "was
+ * killed by signal 9 (Killed)", "exited with status 1". Returns false, with
+ * "has ended", if the kernel does not report it (before Linux 6.15 it does so
+ * only until the parent has waited for the process). The pidfd may be -1.
  */
 bool process_describe_end(int pidfd, pid_t pid, char ret[PROCESS_END_SIZE]);

@@ -9,7 +9,7 @@
 
 #define FIRST_NS 1000000
 #define NEXT_NS  1000000000
-/* Reading both clocks takes far less time than that. */
+/* Reading both clocks takes far less time than this. */
 #define MAX_READ_NS 2000
 
 static bool is_trusted(void)
@@ -28,8 +28,8 @@ static bool is_trusted(void)
 	return *name && strcmp(name, TICKS_CLOCKSOURCE) == 0;
 }
 
-/* Read both clocks at the same time. Returns false if something interrupted the
- * two readings. */
+/* Reads both clocks at the same time. Returns false if something interrupted
+ * the two readings. */
 static bool read_pair(uint64_t *ret_tick, uint64_t *ret_ns)
 {
 	uint64_t before_ns = uv_hrtime();
@@ -42,7 +42,8 @@ static bool read_pair(uint64_t *ret_tick, uint64_t *ret_ns)
 void ticks_init(struct ticks *ticks)
 {
 	*ticks = (struct ticks){.is_used = is_trusted()};
-	/* An interrupted reading only delays the first measurement. */
+	/* If the reading is interrupted, only the first measurement is
+	 * delayed. */
 	if (ticks->is_used && !read_pair(&ticks->at_tick, &ticks->at_ns))
 		ticks->at_ns = 0;
 }

@@ -2,9 +2,9 @@
  * A clock that costs a few nanoseconds: the CPU's counter, converted to the
  * nanoseconds of uv_hrtime().
  *
- * It is for measuring only. The counter is used where the kernel itself keeps
- * time by it; elsewhere, and until its rate has been measured,
- * ticks_now() is uv_hrtime().
+ * It is for measuring only. The counter is used if the kernel itself keeps time
+ * by it; otherwise, and until its rate has been measured, ticks_now() is
+ * uv_hrtime().
  */
 #pragma once
 #include <stdbool.h>
@@ -14,12 +14,12 @@
 struct ticks {
 	bool is_used;     /* the kernel trusts the counter */
 	uint64_t rate;    /* ns per tick, times 2^32; 0: not measured yet */
-	uint64_t at_tick; /* the last pair, taken at the same time */
+	uint64_t at_tick; /* the last reading of both clocks */
 	uint64_t at_ns;
 };
 
 void ticks_init(struct ticks *ticks);
-/* Measure the rate again. Call it often: it does so about once in a second. */
+/* Measures the rate again. Call it often: it does so about once in a second. */
 void ticks_sync(struct ticks *ticks);
 
 #if defined(__x86_64__)
@@ -38,14 +38,14 @@ static inline uint64_t ticks_read(void)
 	return value;
 }
 #else
-#define TICKS_CLOCKSOURCE "" /* of no kernel */
+#define TICKS_CLOCKSOURCE "" /* no kernel has this name */
 static inline uint64_t ticks_read(void)
 {
 	return 0;
 }
 #endif
 
-/* The time in ns. It may go back a little after ticks_sync(). */
+/* Returns the time in ns. It may go back a little after ticks_sync(). */
 static inline uint64_t ticks_now(const struct ticks *ticks)
 {
 	uint64_t tick;
@@ -53,7 +53,7 @@ static inline uint64_t ticks_now(const struct ticks *ticks)
 	if (!ticks->rate)
 		return uv_hrtime();
 	tick = ticks_read();
-	/* The counter of another CPU may be behind by a little. */
+	/* The counter of another CPU may lag a little. */
 	if (tick <= ticks->at_tick)
 		return ticks->at_ns;
 	return ticks->at_ns +

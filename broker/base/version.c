@@ -1,5 +1,5 @@
 /*
- * Which versions of a name are new to a client.
+ * The versions of a name that are new to a client.
  */
 #include "broker/base/version.h"
 #include "proto/error.h"

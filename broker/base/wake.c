@@ -1,5 +1,5 @@
 /*
- * Calling the hooks, and the key of a user.
+ * The calls of the hooks, and the key of a user.
  */
 #include "broker/base/wake.h"
 #include <inttypes.h>
@@ -27,7 +27,7 @@ void wake_short(const struct wake *wake, const uint32_t *uid)
 
 void wake_uid_key(uint32_t uid, char ret[WAKE_UID_KEY_SIZE])
 {
-	/* No name begins with a slash. */
+	/* This cannot be a name, since no name begins with a slash. */
 	snprintf(ret, WAKE_UID_KEY_SIZE, "//uid/%" PRIu32, uid);
 }
 
