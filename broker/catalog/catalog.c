@@ -1,10 +1,10 @@
 /*
- * The catalog's file: where everything lies, and the undo journal.
+ * The catalog's file: its layout, and the undo journal.
  *
- * A journal entry is the old bytes, padded to 8, and behind them a trailer
- * that says where they belong: with the trailer last, the journal can be
- * walked from its end, newest first. Undoing writes only places that are in
- * the journal, so a crash while undoing is mended by undoing again.
+ * A journal entry contains the old bytes, padded to 8, followed by a trailer
+ * with their offset: with the trailer last, the journal can be read from its
+ * end, newest entry first. Undoing writes only to ranges that are in the
+ * journal, so it can be repeated after a crash while undoing.
  *
  * LAYOUT
  *
@@ -15,7 +15,7 @@
  *            page of its own             sessions, tickets, bundles, prefixes,
  *                                        communicators, groups, fences,
  *                                        channels, runs
- *    above   4 bytes a bucket            hashes: name, grant, ticket, bundle,
+ *    above   4 bytes per bucket          hashes: name, grant, ticket, bundle,
  *                                        prefix
  *    above   64 GiB                      blobs
  */
@@ -94,7 +94,7 @@
 #define BLOBS_AT     PAGE_UP(PREFIX_BUCKETS_AT + N_PREFIX_BUCKETS * 4)
 #define CATALOG_SIZE (BLOBS_AT + (UINT64_C(64) << 30))
 
-/* If any of these changes, CATALOG_LAYOUT_VERSION must change too. */
+/* If any of these changes, CATALOG_LAYOUT_VERSION must change, too. */
 _Static_assert(sizeof(struct catalog_header) <= JOURNAL_OFFSET, "header");
 _Static_assert(offsetof(struct catalog_header, layout_version) == 8, "header");
 _Static_assert(offsetof(struct catalog_header, journal_size) == 16, "header");
@@ -118,7 +118,7 @@ _Static_assert(N_BUNDLES == CATALOG_BUNDLES, "bundles");
 struct section {
 	uint64_t at;
 	uint32_t record_size;
-	uint32_t n; /* with record 0 */
+	uint32_t n; /* the number of records, including record 0 */
 	/* This field links the free records. It is not the one that marks a
 	 * record as free. */
 	uint32_t free_link;
@@ -177,10 +177,10 @@ static int map(int fd, void **ret, struct error *err)
 		    MAP_SHARED | MAP_NORESERVE, fd, 0);
 	if (base == MAP_FAILED)
 		return error_errno(err, -errno, "cannot map the catalog");
-	/* Where shared memory gets huge pages unasked, a sparse file would
-	 * cost 2 MiB for every record that is touched. */
+	/* If shared memory gets huge pages by default, a sparse file costs 2
+	 * MiB for every record that is touched. */
 	(void)madvise(base, CATALOG_SIZE, MADV_NOHUGEPAGE);
-	/* A core of the broker would be tens of gigabytes of holes. */
+	/* A core dump of the broker would be tens of gigabytes of holes. */
 	(void)madvise(base, CATALOG_SIZE, MADV_DONTDUMP);
 	*ret = base;
 	return 0;
@@ -243,9 +243,9 @@ static uint64_t pad(uint64_t size)
 }
 
 /*
- * The store that makes an entry count, or with 0 forgets all of them. The
- * fences keep the compiler from moving other stores across; the CPU does not
- * matter, since a killed process leaves its stores in order.
+ * Stores the size, which makes the last entry valid, or with 0 discards all
+ * entries. The fences keep the compiler from moving other stores across it. The
+ * CPU does not matter, since a killed process leaves its stores in order.
  */
 static void set_journal_size(struct catalog_header *header, uint64_t size)
 {
@@ -255,10 +255,10 @@ static void set_journal_size(struct catalog_header *header, uint64_t size)
 }
 
 /*
- * Was it saved in the journal since the last commit? Only the oldest value
- * counts when a transaction is undone, but heads of lists and counts change
- * with every item of a batch. If it was not saved, the function remembers that
- * it is now.
+ * Returns whether the range was saved in the journal since the last commit, and
+ * remembers that it is saved now. Only the oldest value counts when a
+ * transaction is undone, but heads of lists and counts change with every item
+ * of a batch.
  */
 static bool is_saved(struct catalog *catalog, uint64_t offset, size_t size)
 {
@@ -286,7 +286,7 @@ void catalog_save(struct catalog *catalog, const void *at, size_t size)
 	if (is_saved(catalog, offset, size))
 		return;
 	assert(entry_size <= JOURNAL_SIZE - header->journal_size);
-	/* Most ranges are one number; for that size the compiler needs no
+	/* Most ranges are one number; for a constant size the compiler makes no
 	 * call. */
 	if (size == 4)
 		memcpy(top, at, 4);
@@ -318,8 +318,8 @@ size_t catalog_journal_room(const struct catalog *catalog)
 
 /* --- adoption ------------------------------------------------------------ */
 
-/* Find the entry that ends at `end` (in the journal). Returns false if there is
- * no valid entry. */
+/* Finds the entry that ends at `end` (in the journal). Returns false if there
+ * is no valid entry. */
 static bool read_entry(const struct catalog_header *header, uint64_t end,
 		       struct journal_trailer *ret_trailer, uint64_t *ret_start)
 {
@@ -388,8 +388,8 @@ static int adopt(struct catalog_header *header, struct error *err)
 		return error_set(err, -EUCLEAN,
 				 "%u earlier adoptions of the catalog failed",
 				 header->adoption_attempts);
-	/* The attempt is counted before anything is done, since what follows
-	 * may kill the broker. */
+	/* The attempt is counted first, since the following steps may kill the
+	 * broker. */
 	*(volatile uint32_t *)&header->adoption_attempts += 1;
 	failpoint("catalog.attempt");
 	if (!journal_is_sound(header))
@@ -454,7 +454,7 @@ static uint32_t *free_link(void *record, enum catalog_section section)
 	return (void *)((uint8_t *)record + sections[section].free_link);
 }
 
-/* Clear all fields but a slot's generation, which outlives the record. */
+/* Clears all fields except a slot's generation, which outlives the record. */
 static void clear_record(void *record, enum catalog_section section)
 {
 	uint64_t generation = 0;
@@ -616,7 +616,7 @@ uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 
 /* --- blobs --------------------------------------------------------------- */
 
-/* 32, 48, 64, 96, 128, ...: at most half of a blob is waste. */
+/* Returns 32, 48, 64, 96, 128, ...: at most half of a blob is unused. */
 static uint64_t class_size(unsigned int class)
 {
 	return (class % 2 ? UINT64_C(48) : UINT64_C(32)) << class / 2;
@@ -636,7 +636,8 @@ static unsigned int class_of(size_t size)
 	return class;
 }
 
-/* A free blob begins with the offset of the next one of its class. */
+/* Allocates a blob. A free blob begins with the offset of the next one of its
+ * class. */
 uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size)
 {
 	struct catalog_header *header = catalog->header;
@@ -653,7 +654,7 @@ uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size)
 		return blob;
 	}
 	/* Another blob may have lain here until this very transaction, so all
-	 * that the caller will write over is noted. */
+	 * bytes that the caller will overwrite are saved. */
 	next = catalog_blob(catalog, blob);
 	catalog_save(catalog, next,
 		     size < sizeof(*next) ? sizeof(*next) : size);

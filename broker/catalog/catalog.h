@@ -38,7 +38,7 @@ struct error;
 #define CATALOG_LAYOUT_VERSION 12
 #define CATALOG_MAX_SESSIONS   4096
 #define CATALOG_BUNDLES        4096 /* including record 0 */
-#define CATALOG_CHANNELS       129  /* likewise */
+#define CATALOG_CHANNELS       129  /* including record 0 */
 #define CATALOG_CHANNEL_SLOTS  64
 #define RECORDED_REPLIES_MAX   64
 
@@ -71,11 +71,12 @@ struct list {
 
 enum slot_flags {
 	/* The low bits are enum publish_flags. */
-	/* The name in the blob is, or will be, its name. */
+	/* The name in the blob shows the slot, or will show it in its
+	 * bundle. */
 	SLOT_FLAG_NAMED = 0x100,
 	SLOT_FLAG_IN_LIMBO = 0x200, /* in the limbo list */
 	SLOT_FLAG_TAINTED = 0x400,  /* its writer died before publishing it */
-	/* Its memory was shared by a client, and it is no view. */
+	/* Its memory was shared by a client, and it is not a view. */
 	SLOT_FLAG_SHARED = 0x800,
 	/* The process that shared it wants it back. */
 	SLOT_FLAG_WANTED = 0x1000,
@@ -83,46 +84,49 @@ enum slot_flags {
 
 struct slot_record {
 	uint64_t generation; /* kept while the slot is free */
-	uint64_t offset;     /* in the block, bytes */
+	uint64_t offset;     /* bytes, from the start of the block */
 	uint64_t size;       /* bytes */
 	uint64_t blob;       /* name, then shape, then strides (slot.c) */
 	uint64_t version;
 	uint64_t born_ms;
-	uint64_t deadline_ms; /* when the name expires; 0: never */
+	uint64_t deadline_ms; /* when the name expires; 0: it never does */
 	uint64_t digest;      /* XXH3 of the elements; 0: unknown */
 	uint32_t block;       /* 0: the slot is free */
-	uint32_t writer;      /* session that writes it; 0: none */
-	uint32_t tied;        /* session whose end removes the name; 0: none */
-	uint32_t bundle;      /* bundle version it is a member of; 0: none */
+	uint32_t writer;      /* session that writes it; 0: there is none */
+	/* session whose end removes the name; 0: there is none */
+	uint32_t tied;
+	/* bundle version it is a member of; 0: there is none */
+	uint32_t bundle;
 	uint32_t n_tickets;
 	uint32_t name_next; /* next in the chain of the name index */
 	uint16_t flags;     /* enum slot_flags | enum publish_flags */
 	uint16_t name_size;
 	uint8_t dtype;
 	uint8_t n_dims;
-	uint16_t is_fenced;     /* [volatile] is in limbo.fenced */
+	uint16_t is_fenced;     /* [volatile] the slot is in limbo.fenced */
 	uint32_t heap_position; /* [volatile] position in the deadlines */
-	uint32_t uid;           /* charged for the slot */
-	uint32_t group;         /* group whose shard it is; 0: none */
+	uint32_t uid;           /* the uid that is charged for the slot */
+	uint32_t group;         /* group whose shard it is; 0: there is none */
 	uint32_t n_pins; /* [volatile] uses by the broker or its worker */
 	struct list grants;
 	struct link block_link;   /* block_record.slots */
 	struct link limbo_link;   /* header.limbo */
 	struct link bundle_link;  /* bundle_record.members */
 	struct link session_link; /* session_record.own: writing or tied */
-	/* Ready fence of its contents; 0: they are ready. */
+	/* The ready fence of its contents; 0: they are complete. */
 	uint32_t ready_fence;
-	uint32_t channel; /* whose buffer it is; 0: none's */
+	uint32_t channel; /* channel whose buffer it is; 0: there is none */
 	uint32_t reserved;
 };
 
 struct block_record {
 	uint32_t chunk;  /* 0: the record is free */
 	uint32_t maker;  /* session whose budget is charged; 0: it has ended */
-	uint64_t offset; /* in the chunk */
-	/* As requested; accounts are charged this, rounded up to 64. */
+	uint64_t offset; /* bytes, from the start of the chunk */
+	/* The size as requested. Accounts are charged the size rounded up to
+	 * 64. */
 	uint64_t size;
-	uint32_t uid; /* charged for the block */
+	uint32_t uid; /* the uid that is charged for the block */
 	struct list slots;
 };
 
@@ -130,10 +134,10 @@ struct grant_record {
 	uint32_t session; /* 0: the record is free */
 	uint32_t slot;
 	int32_t granted; /* cumulative, over all generations: see grant.h */
-	/* Next in the chain of the (session, slot) index. */
+	/* The next grant in the chain of the (session, slot) index. */
 	uint32_t hash_next;
-	/* Of the last grant. The record is linked to the slot while the slot
-	 * has this generation. */
+	/* The generation of the last grant. The record is linked to the slot
+	 * while the slot has this generation. */
 	uint64_t generation;
 	struct link slot_link;
 	struct link session_link;
@@ -145,16 +149,17 @@ struct chunk_record {
 	uint64_t size;
 	uint64_t populated; /* arenas: [0, populated) may be allocated */
 	struct access_class access;
-	uint32_t bundle; /* bundle version it belongs to; 0: an arena chunk */
+	/* bundle version it belongs to; 0: it is an arena chunk */
+	uint32_t bundle;
 	uint32_t n_blocks;
 	struct device_uuid device;
-	uint32_t shared; /* enum share_kind, see shared_chunk.h */
+	uint32_t shared; /* enum share_kind (shared_chunk.h) */
 	uint32_t sharer; /* session that shared it; 0: it has ended */
 	uint64_t handle; /* blob; only for SHARE_LEGACY */
 };
 
 struct recorded_reply {
-	uint64_t number; /* of the request; 0: empty */
+	uint64_t number; /* of the request; 0: the entry is empty */
 	uint64_t blob;   /* the encoded body of the reply */
 	uint32_t size;
 	int32_t code;
@@ -163,21 +168,26 @@ struct recorded_reply {
 struct session_record {
 	uint64_t id; /* 0: the record is free */
 	uint8_t token[TOKEN_SIZE];
-	uint64_t start_time; /* of the process: field 22 of /proc/PID/stat */
+	/* start time of the process: field 22 of /proc/PID/stat */
+	uint64_t start_time;
 	uint32_t pid, uid, gid;
 	char command[16];
 	uint64_t born_ms;
 	uint64_t refs_inode;
 	uint64_t budget; /* bytes; 0: unlimited */
-	/* Requests below this number were answered, and their recorded replies
-	 * are forgotten. */
+	/* The client has the replies of requests below this number, so their
+	 * recorded replies are dropped. */
 	uint64_t answered;
 	struct list grants;
-	struct list own;       /* slots that it writes or that are tied to it */
-	struct list fences;    /* ready fences by its timelines and events */
-	uint32_t first_bundle; /* staged by it; chained by bundle_record.next */
-	/* The bundle version that it leases (0: none), the next member to
-	 * grant, and the number of members left: see lease.h. */
+	/* slots that the session writes or that are tied to it */
+	struct list own;
+	/* ready fences by timelines and events of the session */
+	struct list fences;
+	/* The first bundle version that it stages or that is tied to it; the
+	 * others are chained by bundle_record.next. */
+	uint32_t first_bundle;
+	/* The bundle version that the session leases (0: none), the next member
+	 * to grant, and the number of members left (lease.h). */
 	uint32_t lease_bundle, lease_slot, lease_left;
 	struct recorded_reply recorded_replies[RECORDED_REPLIES_MAX];
 };
@@ -188,7 +198,7 @@ struct ticket_record {
 	uint32_t uses_left;
 	uint64_t deadline_ms;
 	uint64_t born_ms;
-	uint32_t uid; /* charged for the ticket */
+	uint32_t uid; /* the uid that is charged for the ticket */
 	uint32_t pid; /* of the process that made it */
 	uint32_t hash_next;
 	uint32_t heap_position; /* [volatile] */
@@ -197,11 +207,11 @@ struct ticket_record {
 enum bundle_state {
 	BUNDLE_FREE = 0,
 	BUNDLE_STAGED = 1,
-	BUNDLE_COMMITTED = 2, /* the version that the names refer to */
-	/* Replaced or removed; freed with its last slot. */
+	BUNDLE_COMMITTED = 2, /* the names refer to this version */
+	/* It was replaced or removed, and is freed with its last slot. */
 	BUNDLE_RETIRED = 3,
-	/* Replaced, but its version can be got until the n_kept of a later one
-	 * or the end of the name retires it. */
+	/* It was replaced, but sessions can still get it by its number, until
+	 * the n_kept of a later version or the end of the name retires it. */
 	BUNDLE_KEPT = 4,
 };
 
@@ -215,21 +225,24 @@ struct bundle_record {
 	uint64_t ttl_ms;
 	uint32_t state; /* enum bundle_state; storing it commits the version */
 	uint32_t name_size;
-	/* Session that stages it or that it is tied to; 0: none. */
+	/* The session that stages it or that it is tied to; 0: there is
+	 * none. */
 	uint32_t loader;
-	uint32_t flags;     /* enum publish_flags */
-	uint32_t next;      /* chain of session_record.first_bundle */
-	uint32_t hash_next; /* chain of the bundle name index */
+	uint32_t flags; /* enum publish_flags */
+	/* next in the chain of session_record.first_bundle */
+	uint32_t next;
+	uint32_t hash_next; /* next in the chain of the bundle name index */
 	struct access_class access;
 	struct device_uuid device;
 	uint32_t owner_uid;
 	struct list members;
-	/* Staged: the number of member names that tensors outside this
-	 * bundle have. */
+	/* While it is staged: the number of member names that tensors outside
+	 * this bundle have. */
 	uint32_t n_clashes;
-	uint32_t n_kept; /* versions that can be got, with this one */
-	/* [volatile] Staged: bytes that its loader will still allocate;
-	 * 0: unknown. */
+	/* versions that sessions can get, including this one */
+	uint32_t n_kept;
+	/* [volatile] While it is staged: the bytes that its loader will still
+	 * allocate; 0: they are unknown. */
 	uint64_t size_hint;
 	int32_t manifest_fd;    /* [volatile] owned; -1: not made yet */
 	uint32_t heap_position; /* [volatile] */
@@ -242,45 +255,49 @@ struct prefix_record {
 	uint32_t hash_next;
 	uint32_t n_names;   /* visible names outside bundles */
 	uint32_t n_bundles; /* visible bundles */
-	/* header.idle_prefixes, while both counts are 0. */
+	/* The link in header.idle_prefixes, while both counts are 0. */
 	struct link idle_link;
 	uint32_t reserved;
 	uint64_t idle_ms; /* when it became idle */
 };
 
-/* A rank on this node. Its index in the list is that of its shards. */
+/* A rank on this node. The index of the place is that of the rank's shards. */
 struct comm_place {
-	uint32_t rank; /* in the world */
+	uint32_t rank; /* number of the rank in the world */
 	struct device_uuid device;
 };
 
-/* The persistent part of a communicator; see comm.h for the running part. */
+/* The persistent part of a communicator; comm.h has the volatile part. */
 struct comm_record {
-	uint64_t id; /* of the record; 0: the record is free */
+	uint64_t id; /* id of the record; 0: the record is free */
 	uint64_t name_blob;
 	uint32_t name_size;
-	uint32_t uid; /* made it, and is charged for everything in it */
+	/* the user that made it, and is charged for everything in it */
+	uint32_t uid;
 	struct access_class access;
 	uint32_t n_ranks, n_shards;
-	uint64_t step; /* the last one that all ranks committed; 0: none */
+	/* the last step that all ranks committed; 0: there is none */
+	uint64_t step;
 	uint64_t ttl_ms;
-	uint64_t deadline_ms; /* when it ends, if no rank is in it then */
-	/* Chained by group_record.next, in the order of registration. */
+	uint64_t deadline_ms; /* when it ends if no rank is in it then */
+	/* The groups are chained by group_record.next, in the order of
+	 * registration. */
 	uint32_t first_group;
 	uint32_t n_groups;
 	uint32_t heap_position; /* [volatile] */
 	uint32_t n_local;       /* ranks on this node */
-	/* Only in a communicator that has groups. */
+	/* Set only in a communicator that has groups. */
 	struct comm_place places[MESSAGE_MAX_RANKS];
 };
 
 /* The part of a group that lasts as long as a run. */
 struct group_run {
-	uint64_t run; /* the run's id; the rest is valid while it goes on */
-	uint64_t id;  /* by which its ranks name the group */
-	uint64_t answered; /* mask of ranks that got it */
-	uint32_t index;    /* among the groups of the run */
-	/* Memory that the run keeps; 0: not made. */
+	/* id of the run; the other fields are valid while it goes on */
+	uint64_t run;
+	uint64_t id;       /* the id by which its ranks name the group */
+	uint64_t answered; /* mask of ranks that got the reply */
+	uint32_t index;    /* index among the groups of the run */
+	/* Memory that the run keeps; 0: it was not made. */
 	uint32_t grads, partial;
 	uint32_t reserved;
 };
@@ -289,59 +306,64 @@ struct group_record {
 	uint64_t id;        /* 0: the record is free */
 	uint64_t spec_blob; /* blob: the encoded group_request that made it */
 	uint32_t spec_size;
-	uint32_t comm; /* its record */
+	uint32_t comm; /* record of its communicator */
 	uint32_t next;
 	uint32_t side; /* index into `slots` of the committed side */
-	/* The shards, kept by this group, as in struct rank_memory. */
+	/* The slots of the shards, which the group keeps, as in struct
+	 * rank_memory. */
 	uint32_t slots[2][MESSAGE_MAX_RANKS];
-	uint64_t step;      /* last commit that included this group; 0: none */
+	/* last commit that included this group; 0: there is none */
+	uint64_t step;
 	uint64_t plan_hash; /* a plan made again must have the same hash */
-	/* Gathers and reductions of all finished runs. */
+	/* The gathers and reductions of all finished runs. */
 	uint64_t n_gathers, n_reductions;
-	struct group_run run; /* only if the ranks do the work alone */
+	/* used only if the ranks do all work by themselves */
+	struct group_run run;
 };
 
-/* A rank of a run, by its place. */
+/* A rank of a run, indexed by its place. */
 struct run_rank {
 	uint32_t session;     /* 0: it has left or died */
-	uint32_t is_answered; /* it knows that all have joined */
-	/* That it has committed, while others have not; else 0. */
+	uint32_t is_answered; /* the rank knows that all have joined */
+	/* The step that it has committed and that other ranks have not; else
+	 * 0. */
 	uint64_t step;
-	uint64_t n_gathers; /* that it had begun before */
+	uint64_t n_gathers; /* gathers that it began before the commit */
 	uint32_t n_inputs;
-	uint32_t inputs[BOARD_MAX_AHEAD]; /* slots, pinned, in any order */
+	uint32_t inputs[BOARD_MAX_AHEAD]; /* pinned slots, in any order */
 };
 
-/* Memory that ranks gather into: see gather_buffers.h. */
+/* Memory that ranks gather into (gather_buffers.h). */
 struct run_buffer {
 	uint64_t generation;
-	uint32_t slot; /* 0: not made */
+	uint32_t slot; /* 0: it was not made */
 	uint32_t version;
 	uint32_t is_pinned;
 	uint32_t reserved;
 };
 
-/* A run whose ranks do work alone, from when all have joined until all have
- * left: see run_record.h. */
+/* A run whose ranks do all work by themselves. It lasts from when all ranks
+ * have joined until all have left (run_record.h). */
 struct run_record {
 	uint64_t id;       /* 0: the record is free */
-	uint32_t comm;     /* the record of its communicator */
-	uint32_t verdict;  /* its word in the state table */
+	uint32_t comm;     /* record of its communicator */
+	uint32_t verdict;  /* index of its verdict in the state table */
 	uint32_t direct;   /* enum comm_direct */
 	uint32_t is_shown; /* ranks may have its board */
-	/* The first rank's request; its name is NULL. */
+	/* The request of the first rank; its name is NULL. */
 	struct comm_join_request asked;
 	struct run_rank ranks[MESSAGE_MAX_RANKS];
 	struct run_buffer buffers[GATHERS_BUFFERS];
 };
 
-/* The ready fence of a slot's contents: see ready_fence.h. */
+/* The ready fence of a slot's contents (ready_fence.h). */
 struct ready_fence_record {
-	uint64_t value; /* of the timeline; of an event: its number */
-	uint64_t event; /* blob: the event's handle; 0: none */
+	uint64_t value; /* value of the timeline, or number of the event */
+	uint64_t event; /* blob with the event's handle; 0: there is none */
 	uint32_t slot;  /* 0: the record is free */
 	uint32_t session;
-	uint32_t timeline; /* of the session; 0: the fence is an event */
+	/* timeline of the session; 0: the fence is an event */
+	uint32_t timeline;
 	/* For a view's fence by an event: the fence of the viewed slot, which
 	 * has the handle; 0: this fence is not a copy. */
 	uint32_t original;
@@ -353,26 +375,27 @@ struct ready_fence_record {
 
 /* A process that has a channel open, in one role. */
 struct channel_user {
-	uint32_t session;  /* 0: nobody */
-	uint16_t role;     /* enum channel_role */
-	uint16_t is_ended; /* a producer that sends nothing more; a consumer
-			      that was cut */
+	uint32_t session; /* 0: the place is free */
+	uint16_t role;    /* enum channel_role */
+	/* a producer that sends nothing more, or a consumer that was cut */
+	uint16_t is_ended;
 	uint64_t born_ms;
 };
 
-/* A channel, while some process has it open: see channel.h. */
+/* A channel, which exists while some process has it open (channel.h). */
 struct channel_record {
 	uint64_t id; /* never reused; 0: the record is free */
 	uint64_t name_blob;
-	uint64_t capacity; /* of a buffer, bytes */
+	uint64_t capacity; /* bytes of a buffer */
 	uint32_t name_size;
-	uint32_t uid; /* made it, and is charged for its memory */
+	uint32_t uid; /* the user that made it, and is charged for its memory */
 	struct access_class access;
 	uint32_t way;     /* enum slots_mode */
-	uint32_t n_slots; /* buffers that it should have */
-	uint32_t lag_ms;  /* of a broadcast; 0: nobody is cut */
-	struct channel_user users[CATALOG_CHANNEL_SLOTS]; /* by place */
-	/* Its buffers; 0: has left, and is to be replaced. */
+	uint32_t n_slots; /* number of buffers that it should have */
+	uint32_t lag_ms;  /* limit of a broadcast; 0: no consumer is cut */
+	struct channel_user users[CATALOG_CHANNEL_SLOTS]; /* indexed by place */
+	/* The slots of its buffers; 0: the buffer has left, and will be
+	 * replaced. */
 	uint32_t slots[CATALOG_CHANNEL_SLOTS];
 };
 
@@ -386,10 +409,10 @@ enum catalog_hash {
 };
 
 struct catalog_section_state {
-	/* Chained through a field of the record, which depends on the
-	 * kind (catalog.c). */
+	/* The free records are chained through a field of the record, which
+	 * depends on the kind (catalog.c). */
 	uint32_t first_free;
-	/* Records ever used; the rest are holes in the file. */
+	/* The number of records ever used; the rest are holes in the file. */
 	uint32_t n_touched;
 	uint32_t n_live;
 	uint32_t reserved;
@@ -400,15 +423,17 @@ struct catalog_section_state {
 struct catalog_header {
 	uint64_t magic; /* "FSDPCAT1" */
 	uint32_t layout_version;
-	uint32_t adoption_attempts; /* since the last one that succeeded */
-	uint64_t journal_size;      /* bytes recorded; storing 0 commits */
+	/* adoptions since the last one that succeeded */
+	uint32_t adoption_attempts;
+	/* bytes in the journal; storing 0 commits */
+	uint64_t journal_size;
 	uint64_t epoch;
-	/* Random, so that a client cannot choose names with
-	 * colliding hashes. */
+	/* It is random, so that a client cannot choose names with colliding
+	 * hashes. */
 	uint64_t hash_seed;
 	uint64_t next_session_id;
 	uint64_t next_bundle_id;
-	uint64_t next_comm_id; /* for records, runs and groups alike */
+	uint64_t next_comm_id; /* for records, runs and groups */
 	uint64_t next_channel_id;
 	uint32_t next_chunk_id;
 	uint32_t is_draining; /* only administrators get new sessions */
@@ -419,16 +444,17 @@ struct catalog_header {
 	struct catalog_section_state sections[SECTION_N];
 };
 
-/* Ranges that this transaction has saved already; a small cache. */
+/* A range that was saved in the transaction with this number. The array is a
+ * small cache. */
 struct catalog_saved {
 	uint64_t offset, size;
-	uint64_t transaction; /* 0: none */
+	uint64_t transaction; /* 0: the entry is empty */
 };
 
 #define CATALOG_SAVED 256 /* a power of two */
 
 struct catalog {
-	struct catalog_header *header; /* mapping; NULL when closed */
+	struct catalog_header *header; /* the mapping; NULL when closed */
 	uint8_t *base;                 /* the same address */
 	int fd;                        /* owned; -1 when closed */
 	uint64_t n_commits;
@@ -437,36 +463,39 @@ struct catalog {
 
 #define CATALOG_NULL ((struct catalog){.fd = -1})
 
-/* Make a new, empty catalog. */
+/* Makes a new, empty catalog. */
 int catalog_create(struct catalog *ret, struct error *err);
 
 /*
- * Adopt the catalog of an earlier broker: count the attempt and undo an
+ * Adopts the catalog of an earlier broker: counts the attempt and undoes an
  * unfinished request. Consumes `fd`, also on failure. -EPROTO: the layout is
  * unknown. -EUCLEAN: two earlier adoptions of it failed, or it is damaged.
  */
 int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 
-/* The adoption failed for want of memory or descriptors: it does not count as
- * an attempt. */
+/* Takes back the attempt, because the adoption failed for lack of memory or
+ * descriptors. */
 void catalog_put_off_adoption(struct catalog *catalog);
-/* The adoption succeeded; reset the count of attempts. */
+/* Resets the count of attempts after an adoption that succeeded. */
 void catalog_adopted(struct catalog *catalog);
 void catalog_close(struct catalog *catalog);
 
 /* --- journal ------------------------------------------------------------- */
 
-/* Record the `size` bytes at `at` (in the catalog) before they are changed. */
+/* Saves the `size` bytes at `at` (in the catalog) in the journal, before they
+ * are changed. */
 void catalog_save(struct catalog *catalog, const void *at, size_t size);
 
-/* Make all changes since the last commit permanent. */
+/* Makes all changes since the last commit permanent. */
 void catalog_commit(struct catalog *catalog);
 
-/* Bytes that the journal can still take, 48 MiB when it is empty. Work that may
- * exceed it commits in steps, each of which leaves the catalog consistent. */
+/* Returns the bytes that the journal can still take, 48 MiB when it is empty.
+ * Work that may exceed it commits in steps, each of which leaves the catalog
+ * consistent. */
 size_t catalog_journal_room(const struct catalog *catalog);
 
-/* Save, then assign: catalog_set(catalog, record->field, value). */
+/* Saves the field, then assigns the value: catalog_set(catalog, record->field,
+ * value). */
 #define catalog_set(catalog, field, value)                                     \
 	do {                                                                   \
 		catalog_save((catalog), &(field), sizeof(field));              \
@@ -476,28 +505,29 @@ size_t catalog_journal_room(const struct catalog *catalog);
 /* --- records ------------------------------------------------------------- */
 
 /*
- * Allocate a zeroed record (slots keep their generation); 0 if the section is
- * full. The record's bytes are already saved: until the commit they may be
- * assigned directly.
+ * Allocates a zeroed record (slots keep their generation). Returns 0 if the
+ * section is full. The record's bytes are already saved: until the commit they
+ * may be assigned directly.
  */
 uint32_t catalog_alloc(struct catalog *catalog, enum catalog_section section);
 void catalog_release(struct catalog *catalog, enum catalog_section section,
 		     uint32_t index);
 uint32_t catalog_n_live(const struct catalog *catalog,
 			enum catalog_section section);
-/* Records have the indexes [1, n_touched]. A free one among them has 0 in a
- * field of its kind (slot.block, chunk.id, ...). */
+/* Returns the number of records ever used. They have the indexes [1,
+ * n_touched]. A free one among them has 0 in a field of its kind (slot.block,
+ * chunk.id, ...). */
 uint32_t catalog_n_touched(const struct catalog *catalog,
 			   enum catalog_section section);
-/* The number of records that fit, which is also the highest index. */
+/* Returns the number of records that fit, which is also the highest index. */
 uint32_t catalog_capacity(enum catalog_section section);
 
-/* Check that `n` more records fit. -ENOSPC; `what` names them in the error. */
+/* Checks that `n` more records fit. -ENOSPC; `what` names them in the error. */
 int catalog_check_room(const struct catalog *catalog,
 		       enum catalog_section section, uint32_t n,
 		       const char *what, struct error *err);
 
-/* catalog_slot(), catalog_block(), ...: the record of this index. */
+/* catalog_slot(), catalog_block(), ... return the record with this index. */
 #define CATALOG_RECORDS(X)                                                     \
 	X(SECTION_SLOT, slot)                                                  \
 	X(SECTION_BLOCK, block)                                                \
@@ -520,7 +550,7 @@ CATALOG_RECORDS(X)
 
 /* --- lists, hashes, blobs (all journaled) -------------------------------- */
 
-/* Append record `index` of `section`, whose link is at `link_offset`. */
+/* Appends record `index` of `section`, whose link is at `link_offset`. */
 void catalog_list_append(struct catalog *catalog, struct list *list,
 			 enum catalog_section section, size_t link_offset,
 			 uint32_t index);
@@ -528,15 +558,16 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 			 enum catalog_section section, size_t link_offset,
 			 uint32_t index);
 
-/* The bucket of a hash value: the head of a chain, to be changed
- * by catalog_set(). */
+/* Returns the bucket of a hash value: the head of a chain, which is changed by
+ * catalog_set(). */
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 			 uint64_t value);
 
-/* Allocate `size` bytes (1 to 64 KiB), aligned to 8; 0 if there is no space.
- * The contents are undefined and may be written without catalog_save(). */
+/* Allocates `size` bytes (1 to 64 KiB), aligned to 8. Returns 0 if there is no
+ * space. The contents are undefined and may be written without
+ * catalog_save(). */
 uint64_t catalog_blob_alloc(struct catalog *catalog, size_t size);
 void catalog_blob_release(struct catalog *catalog, uint64_t blob, size_t size);
 void *catalog_blob(const struct catalog *catalog, uint64_t blob);
-/* Bytes of pages that blobs have used so far. */
+/* Returns the bytes of pages that blobs have used so far. */
 uint64_t catalog_blob_bytes(const struct catalog *catalog);
