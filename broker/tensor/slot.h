@@ -64,11 +64,11 @@ uint32_t slot_find(const struct store *store, const struct slot_ref *ref,
 		   struct error *err);
 
 /*
- * Give a slot that never had a name the one under which it will be published.
- * There are two steps, because a batch must know first that all of it will fit.
- * slot_reserve_name() returns a reservation, or 0 if the catalog is full.
- * slot_set_name() consumes the reservation, and slot_unreserve_name() returns
- * it. The caller updates the index.
+ * These functions give a slot that never had a name the one under which it will
+ * be published. There are two steps, because a batch must know first that all
+ * of it will fit. slot_reserve_name() returns a reservation, or 0 if the
+ * catalog is full. slot_set_name() consumes the reservation, and
+ * slot_unreserve_name() returns it. The caller updates the index.
  */
 uint64_t slot_reserve_name(struct store *store, uint32_t slot,
 			   const char *name);
