@@ -584,6 +584,9 @@ def _join_nodes(store, rank, nodes, name, timeout):
     # Within a node ranks wait longer, so a rank that waits for another node
     # fails first, and the sentence of its error is the right one.
     local = default()._join(f"{name}.{k}", len(here), at, seconds * _PATIENCE)
+    # A rank that has its connections may be alone in that: if it closed them now,
+    # another rank could not make its own.
+    whole.barrier().wait()
     comm = Comm(nodes, rank, local, lane, whole)
     return SeveralNodes(comm, rank, world_size, seconds)
 

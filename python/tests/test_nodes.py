@@ -104,6 +104,12 @@ def ranks_that_are_late_are_told_of():
     dist.barrier()  # The ranks are late, and have not left.
 
 
+def a_group_may_be_shut_down_as_soon_as_it_is_made():
+    """By one rank, while another one is still about to connect its group."""
+    for _ in range(30):
+        dist.new_group().shutdown()
+
+
 def a_group_that_was_shut_down_sends_nothing():
     group = dist.new_group()
     group.shutdown()
@@ -136,6 +142,7 @@ CASES = {
         what_is_wrong_in_itself_is_refused_and_changes_nothing,
         a_group_on_one_node_shares_memory,
         ranks_that_are_late_are_told_of,
+        a_group_may_be_shut_down_as_soon_as_it_is_made,
         a_group_that_was_shut_down_sends_nothing,
     )
 }
