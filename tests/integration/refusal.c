@@ -197,7 +197,8 @@ void check_refusals(const struct refusal *all, size_t n)
 {
 	struct wire_counts before;
 
-	/* The broker forgets replies that were read. */
+	/* The request tells the broker that earlier replies were read, and so
+	 * ends their records. */
 	(void)wire_status(me, "slots");
 	wire_count(other, &before);
 	for (size_t i = 0; i < n; i++)

@@ -15,16 +15,16 @@
 
 extern struct wire *me, *other;
 extern struct tensor_place named;  /* "test/a", 4096 bytes, held once */
-extern struct tensor_place loose;  /* 4096 bytes, which we are writing */
-extern struct tensor_place theirs; /* which `other` is writing */
-extern struct slot_ref gone;       /* was released before */
+extern struct tensor_place loose;  /* 4096 bytes, not published */
+extern struct tensor_place theirs; /* the same, but of `other` */
+extern struct slot_ref gone;       /* released before the tests */
 extern struct slot_ref member;     /* "test/m/x" of the committed bundle */
 extern uint64_t staged;            /* "test/s/", with the member "test/s/x" */
 extern uint64_t staged_by_other;
-extern uint8_t tickets[2][TICKET_SIZE]; /* of `named`: one use, redeemed */
-extern uint8_t twice[2][TICKET_SIZE];   /* the first one, twice */
+extern uint8_t tickets[2][TICKET_SIZE]; /* of `named`: the second is used up */
+extern uint8_t twice[2][TICKET_SIZE];   /* the first ticket, twice */
 
-/* Start the broker, connect `me` and `other`, and make all of these. */
+/* Start the broker, connect `me` and `other`, and make the objects above. */
 void refusal_setup(void);
 void refusal_teardown(void);
 
@@ -57,7 +57,7 @@ int make_ticket(struct wire *wire, const struct slot_ref *ref, uint64_t ttl_ms,
 		uint8_t *ret);
 int redeem(struct wire *wire, const uint8_t (*ids)[TICKET_SIZE], uint32_t n);
 int end_bundle(struct wire *wire, enum message_kind kind, uint64_t id);
-/* These two must succeed. */
+/* These two calls must succeed. */
 uint64_t begin(struct wire *wire, const char *name);
 struct tensor_place add_member(struct wire *wire, uint64_t bundle,
 			       const char *name);

@@ -172,7 +172,8 @@ static void drop(struct wire *wire, uint64_t group, const struct slot_ref *full)
 static void gather_both(uint64_t group)
 {
 	const struct request request = unshard_of(group);
-	struct slot_ref mine, theirs; /* the same offset in host memory */
+	/* both are offsets in the same host memory */
+	struct slot_ref mine, theirs;
 
 	both(request, request);
 	cr_assert(eq(u64, me->reply.work.sequence, ++n_unshards));
@@ -228,7 +229,8 @@ void refusal_setup(void)
 	me = wire_open(daemon_socket(&daemon_));
 	peer = wire_open(daemon_socket(&daemon_));
 	other = wire_open(daemon_socket(&daemon_));
-	/* Otherwise the loading would end while figures are compared. */
+	/* Otherwise the loading of the driver could end while values are
+	 * compared. */
 	wire_wait_status(other, "driver_loading", 0);
 	step = n_unshards = n_reductions = 0;
 	join_all();
@@ -252,7 +254,8 @@ void refusal_teardown(void)
 
 /* --- checks -------------------------------------------------------------- */
 
-/* Values that every request changes, or that change by themselves. */
+/* Names of status values that every request changes, or that change without a
+ * request. */
 static const char *const passing[] = {
 	"uptime_ms",       "rss",       "requests",
 	"refused",         "free_warm", "doorbell_rings",
@@ -265,7 +268,7 @@ static bool is_passing(const char *name)
 		if (!strcmp(name, passing[i]))
 			return true;
 	}
-	/* Values that give times of the event loop. */
+	/* These values are times of the event loop. */
 	return !strncmp(name, "loop_", strlen("loop_"));
 }
 
@@ -273,7 +276,8 @@ void read_figures(struct figures *ret)
 {
 	const struct status_reply *status = &other->reply.status;
 
-	/* The broker forgets replies that were read. */
+	/* The request tells the broker that earlier replies were read, and so
+	 * ends their records. */
 	(void)wire_status(me, "slots");
 	(void)wire_status(peer, "slots");
 	(void)wire_status(other, "slots");

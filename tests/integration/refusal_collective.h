@@ -19,14 +19,16 @@
 #define NONE 999999 /* neither a communicator nor a group */
 
 extern struct wire *me, *peer; /* ranks 0 and 1 of COMM */
-extern struct wire *other; /* only watches, and is the rank of "test/solo" */
+/* reads the status, and is the rank of "test/solo" */
+extern struct wire *other;
 extern uint64_t comm, solo;
 extern uint64_t first, second, frozen; /* groups of COMM, as registered */
-extern uint64_t elsewhere;             /* of "test/solo" */
-extern uint64_t step;                  /* step that was committed last */
+extern uint64_t elsewhere;             /* group of "test/solo" */
+extern uint64_t step;                  /* the step that was committed last */
 extern uint64_t n_unshards, n_reductions;
 
-/* Start the broker, connect all three, make all of these, and commit a step. */
+/* Start the broker, connect the three clients, make the objects above, and
+ * commit a step. */
 void refusal_setup(void);
 void refusal_teardown(void);
 
@@ -42,7 +44,7 @@ struct request reduce_of(uint64_t group, const struct slot_ref *input);
 struct request divided_by(uint64_t group, const struct slot_ref *input,
 			  double factor);
 struct request commit_of(uint64_t id, uint64_t at);
-/* The request does not wait. */
+/* Returns a request that does not block. */
 struct request wait_of(uint64_t id, uint64_t group, enum work_kind kind,
 		       uint64_t sequence);
 struct request group_of(uint64_t id, const char *name,
@@ -60,12 +62,12 @@ uint64_t register_both(const char *name, struct group_param *params,
 		       uint32_t n);
 void wait_both(uint64_t group, enum work_kind kind, uint64_t sequence);
 struct slot_ref take_input(struct wire *wire, uint64_t group);
-/* Make a whole step, which a refused request does not disturb. */
+/* Make a whole step. A refused request must not disturb it. */
 void check_good_round(void);
 
 /* --- checks -------------------------------------------------------------- */
 
-/* More than the broker has. */
+/* This is more than the broker has. */
 #define N_VALUES 128
 
 /* All values of the broker's status. */

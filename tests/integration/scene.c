@@ -1,6 +1,6 @@
 #include "tests/integration/scene.h"
 
-/* Largest number of passages of one failpoint that are tried. */
+/* At most this many passages of one failpoint are tried. */
 #define MAX_PASSAGES (are_on_devices() ? 2u : 4u)
 
 static const struct fsdp_access SHARED = {FSDP_GID_DEFAULT, 0640};
@@ -48,8 +48,8 @@ static void set_up(struct stage *stage, const struct scene *scene,
 		scene->prepare(stage);
 	figures_read(stage->bystander, &now);
 	ret->epoch = now.epoch;
-	/* The memory of a pool stays for a while, but the memory of bundles
-	 * does not. */
+	/* A pool keeps an empty chunk for a while. Chunks of bundles are freed
+	 * at once. */
 	if (!scene->has_no_pool) {
 		ret->chunks++;
 		ret->chunk_bytes += 2 << 20;
@@ -59,12 +59,12 @@ static void set_up(struct stage *stage, const struct scene *scene,
 static void act(struct stage *stage, const struct scene *scene)
 {
 	scene->act(stage);
-	/* The work of the broker immediately after its reply belongs to the
-	 * call. */
+	/* The broker may work on after its reply. That work must end before the
+	 * scene goes on. */
 	must(fsdp_ping(stage->bystander) == 0);
 }
 
-/* A client's holds are certain once it has reconnected. */
+/* The holds of a client are counted exactly only after it has reconnected. */
 static void check(struct stage *stage, const struct scene *scene)
 {
 	if (stage->client)
@@ -118,7 +118,8 @@ static bool die_at(const struct scene *scene, const char *point, unsigned int n)
 	cr_assert(is_done || scene->is_ragged);
 	check(&stage, scene);
 	figures_read(stage.bystander, &now);
-	/* In a ragged scene the broker may have died after the check. */
+	/* In a scene with `is_ragged` the broker may have died after the
+	 * failures were checked. */
 	cr_assert(ge(u64, now.epoch, before.epoch + (is_done ? 1 : 0)));
 	cr_assert(le(u64, now.epoch, before.epoch + 1));
 	tear_down(&stage, &before);

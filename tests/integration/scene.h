@@ -1,11 +1,11 @@
 /*
- * Scenes in which the broker is killed before a request, and at every failpoint
- * that it passes during one.
+ * Scenes test a request whose broker is killed: once before the request, and
+ * once at every failpoint that the broker passes during the request.
  *
  * A scene is one kind of request with its preparation and the checks after it.
  * It is played once to learn the failpoints, and then once more for each of
- * them with a broker that dies there. The call must succeed nevertheless, must
- * have happened exactly once, and must leave nothing.
+ * them, with a broker that dies there. The call must succeed nevertheless, must
+ * have happened exactly once, and must leave no resources.
  */
 #pragma once
 #include "tests/lib/chaos.h"
@@ -17,8 +17,8 @@
 struct stage {
 	struct chaos chaos;
 	struct fsdp_client *client, *other;
-	/* This tensor is held and published all the time, and nothing may
-	 * change it. */
+	/* This tensor is held and published during the whole scene, and nothing
+	 * may change it. */
 	struct fsdp_client *bystander;
 	struct fsdp_tensor *kept;
 	uint64_t chunk_bytes; /* size of its chunk */
@@ -36,9 +36,10 @@ struct scene {
 	scene_fn *act;
 	scene_fn *check;
 	const char *config;
-	bool has_no_pool; /* bundles have memory of their own */
-	/* The work after the call has no fixed length: a failpoint may be
-	 * passed less often than in the run that learned it. */
+	/* the memory is that of bundles, which have no pool */
+	bool has_no_pool;
+	/* The broker's work after the call varies, so that a failpoint may be
+	 * passed less often than in the run that learned the failpoints. */
 	bool is_ragged;
 };
 
@@ -66,8 +67,8 @@ void fill(struct stage *stage);
 void write_members(struct stage *stage, uint64_t version);
 /* Commit the bundle, which must get this version. */
 void commit(struct stage *stage, uint64_t expected);
-/* Do the first three for version 1. */
+/* Begin a bundle, add its members, and write them for version 1. */
 void begin_and_fill(struct stage *stage);
 void commit_first(struct stage *stage);
-/* Do all of this, and release the members. */
+/* Do the same, commit the bundle, and release the members. */
 void load_first(struct stage *stage);

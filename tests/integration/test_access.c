@@ -1,7 +1,7 @@
 /*
- * Tests rights with two real users. Each is a process of its own. What the
- * broker promises (read-only memory, no memory of others) is tried on the
- * memory itself.
+ * Tests access rights with two real users, each in a process of its own. The
+ * tests try the memory itself to see whether the broker keeps its promises:
+ * memory is read-only, and the memory of other users cannot be reached.
  */
 #include "tests/lib/act.h"
 #include "tests/lib/actor.h"
@@ -188,7 +188,7 @@ Test(access, the_owner_s_group_counts_before_others)
 	cr_assert(eq(int, actor_run(&bob, do_chunk), -EACCES));
 }
 
-/* The memory belongs to the owner. A user with the right to write gets it
+/* The memory belongs to its owner. A user that may write to the pool can map it
  * writable. */
 Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
 {
@@ -413,8 +413,8 @@ Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
 	cr_assert(zero(int, actor_run(&bob, do_connect)));
 }
 
-/* This group stands for all unknown groups, so membership in it gives no
- * rights. */
+/* The kernel shows this group id for every group that has no id here, so
+ * membership in it gives no rights. */
 Test(access_identity, the_group_that_stands_for_all_unknown_ones_has_no_members)
 {
 	const struct identity first = {ALICE, 65534, 0};
@@ -498,7 +498,7 @@ Test(access, freed_memory_does_not_move_to_a_wider_class)
 	cr_assert(eq(int, shared->n, 1));
 }
 
-/* There is no other memory, so Alice's chunk must be freed first. */
+/* The broker may use no more memory, so Alice's chunk must be freed first. */
 Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 {
 	const struct identity first = {ALICE, ALICE, 0};
@@ -527,8 +527,9 @@ Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
 	cr_assert(eq(u64, wire_status(root_wire, "chunks_retired"), 1));
 	cr_assert(zero(int, actor_run(&bob, do_scan_all)));
 	cr_assert(eq(int, shared->n, 1));
-	/* Nobody owns the memory that Alice still has mapped. On a device it
-	 * would be hers until she unmaps it. */
+	/* The broker has freed the pages that Alice still has mapped, so the
+	 * pattern is gone. Memory of a device would keep it until she unmaps
+	 * it. */
 	if (!are_on_devices())
 		cr_assert(zero(int, actor_run(&alice, do_scan)));
 }

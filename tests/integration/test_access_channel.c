@@ -1,6 +1,6 @@
 /*
- * Tests channels between two users: who may open one in which role, and what
- * each may do with the memory.
+ * Tests channels between two users: which user may open a channel in which
+ * role, and what each may do with the memory.
  */
 #include "tests/lib/actor.h"
 #include "tests/lib/chaos.h"
@@ -20,7 +20,7 @@
 #define NUMBER UINT64_C(0x1234)
 #define QUOTA  (8 << 20)
 
-/* The test tells the actors this. */
+/* The test passes these arguments to the actors. */
 struct talk {
 	char path[128];
 	const char *name;
@@ -33,7 +33,7 @@ struct talk {
 static struct daemon daemon_;
 static struct actor alice, bob;
 static struct talk *talk;
-/* Each actor has its own. */
+/* Each actor has its own client and channel. */
 static struct fsdp_client *mine;
 static struct fsdp_channel *channel;
 
@@ -114,7 +114,7 @@ static int do_send(void)
 	return fsdp_item_send(item);
 }
 
-/* Can this process write there? */
+/* Returns whether this process can write there. */
 static bool is_writable(const void *at)
 {
 	unsigned long begin, end, address = (unsigned long)(uintptr_t)at;
@@ -201,7 +201,7 @@ Test(access_channel, one_without_permission_stays_outside)
 
 Test(access_channel, the_channel_of_a_stranger_is_not_opened)
 {
-	/* A name whose first component belongs to nobody. */
+	/* The first component of this name belongs to no user. */
 	talk->name = "free/batches";
 	make_with(0666);
 	cr_expect(eq(int, join_as(FSDP_CONSUMER, false), -EACCES));

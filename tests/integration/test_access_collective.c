@@ -20,21 +20,21 @@
 #define GROUP 61100
 #define COMM  "team/job"
 
-/* The processes of a test share this. */
+/* The test and its actors share this memory. */
 struct shared {
 	char path[96];
-	struct request request; /* has pointers to constants only */
-	uint64_t comm, group;   /* of the last answer */
+	struct request request; /* contains only pointers to constants */
+	uint64_t comm, group;   /* ids in the last reply */
 	struct slot_ref slot;
 	uint32_t n;        /* items of a list */
-	uint32_t n_of_bob; /* descriptors through which he can write */
+	uint32_t n_of_bob; /* descriptors through which Bob can write */
 	char sentence[ERROR_MSG_SIZE];
 };
 
 static struct shared *shared;
 static struct daemon daemon_;
 static struct actor alice, bob;
-static struct wire *other; /* root */
+static struct wire *other; /* a client of root */
 
 /* --- what actors do ------------------------------------------------------ */
 
@@ -59,7 +59,8 @@ static void note_fds(void)
 		munmap(at, 4096);
 		n++;
 	}
-	/* Both actors may write at this moment. */
+	/* Both actors may be here at the same time, so only Bob stores his
+	 * count. */
 	if (getuid() == BOB)
 		shared->n_of_bob = n;
 }
@@ -240,8 +241,8 @@ Test(access_collective, of_another_user_is_not_joined)
 	wire_count(other, &after);
 	cr_assert(eq(ptr, (void *)wire_counts_differ(&before, &after), NULL),
 		  "%s", wire_counts_differ(&before, &after));
-	/* When all ranks have left, the communicator is kept, and still belongs
-	 * to her. */
+	/* After all ranks have left, the communicator is kept and still belongs
+	 * to Alice. */
 	cr_assert(zero(int, actor_run(&alice, do_goodbye)));
 	wire_wait_status(other, "comms_running", 0);
 	cr_assert(eq(u64, wire_status(other, "comms"), 1));
@@ -278,7 +279,8 @@ Test(access_collective, is_not_had_by_guessing_ids)
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++)
 		refuse(&bob, all[i], -ECONNABORTED, "is not running here");
-	/* He cannot use its tensors either, which are in no list of his. */
+	/* Bob cannot use the tensors of the communicator either. No list shows
+	 * them to him. */
 	refuse(&bob,
 	       (struct request){.kind = MESSAGE_WHO,
 				.who = {.name = "", .ref = slot}},

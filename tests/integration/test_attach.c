@@ -1,7 +1,7 @@
 /*
- * Tests how a process attaches to a model on a device: with one request, a few
- * driver calls for each chunk, and none for a tensor. Other threads of the
- * process do not wait while the driver works.
+ * Tests how a process attaches to a model on a device. It makes one request, a
+ * few driver calls for each chunk, and no call for a single tensor. Other
+ * threads of the process do not wait while the driver works.
  */
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
@@ -86,7 +86,8 @@ static void attach(const char *name, size_t n_wanted)
 	size_t n = 0;
 
 	must(fsdp_bundle_get(stage.client, name, NULL, &tensors, &n) == 0);
-	/* One is the get, and one is the status request that counts them. */
+	/* The two requests are the get, and the status request that counts
+	 * them. */
 	must(n_requests() - before == 2);
 	must(n == n_wanted);
 	for (size_t i = 0; i < n; i++) {
@@ -96,7 +97,8 @@ static void attach(const char *name, size_t n_wanted)
 	free(tensors);
 }
 
-/* Returns the number of driver calls of all kinds, and of contexts made. */
+/* Returns the number of driver calls of all kinds, and of contexts that were
+ * made. */
 static long count_all(void)
 {
 	char path[64], line[128];
@@ -129,7 +131,8 @@ static const char *const CHUNK_CALLS[] = {
 
 static int attach_and_count(void)
 {
-	const uint64_t n = n_chunks() - 1; /* without the chunk of "one/" */
+	/* the chunk of "one/" is not counted */
+	const uint64_t n = n_chunks() - 1;
 	long each[N_CHUNK_CALLS], before;
 
 	attach("one/", 1);

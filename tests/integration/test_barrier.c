@@ -112,8 +112,8 @@ Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
 	cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
 }
 
-/* Any system call but exit kills the process. Strict mode would also forbid the
- * CPU's clock, which waits read. */
+/* Let any system call except exit kill the process. Strict mode would also
+ * forbid reading the CPU's clock, which the waits do. */
 static bool forbid_calls(void)
 {
 	struct sock_filter lines[] = {
@@ -194,8 +194,8 @@ Test(barrier, who_sleeps_is_told_before_the_kernel_reports_the_death)
 	actor_kill(&ranks.actors[2]);
 }
 
-/* The rank has arrived and not rung; is counted as a sleeper; is about to wake
- * the others. */
+/* The points are: the rank has arrived, but has not woken any rank; the rank is
+ * counted as a sleeper; the rank is about to wake the others. */
 Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 {
 	static const char *const points[] = {"board.arrived", "bell.counted",
@@ -222,7 +222,7 @@ Test(barrier, a_late_rank_is_named_to_all)
 Test(barrier, who_sleeps_is_told_that_another_has_left)
 {
 	crew_start(2, &DEFAULTS);
-	/* The rank has mapped the board already. */
+	/* Each rank maps the board at its first barrier. */
 	ranks_begin(&ranks, meet);
 	ranks_end(&ranks);
 	begin_and_sleep(1);
@@ -322,7 +322,8 @@ Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
 	crew_start(2, &SHORT_TIMEOUT);
 	actor_begin(&ranks.actors[1], meet);
 	cr_assert(zero(int, rank_run(&ranks, 0, scribble)));
-	/* It passes the barrier, or it is told of what the scribbles say. */
+	/* The rank passes the barrier, or fails because of the bytes on the
+	 * board. */
 	(void)actor_end(&ranks.actors[1]);
 	cr_assert(zero(int, rank_run(&ranks, 1, meet_shortly)));
 	actor_kill(&ranks.actors[0]);

@@ -48,9 +48,9 @@ static bool has_answer(const struct wire *wire)
 	return poll(&pollfd, 1, 0) == 1;
 }
 
-/* Does another client get more than two answers before this one gets its own?
- * One answer may be under way when the request arrives, and a second one beside
- * it. */
+/* Returns whether `quick` gets more than two replies before `slow` gets one.
+ * One reply may be on its way when the request of `slow` arrives, and a second
+ * one may be sent together with the reply to it. */
 static bool is_passed(const struct wire *slow, struct wire *quick)
 {
 	for (int i = 0; i < 3; i++) {
@@ -63,7 +63,8 @@ static bool is_passed(const struct wire *slow, struct wire *quick)
 
 /* --- commit -------------------------------------------------------------- */
 
-/* Put a page of the memory into a pipe. Returns the reading end. */
+/* Put a page of the memory into a pipe, which keeps the page pinned. Returns
+ * the pipe's read end. */
 static int pin(int fd)
 {
 	void *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -79,8 +80,8 @@ static int pin(int fd)
 	return ends[0];
 }
 
-/* The kernel waits for some time before it refuses. On a machine that is slower
- * than that, the test commits again. */
+/* The kernel retries for a while before it refuses to seal the memory. If the
+ * test is too slow to observe that time, it commits again. */
 Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 {
 	struct request commit;

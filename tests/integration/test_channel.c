@@ -208,7 +208,8 @@ Test(channel, several_producers_and_consumers_share_the_work)
 
 /* --- malformed items ----------------------------------------------------- */
 
-/* Returns the channel's file, as a producer without libfsdp sees it. */
+/* Returns the channel's shared file, which a producer without libfsdp could
+ * change. */
 static struct slots_page *find_page(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -296,7 +297,7 @@ Test(channel, a_broadcast_reaches_every_consumer)
 
 	options.mode = FSDP_CHANNEL_BROADCAST;
 	from = open_as(client, &options, FSDP_PRODUCER);
-	/* An item that no consumer would receive is not sent. */
+	/* A broadcast needs a consumer: without one, no item can be begun. */
 	cr_expect(eq(int, try_begin(from), -ETIMEDOUT));
 	for (int i = 0; i < 2; i++)
 		to[i] = open_as(client, &options, FSDP_CONSUMER);
@@ -330,7 +331,7 @@ static bool is_readable(int fd, int timeout_ms)
 	return n == 1;
 }
 
-/* Wait as long as it takes. */
+/* Wait without a limit. */
 static void await_readable(int fd)
 {
 	must(is_readable(fd, -1));
@@ -414,7 +415,7 @@ static void *receive_one(void *to)
 	return &number;
 }
 
-/* A process that polls and does not receive keeps no item from another that
+/* A process that only polls does not take a wake-up from another process that
  * sleeps. */
 Test(channel, who_polls_takes_no_wake_up_from_others)
 {
@@ -512,8 +513,8 @@ Test(channel, one_without_a_capacity_waits_for_the_channel)
 					      &to)));
 }
 
-/* A user's first channel needs a chunk, which takes longer than a time-out of
- * 0. */
+/* The user's first channel needs a chunk, and making one takes time. A time-out
+ * of 0 does not limit it. */
 Test(channel, one_that_does_not_wait_is_made_all_the_same)
 {
 	struct fsdp_channel_options options = OPTIONS;
@@ -674,7 +675,8 @@ Test(channel, a_consumer_that_dies_gives_back_its_slots)
 		send_number(from, i);
 	pid = child_start(live, &victim);
 	cr_expect(eq(int, child_wait(pid), SIGKILL));
-	/* The producer is told while it waits, at the latest. */
+	/* The producer learns of the death at the latest when it waits for a
+	 * free slot. */
 	while (fsdp_item_begin(from, -1, &item) == 0)
 		fsdp_item_cancel(item);
 	cr_expect(ne(ptr, (void *)strstr(fsdp_error(), "have left"), NULL));
