@@ -1,6 +1,6 @@
 /*
- * Kills users of a channel at every failpoint that they pass, lets them
- * scribble over shared memory, and kills the broker under a running channel.
+ * Kills users of a channel at every failpoint that they pass, lets users
+ * overwrite the shared memory, and kills the broker while a channel is in use.
  * The other users are told and continue, and no slot is lost.
  */
 #include "tests/lib/chaos.h"
@@ -15,7 +15,7 @@
 #define NAME         "work/batches"
 #define N_SLOTS      4
 #define N_ITEMS      12
-#define MAX_PASSAGES 2 /* tried passages of one failpoint */
+#define MAX_PASSAGES 2 /* tried at each failpoint */
 
 #define OPTIONS .capacity = 4096, .n_slots = N_SLOTS, .timeout_ms = 20000
 
@@ -27,10 +27,10 @@ static const struct fsdp_channel_options limited = {
 
 static struct chaos chaos;
 static struct fsdp_client *client;
-static struct fsdp_channel *from, *to; /* of the test */
+static struct fsdp_channel *from, *to; /* of the test itself */
 static const struct fsdp_channel_options *options = &share;
 static char plan[64], points[64]; /* of the victim */
-static atomic_int *n_done;        /* shared */
+static atomic_int *n_done;        /* in shared memory */
 
 static void set_up(void)
 {
@@ -89,15 +89,15 @@ static int receive_number(struct fsdp_channel *channel, uint64_t *ret,
 	return fsdp_item_release(item);
 }
 
-/* Check that all slots are free: exactly so many items can be begun. In a
- * broadcast they are only if there is a consumer. */
+/* Check that all slots are free: exactly N_SLOTS items can be begun. In a
+ * broadcast no item can be begun without a consumer, so this opens one. */
 static void check_slots(void)
 {
 	struct fsdp_channel *reader = open_as(client, FSDP_CONSUMER);
 	struct fsdp_channel *mine = open_as(client, FSDP_PRODUCER);
 	struct fsdp_item *items[N_SLOTS], *more;
 
-	/* A victim may have died when it had fewer. */
+	/* A victim may have died when the channel had fewer slots. */
 	cr_assert(zero(int, fsdp_channel_resize(mine, N_SLOTS, -1)));
 	for (int i = 0; i < N_SLOTS; i++)
 		cr_assert(zero(int, fsdp_item_begin(mine, -1, &items[i])),
@@ -151,7 +151,8 @@ static void consume(void *unused)
 	fsdp_close(mine);
 }
 
-/* It keeps each consumer waiting until the channel has cut all of them. */
+/* Send until the channel has cut all consumers that do not release their
+ * items. */
 static void produce_until_cut(void *unused)
 {
 	struct fsdp_client *mine = chaos_connect(&chaos);
@@ -168,7 +169,7 @@ static void produce_until_cut(void *unused)
 	fsdp_close(mine);
 }
 
-/* The only consumer closes before the item is sent. */
+/* Begin items whose only consumer closes before they are sent. */
 static void produce_unheard(void *unused)
 {
 	struct fsdp_client *mine = chaos_connect(&chaos);
@@ -187,8 +188,8 @@ static void produce_unheard(void *unused)
 	fsdp_close(mine);
 }
 
-/* It has two items at a time, so that it is the last that releases the older
- * one. */
+/* Hold the older item while receiving the next one. So this consumer is the
+ * last that releases the older item. */
 static void listen(void *unused)
 {
 	struct fsdp_client *mine = chaos_connect(&chaos);
@@ -206,7 +207,8 @@ static void listen(void *unused)
 	fsdp_close(mine);
 }
 
-/* It releases only the first item, says so, and is cut. */
+/* Release only the first item, set `n_done`, and receive until the channel cuts
+ * this consumer. */
 static void listen_until_cut(void *unused)
 {
 	struct fsdp_client *mine = chaos_connect(&chaos);
@@ -237,7 +239,8 @@ static void play_role(void *data)
 {
 	const struct role *role = data;
 
-	/* This must come before the library passes the first failpoint. */
+	/* The variable must be set before the library passes its first
+	 * failpoint. */
 	setenv(role->variable, role->path, 1);
 	role->fn(NULL);
 }
@@ -259,8 +262,8 @@ static uint32_t count_others(struct fsdp_channel *channel)
 	return channel == to ? info.n_producers : info.n_consumers;
 }
 
-/* Receive what a victim sent, in order, and then the news of its end, unless it
- * died before it had opened the channel. Returns whether it was killed. */
+/* Receive in order what a victim sends, and then the report of its end, unless
+ * it died before it had opened the channel. Returns whether it was killed. */
 static bool meet_producer(struct role *role)
 {
 	uint64_t number, expected = 1;
@@ -269,7 +272,8 @@ static bool meet_producer(struct role *role)
 
 	to = open_as(client, FSDP_CONSUMER);
 	pid = child_start(play_role, role);
-	/* The victim has a consumer cut that receives nothing. */
+	/* The victim sends until the channel has cut `to`, so `to` must not
+	 * receive before that. */
 	while (options->lag_ms && !has_ended(pid, &end))
 		nap_ms(1);
 	for (;;) {
@@ -292,7 +296,8 @@ static bool meet_producer(struct role *role)
 	return end == 1;
 }
 
-/* Another consumer receives what it did not receive. */
+/* Send to the victim. Another consumer receives the items that the victim did
+ * not receive. */
 static bool meet_consumer(struct role *role)
 {
 	uint64_t number, last = 0;
@@ -323,8 +328,9 @@ static bool meet_consumer(struct role *role)
 	return end == 1;
 }
 
-/* Another consumer receives each item of a broadcast. A call that does not wait
- * has no consumer cut. */
+/* Another consumer receives each item of a broadcast. Until the victim has set
+ * `n_done`, calls do not wait, because a call that waits lets the channel cut a
+ * late consumer. */
 static bool meet_listener(struct role *role)
 {
 	uint64_t number = 1, received;
@@ -368,8 +374,8 @@ static bool meet_nobody(struct role *role)
 
 typedef bool meet_fn(struct role *role);
 
-/* Returns whether the victim was killed. Nothing of it stays with the broker,
- * nor of the channel. */
+/* Returns whether the victim was killed. The broker must keep nothing of it and
+ * nothing of the channel. */
 static bool meet_and_audit(meet_fn *meet, struct role *role,
 			   const struct figures *before)
 {
@@ -379,7 +385,7 @@ static bool meet_and_audit(meet_fn *meet, struct role *role,
 	return is_dead;
 }
 
-/* `point` is one that the victim must pass. */
+/* The victim must be killed at `point` at least once. */
 static void kill_everywhere(child_fn *fn, meet_fn *meet, const char *point)
 {
 	struct role learning = {fn, "FSDP_POINTS_LOG", points};
@@ -392,14 +398,15 @@ static void kill_everywhere(child_fn *fn, meet_fn *meet, const char *point)
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
 	figures_read(client, &before);
-	/* Empty chunks and unused grants of a living session stay. */
+	/* A living session keeps its unused grants, and the broker keeps empty
+	 * chunks for a while. */
 	before.grants = before.chunks = before.chunk_bytes = FIGURE_ANY;
 	cr_assert(not(meet_and_audit(meet, &learning, &before)));
 	passages_read(points, &passages);
 	for (size_t i = 0; i < passages.n; i++) {
 		const struct passage *it = &passages.list[i];
 
-		/* Other tests have the other failpoints of the library. */
+		/* Other tests cover the other failpoints of the library. */
 		if (!strstr(it->name, "slots.") && !strstr(it->name, "bell.") &&
 		    !strstr(it->name, "channel"))
 			continue;
@@ -531,7 +538,8 @@ Test(channel_death, a_restart_of_the_broker_is_not_noticed)
 		}
 		daemon_kill_broker(&chaos.daemon);
 	}
-	/* The new broker knows the users, and cleans up after the dead one. */
+	/* The new broker knows the users from the catalog, and cleans up after
+	 * the dead one. */
 	must(fsdp_ping(client) == 0);
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
 	while ((r = receive_number(to, &number, -1)) == 0)
@@ -589,7 +597,7 @@ Test(channel_death, who_scribbles_harms_its_own_channel_only)
 		to = open_as(client, FSDP_CONSUMER);
 		from = open_as(client, FSDP_PRODUCER);
 		cr_assert(child_run(scribble, &bytes[i]));
-		/* Whatever the words contain now, every call ends. */
+		/* Every call must return, whatever the words contain now. */
 		for (int j = 0; j < 100; j++) {
 			(void)send_number(from, 1, 0);
 			if (fsdp_item_receive(to, 0, &item) < 0)

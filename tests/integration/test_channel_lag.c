@@ -1,7 +1,7 @@
 /*
- * Tests broadcasts with a limit of lag. A consumer that keeps items while a
- * producer waits is cut, and what it has in its hands stays as it is; the
- * producer and the other consumers go on.
+ * Tests broadcasts with a limit of lag. The channel cuts a consumer that keeps
+ * items while a producer waits. The items that the consumer has received stay
+ * valid, and the producer and the other consumers continue.
  */
 #include "shm/slots.h"
 #include "tests/lib/chaos.h"
@@ -20,7 +20,8 @@
 
 CHECKED_SUITE(channel_lag, client_setup, client_teardown, .timeout = 300);
 
-/* Whoever keeps an item while the producer waits is late at once. */
+/* With this `lag_ms`, a consumer that keeps an item while the producer waits is
+ * cut at once. */
 static const struct fsdp_channel_options OPTIONS = {
 	.capacity = 4096,
 	.n_slots = N_SLOTS,
@@ -47,7 +48,8 @@ static int try_receive(struct fsdp_channel *channel)
 	return fsdp_item_receive(channel, 0, &item);
 }
 
-/* The quick consumer has released all items; the others have not. */
+/* Fill the channel. `quick` releases all items; the other consumers release
+ * none. */
 static void fill(void)
 {
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
@@ -56,7 +58,7 @@ static void fill(void)
 		must(fsdp_item_release(item_receive(quick, i)) == 0);
 }
 
-/* All buffers are there and free again. */
+/* Wait until all buffers are there, and check that they are free. */
 static void await_slots(void)
 {
 	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
@@ -243,8 +245,8 @@ static void hold_for_ever(void *unused)
 		pause();
 }
 
-/* Write to the channel's file that every place is a consumer's, and that each
- * still has to read every item. */
+/* Write to the channel's file that every user is a consumer, and that each of
+ * them still has to read every item. */
 static void claim_all_late(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
@@ -275,7 +277,8 @@ Test(channel_lag, a_producer_is_never_cut_whatever_the_file_says)
 	for (uint64_t i = 1; i <= N_SLOTS; i++)
 		item_send_number(from, i);
 	claim_all_late();
-	/* Both consumers are cut, and none is left. */
+	/* Both consumers are cut, so that the producers are the only users
+	 * left. */
 	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EPIPE));
 	cr_expect(zero(int, fsdp_channel_info(from, &info)));
 	cr_expect(eq(u32, info.n_producers, 2));

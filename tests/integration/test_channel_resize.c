@@ -1,7 +1,6 @@
 /*
- * Tests channels that get another number of buffers while they are used.
- * Nothing that was sent is lost, the order stays, and the memory of buffers
- * that have left is free.
+ * Tests changes of the number of buffers while a channel is in use. No item is
+ * lost, the order stays, and the memory of removed buffers is freed.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -62,7 +61,8 @@ static uint32_t count_slots(void)
 	return info.n_slots;
 }
 
-/* Wait until the channel has so many, and check that all can be used. */
+/* Wait until the channel has `n` buffers, and check that all of them can be
+ * used. */
 static void await_slots(uint32_t n)
 {
 	struct fsdp_item *items[FSDP_CHANNEL_SLOTS], *more;
@@ -76,7 +76,7 @@ static void await_slots(uint32_t n)
 		fsdp_item_cancel(items[i]);
 }
 
-/* Wait until the broker has so many tensors, each of them a buffer. */
+/* Wait until this user has `n` tensors at the broker, each of them a buffer. */
 static void await_memory(uint64_t n)
 {
 	struct wire *wire = wire_open(daemon_socket(&daemon_));
@@ -124,7 +124,8 @@ Test(channel_resize, a_smaller_channel_loses_nothing_and_frees_memory)
 	await_memory(N_SLOTS);
 }
 
-/* A slot that is still in use beyond the limit stays if the limit grows. */
+/* A slot above the new limit that is still in use stays if the limit grows
+ * again. */
 Test(channel_resize, a_buffer_that_has_not_left_yet_stays)
 {
 	struct fsdp_item *held[N_SLOTS];
@@ -204,7 +205,7 @@ Test(channel_resize, a_kept_item_beyond_the_limit_is_not_replaced)
 	await_memory(N_SLOTS - 1);
 }
 
-/* The consumer that was cut has all buffers in its hands. */
+/* The consumer that was cut still holds all old buffers. */
 Test(channel_resize, what_one_that_was_cut_keeps_stays_valid)
 {
 	struct fsdp_item *held[N_SLOTS], *item;
@@ -232,7 +233,7 @@ Test(channel_resize, what_one_that_was_cut_keeps_stays_valid)
 		must(fsdp_item_release(held[i]) == 0);
 	}
 	must(fsdp_channel_close(slow) == 0);
-	/* All see the new buffers. */
+	/* The other users see the new buffers. */
 	for (uint64_t i = 0; i < 2; i++)
 		item_send_number(from, i);
 	for (uint64_t i = 0; i < 2; i++)
@@ -348,7 +349,8 @@ static uint64_t status_of(const char *name)
 	return value;
 }
 
-/* A channel with one item in the hands of each side, and one on the way. */
+/* Open a channel in which each side has one item, and one item was sent but not
+ * received. */
 static void open_busy(uint64_t capacity, uint32_t n, struct fsdp_item **ret)
 {
 	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};
@@ -367,7 +369,8 @@ static void open_busy(uint64_t capacity, uint32_t n, struct fsdp_item **ret)
 	*(uint64_t *)data = 2;
 }
 
-/* Check that all arrives, and that the channel can use all of its buffers. */
+/* Check that all items arrive, and that the channel can use all of its
+ * buffers. */
 static void finish_busy(uint32_t n, struct fsdp_item *const *items)
 {
 	cr_expect(eq(u64, item_number(items[0]), 0));
@@ -392,7 +395,7 @@ static void expect_refusal(uint32_t n, int code, const char *remedy)
 	cr_expect(eq(u64, status_of("own_bytes"), n_bytes));
 }
 
-/* Take a chunk of 2 MiB, where no buffer of a channel of mode 0600 can be. */
+/* Take a chunk of 2 MiB that buffers of a channel of mode 0600 cannot use. */
 static struct fsdp_tensor *take_chunk(void)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {1}};
@@ -443,8 +446,8 @@ static void *grow_patiently(void *data)
 	return NULL;
 }
 
-/* It would free the buffers for which there is memory, and so be run again and
- * again. */
+/* If a resize that waits made the buffers for which there is memory, their
+ * freeing would resume it again and again. */
 Test(channel_resize, one_that_waits_makes_no_buffer)
 {
 	struct fsdp_item *items[2];
@@ -467,8 +470,8 @@ Test(channel_resize, one_that_waits_makes_no_buffer)
 	drop_broker();
 }
 
-/* The n-th call of that kind fails while the channel grows. False: there is no
- * n-th one, and it has grown. */
+/* Let the n-th call of that kind fail while the channel grows. Returns false if
+ * there is no n-th call, so that the channel has grown. */
 static bool fail_to_grow(const char *point, unsigned int n)
 {
 	int r;
@@ -513,7 +516,7 @@ Test(channel_resize, whatever_the_broker_lacks_it_stays_as_it_was)
 	sweep_failures("chunk.populate");
 }
 
-/* The memory of a chunk is refused once, while nobody waits for memory. */
+/* The memory of a chunk is refused once, while no request waits for memory. */
 Test(channel_resize, a_buffer_that_could_not_be_made_comes_later)
 {
 	struct fsdp_tensor *kept;

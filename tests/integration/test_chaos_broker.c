@@ -71,8 +71,9 @@ static void publish_evictable(struct stage *stage)
 		must(fsdp_publish(stage->other, &it, 1) == 0);
 		fsdp_free(it.tensor);
 	}
-	/* Until a client is back, all tensors that it ever got count as
-	 * held. */
+	/* After a restart, all tensors that a client ever got count as held
+	 * until it reconnects. This client would not reconnect during the call,
+	 * so a new one takes its place. */
 	fsdp_close(stage->other);
 	stage->other = chaos_connect(&stage->chaos);
 }
@@ -91,8 +92,8 @@ static int count_entry(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Evicting is not part of a transaction, so after a death one more may be
- * evicted. */
+/* Evictions are not part of a transaction, so the broker may evict one more
+ * tensor if it dies. */
 static void check_evicted(struct stage *stage)
 {
 	int n = 0;
@@ -222,7 +223,8 @@ static void check_unnamed(struct stage *stage)
 {
 	cr_assert(pattern_is(stage->mine[0], pattern_tag(NAME, 1)));
 	cr_assert(eq(i64, count_slot_holds(stage->client, stage->mine[0]), 1));
-	/* It is published, so this session cannot write it any more. */
+	/* The tensor is published, so this session cannot write it any more,
+	 * but it can still give it a name. */
 	publish(stage, stage->mine[0], NAME, 0, 1);
 }
 
@@ -239,7 +241,8 @@ static void make_three(struct stage *stage)
 	pattern_put(stage->other, THREE[0], 1);
 }
 
-/* The names have a tie, a time to live, and permission to evict. */
+/* One name is replaced, one is tied and has a time to live, and one may be
+ * evicted. */
 static void publish_three(struct stage *stage)
 {
 	struct fsdp_publication it[3] = {
@@ -423,8 +426,8 @@ static void release_in_limbo(struct stage *stage)
 
 	must(fsdp_release(stage->others[0]) == 0);
 	while (now.slots_limbo > 0) {
-		/* After its restart the broker knows this when all sessions
-		 * that ever had the tensor are back. */
+		/* After its restart the broker knows that no session holds the
+		 * tensor only when all sessions that ever had it are back. */
 		must(fsdp_ping(stage->client) == 0);
 		must(fsdp_ping(stage->other) == 0);
 		figures_read(stage->bystander, &now);
@@ -568,7 +571,7 @@ static void check_gone(struct stage *stage)
 
 	figures_read(stage->bystander, &now);
 	cr_assert(eq(u64, now.bundles, 0));
-	cr_assert(eq(u64, now.slots, 4)); /* kept, NAME, x and y */
+	cr_assert(eq(u64, now.slots, 4)); /* kept/tensor, NAME, x and y */
 	cr_assert(eq(i64, count_holds(stage->other, "scene/x"), 0));
 	cr_assert(pattern_is(stage->others[0], pattern_tag(NAME, 1)));
 }

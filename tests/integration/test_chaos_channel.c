@@ -18,7 +18,8 @@ static struct fsdp_tensor *kept;
 
 TestSuite(broker_dies_during, .timeout = 300);
 
-/* Check that every slot exists once, and that items reach the right user. */
+/* Check that every slot exists once, and that each consumer receives the items
+ * sent to it. */
 static void check_flow(void)
 {
 	struct fsdp_item *items[N_SLOTS];
@@ -109,7 +110,8 @@ static void open_small_and_fill(struct stage *stage)
 	held = item_receive(to, 1);
 }
 
-/* It becomes smaller and larger, and two buffers leave when they are free. */
+/* Make the channel larger and then smaller. Buffers that are in use leave when
+ * they are released. */
 static void resize(struct stage *stage)
 {
 	(void)stage;

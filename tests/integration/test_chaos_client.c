@@ -1,7 +1,8 @@
 /*
  * Kills clients: at every failpoint that they pass, while they hold something
- * of each kind, while the broker is away, and after they scribbled over their
- * own file. What only they kept is freed; what they published stays complete.
+ * of each kind, while there is no broker, and after they overwrote their own
+ * ref-counter file. Tensors that only they held are freed, and tensors that
+ * they published stay complete.
  */
 #include "shm/refs.h"
 #include "tests/lib/chaos.h"
@@ -14,19 +15,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_PASSAGES 3 /* of one failpoint; each has a broker */
+#define MAX_PASSAGES 3 /* tried at each failpoint, with one broker each */
 
 static const struct fsdp_spec PAGE = {FSDP_U64, 1, {512}};
 
 static struct chaos chaos;
 static struct fsdp_client *watcher;
 
-/* Child and test share this. */
+/* The test and its children share this memory. */
 struct talk {
 	atomic_int is_ready;
 	atomic_int may_go;
-	_Atomic uint64_t n_done;  /* steps that a client has done */
-	_Atomic uint64_t version; /* of work/a, as its producer knows it */
+	_Atomic uint64_t n_done; /* steps that a client has done */
+	/* version of work/a that its producer knows */
+	_Atomic uint64_t version;
 	struct fsdp_ticket ticket;
 	char plan[48], points[48]; /* of the client */
 };
@@ -44,7 +46,8 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-	/* A death that was not reached must not happen at the end. */
+	/* A planned death that has not happened must not happen during the
+	 * end. */
 	plan_drop(talk->plan);
 	plan_drop(chaos.plan);
 	(void)unlink(talk->points);
@@ -82,7 +85,8 @@ static void put(struct fsdp_client *client, const char *name, uint32_t flags)
 	must(it.version == version);
 	if (strcmp(name, "work/a") == 0)
 		atomic_store(&talk->version, version);
-	/* Nothing is freed, so a killed producer still holds everything. */
+	/* The tensor is not freed, so that a killed producer still holds
+	 * everything. */
 }
 
 static void make_view(struct fsdp_client *client)
@@ -235,8 +239,9 @@ static void put_ticket(void *unused)
 	fsdp_close(client);
 }
 
-/* A consumer that died early left the ticket. One that used it has died with
- * what it got. */
+/* If an earlier consumer died before it redeemed the ticket, the ticket is
+ * still valid. If it died later, its hold was dropped, and the tensor was
+ * freed. */
 static void take_ticket(void *unused)
 {
 	struct fsdp_client *client = chaos_connect(&chaos);
@@ -291,8 +296,8 @@ static int note_version(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* Check that what the producer has published is there. One more version may
- * be. */
+/* Check that all versions that the producer knows of are published. One more
+ * may be. */
 static void check_version(void)
 {
 	uint64_t known = atomic_load(&talk->version), version = 0;
@@ -416,7 +421,7 @@ Test(client_dies, while_it_waits_for_a_name)
 
 /* --- both die ------------------------------------------------------------ */
 
-/* Start a client that holds something of each kind, four names of which are to
+/* Start a client that holds something of each kind. Four names of these are to
  * stay. */
 static pid_t start_holder(void)
 {
@@ -451,7 +456,8 @@ Test(client_dies, with_everything_in_its_hands)
 	check_after_holder();
 }
 
-/* Leave out failpoints that the broker passes because this test looks at it. */
+/* Leave out failpoints that the broker passes only because this test makes
+ * requests. */
 static bool is_of_interest(const char *point)
 {
 	static const char *const others[] = {"verb.", "peer.", "frame.",
@@ -466,8 +472,8 @@ static bool is_of_interest(const char *point)
 
 typedef void death_fn(pid_t pid);
 
-/* List the failpoints that the broker passes because of a death, and then let
- * it die at each. Returns the number of its deaths. */
+/* List the failpoints that the broker passes because of a death, and then kill
+ * it at each of them. Returns how often it died. */
 static unsigned int sweep(death_fn *death)
 {
 	struct passages passages;
@@ -509,7 +515,7 @@ Test(client_dies, and_the_broker_while_it_clears_up)
 	cr_assert(ge(uint, sweep(kill_client), 20));
 }
 
-/* Stop the broker first, so that the next one finds that the session's process
+/* The broker is stopped first, so that only the next one finds that the client
  * has exited. */
 static void kill_both(pid_t pid)
 {
@@ -557,8 +563,8 @@ Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
 	cr_assert(audit(watcher, 1, is_entry));
 }
 
-/* Its pid is not free yet, so the broker finds the process, and then its
- * end. */
+/* The client stays a zombie, so the next broker still finds its process, and
+ * sees later that it has ended. */
 static void kill_both_unreaped(pid_t pid)
 {
 	pid_t broker = daemon_broker_pid(&chaos.daemon);
@@ -595,8 +601,8 @@ static void come_back(void *unused)
 	_exit(0);
 }
 
-/* Start a client whose broker was killed, and which waits for permission to
- * find out. */
+/* Start a client whose broker was killed. The client notices that only after
+ * `may_go` is set. */
 static pid_t start_orphan(const char *variable, const char *path)
 {
 	struct role role = {come_back, variable, path};
@@ -656,7 +662,7 @@ struct place {
 	unsigned char *start, *end;
 };
 
-/* Returns where this process has mapped its ref-counter file. */
+/* Returns the range at which this process has mapped its ref-counter file. */
 static struct place find_refs(void)
 {
 	FILE *maps = fopen("/proc/self/maps", "re");
