@@ -110,8 +110,7 @@ void direct_unshard_in_place(const struct bench *bench, struct result *ret)
 	daemon_stop(&daemon);
 }
 
-/* --- beside fsdp-worker
- * ---------------------------------------------------------- */
+/* --- beside fsdp-worker -------------------------------------------------- */
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)

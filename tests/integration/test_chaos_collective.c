@@ -1,13 +1,13 @@
 /*
  * Kills the broker, ranks and fsdp-worker while ranks train: at every failpoint
  * that the broker passes for collectives, at every failpoint that a rank
- * passes, before each of a rank's calls, and at random.
+ * passes, before each call of a rank, and at random moments.
  *
- * Nobody notices the death of a broker, unless devices or fsdp-worker do the
- * work. Of other deaths, the other processes are told which process died and
- * why, and all of them join again. The training ends with exactly the numbers
- * of an undisturbed one. When the communicator is removed, nothing of it
- * remains (tests/lib/drill.h).
+ * The ranks do not notice the death of a broker, unless the executor works on
+ * devices or is fsdp-worker. After any other death, the other processes are
+ * told which process died and why, and all of them join again. The training
+ * ends with the same values as an undisturbed one. When the communicator is
+ * removed, nothing of it remains (tests/lib/drill.h).
  */
 #include "tests/lib/chance.h"
 #include "tests/lib/check.h"
@@ -50,7 +50,8 @@ Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
 
 /* --- the broker ---------------------------------------------------------- */
 
-/* Is it a failpoint that collectives pass, or that changes what they keep? */
+/* Returns whether collectives pass the failpoint, or whether it is passed when
+ * the memory that they keep changes. */
 static bool is_of_collectives(const char *name)
 {
 	static const char *const prefixes[] = {
@@ -71,13 +72,15 @@ static bool is_of_collectives(const char *name)
 	return false;
 }
 
-/* Is fsdp-worker the executor on host memory? By default the ranks are. */
+/* Returns whether fsdp-worker is the executor on host memory. By default the
+ * ranks are. */
 static bool has_engine(void)
 {
 	return getenv("FSDP_TEST_EXECUTOR") && !are_on_devices();
 }
 
-/* Choose the first passage, the last one, or one between. */
+/* Choose the first passage (k = 0), the last one (1), or one between (2).
+ * Returns 0 if there is no such passage. */
 static unsigned int pick_passage(const struct passage *it, unsigned int k)
 {
 	if (k == 0)
@@ -88,10 +91,12 @@ static unsigned int pick_passage(const struct passage *it, unsigned int k)
 }
 
 struct toll {
-	unsigned int n_tried, n_deaths, n_told; /* ranks, in all runs */
+	/* n_told counts the ranks of all runs */
+	unsigned int n_tried, n_deaths, n_told;
 };
 
-/* Each run has a new broker, which may die so often. */
+/* Each run has a new broker, because a supervisor gives up after several
+ * deaths. */
 static void die_by_plan(const struct training *it, const char *plan,
 			struct toll *toll)
 {
@@ -126,17 +131,18 @@ static void learn_points(const struct training *it, struct passages *ret)
 	passages_read(drill_chaos.points, ret);
 }
 
-/* Each part of the deaths at every failpoint is a test of its own, so that no
- * test takes longer with each new failpoint. */
+/* The deaths at all failpoints are divided into parts. Each part is a test of
+ * its own, so that new failpoints do not make a single test too long. */
 struct part {
 	unsigned int i, n;
 };
 
-/* A part may have so many points at the beginning or the end of a run, more
- * than its share. */
+/* A part may have this many more failpoints than its share that are passed at
+ * the beginning or the end of a run. */
 #define FEW 4
 
-/* The name decides, since runs differ in the order and number of passages. */
+/* A failpoint's name decides to which part it belongs, since the order and
+ * number of passages differ from run to run. */
 static bool is_of_part(const char *name, const struct part *part)
 {
 	unsigned int sum = 0;
@@ -174,9 +180,10 @@ static void broker_dies_everywhere(const struct training *training,
 	fprintf(stderr, "%u deaths of %u\n", toll.n_deaths, toll.n_tried);
 	/* If ranks are the executor, there are no failpoints of an engine. */
 	cr_assert(ge(uint, n_plans, has_engine() ? 40 : 25));
-	/* Not every passage happens as often again. */
+	/* The number of passages differs from run to run, so some deaths do not
+	 * happen. */
 	cr_assert(ge(uint, toll.n_deaths * 2 + FEW, toll.n_tried));
-	/* A rank that has not joined yet, or has finished, is not told. */
+	/* Ranks that have not joined yet, or have finished, are not told. */
 	cr_assert(runs_go_on() ||
 		  (toll.n_told + FEW) * 3 >= toll.n_deaths * training->world);
 }
@@ -206,7 +213,8 @@ static bool is_of_engine(const char *plan)
 	       strstr(plan, "engine.");
 }
 
-/* It dies while it ends the worker of the previous broker. */
+/* Each plan kills a broker and then the next one, for example while that one
+ * ends the worker of the previous broker. */
 Test(chaos_collective, the_next_broker_dies_as_well)
 {
 	static const struct training two = {2, 2, 3, {0}, 0, 0};
@@ -232,7 +240,8 @@ Test(chaos_collective, the_next_broker_dies_as_well)
 		plan_write(drill_chaos.plan, plans[i]);
 		drill_train(&training);
 		cr_assert(plan_is_done(drill_chaos.plan));
-		/* Else a rank may be told of each death. */
+		/* If runs do not go on, a rank may be told of each of the
+		 * deaths. */
 		if (runs_go_on())
 			(void)drill_check_broker_death(&training);
 	}
@@ -273,8 +282,8 @@ Test(chaos_collective, the_broker_dies_before_a_rank_s_calls)
 		cr_assert(die_by_order(&two, &order, &training));
 		n_told += drill_check_broker_death(&training);
 	}
-	/* All ranks are told, except those that have not joined yet or have
-	 * finished. Their number depends on the machine. */
+	/* Ranks that have not joined yet, or have finished, are not told. Their
+	 * number depends on the speed of the machine. */
 	cr_assert(ge(uint, n_told, runs_go_on() ? 0 : 2 * 12));
 }
 
@@ -308,7 +317,7 @@ static void learn_rank_points(const struct training *it, struct passages *ret)
 	drill->points[0] = '\0';
 }
 
-/* Is it a failpoint that a rank passes in a collective? */
+/* Returns whether a rank passes the failpoint in a collective. */
 static bool is_of_rank(const char *name)
 {
 	static const char *const prefixes[] = {
@@ -331,9 +340,9 @@ static void rank_dies_at(const struct training *it, const char *point,
 	drill->is_planned = true;
 	drill_train(&training);
 	toll->n_tried++;
-	/* On devices, how often it looks for the others depends on time. On the
-	 * board, which rank works or sleeps, and which memory it needs, depends
-	 * on time, too. */
+	/* On devices, the timing decides how often a rank checks the others. On
+	 * host memory it decides which rank works, which one sleeps, and which
+	 * memory it needs. */
 	cr_assert(plan_is_done(drill->plan) || are_on_devices() ||
 		  strncmp(point, "client.", 7) != 0 ||
 		  strncmp(point, "client.gather_buffer.", 21) == 0);
@@ -372,8 +381,7 @@ static void rank_dies_everywhere(const struct training *training,
 		toll.n_deaths, toll.n_tried, toll.n_told, n_plans);
 	cr_assert(ge(uint, toll.n_deaths * 2 + FEW, toll.n_tried));
 	cr_assert(ge(uint, n_plans, are_on_devices() ? 16 : 36));
-	/* All ranks are told, except those that have not joined yet or have
-	 * finished. */
+	/* Ranks that have not joined yet, or have finished, are not told. */
 	cr_assert(ge(uint, (toll.n_told + FEW) * 4,
 		     toll.n_deaths * (training->world - 1)));
 }
@@ -432,7 +440,8 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 		if (!die_by_order(&two, &order, &training))
 			continue;
 		n_now = drill_check_worker_death(&training);
-		/* All ranks are back, or no rank wanted to join any more. */
+		/* Either both ranks failed and joined again, or both had
+		 * finished. */
 		cr_assert(n_now == 0 || n_now == two.world);
 		n_told += n_now;
 	}
@@ -442,13 +451,13 @@ Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
 /* --- all of it ----------------------------------------------------------- */
 
 #define SOAK_MS (are_on_devices() ? 12000 : 20000)
-/* The supervisor gives up at the fifth death within 10 s. A planned death may
- * come as late as the next one is planned. */
+/* The supervisor gives up at the fifth death within 10 s, and a planned death
+ * may be delayed until the next one is planned. */
 #define BROKER_PAUSE_MS 3600
 
 struct rage {
 	struct chance chance;
-	uint64_t broker_ms; /* time of its last death */
+	uint64_t broker_ms; /* time at which a death was last caused */
 	unsigned int n_brokers, n_workers;
 };
 
@@ -498,7 +507,8 @@ static void kill_one(struct rage *rage, struct training *training)
 	rage->n_workers++;
 }
 
-/* Wait until the training, after any death, reaches this step. */
+/* Wait until the training reaches this step. Ranks that have died are started
+ * again meanwhile. */
 static void await_step(struct training *training, uint64_t step)
 {
 	uint64_t give_up = clock_ms() + PATIENCE_MS;
@@ -528,7 +538,7 @@ static void check_sentences(const struct training *training)
 	}
 }
 
-/* How many must have been killed, however slow the machine is. */
+/* Returns whether enough processes were killed, also on a slow machine. */
 static bool is_enough(const struct rage *rage, const struct training *training)
 {
 	return training->n_dead >= 10 &&
@@ -548,7 +558,8 @@ Test(chaos_collective, soak)
 	drill_start(&training);
 	while (clock_ms() - start < SOAK_MS || !is_enough(&rage, &training)) {
 		step = atomic_load(&drill->board.max_step);
-		/* Sometimes the next broker dies at once. */
+		/* Sometimes no step is awaited, so that the next broker dies at
+		 * once. */
 		if (draw(&rage.chance, 4))
 			step += 1 + draw(&rage.chance, 3);
 		await_step(&training, step);
@@ -556,7 +567,7 @@ Test(chaos_collective, soak)
 		kill_one(&rage, &training);
 		drill_check_workers();
 	}
-	/* A planned death may come while the ranks end. */
+	/* A planned death of the broker may come while the ranks end. */
 	atomic_store(&drill->board.last_step,
 		     atomic_load(&drill->board.max_step) + 3);
 	drill_finish(&training);

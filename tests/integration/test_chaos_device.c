@@ -1,10 +1,11 @@
 /*
  * Kills all kinds of processes that use tensors on a device: the broker at
  * every failpoint that it passes, producers and consumers at every failpoint of
- * theirs, and all of them at any moment. The contents that are read are right,
- * or are marked as tainted. In the end nothing remains.
+ * theirs, and all of them at random moments. A consumer reads either complete
+ * contents or a tensor that is marked as tainted. At the end nothing remains.
  *
- * The test itself loads the driver only when it does not fork any more.
+ * The test process loads the driver only after its last fork(), because a
+ * driver does not survive one.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -20,7 +21,7 @@
 #include <unistd.h>
 
 #define SIZE         4096
-#define MAX_PASSAGES 2 /* of one failpoint; each has a broker */
+#define MAX_PASSAGES 2 /* tried at each failpoint, with one broker each */
 #define NAME         "work/a"
 #define BUNDLE       "work/model/"
 
@@ -29,7 +30,7 @@ static const char CONFIG[] = "[memory]\nchunk_min = 2M\nwarm_ms = 10ms\n";
 
 static struct chaos chaos;
 
-/* Children write this. */
+/* Children count in this shared memory. */
 static struct talk {
 	_Atomic uint64_t n_read, n_tainted; /* by consumers */
 	char plan[48], points[48];          /* of the children */
@@ -55,7 +56,8 @@ static struct worker worker_open(void)
 	};
 }
 
-/* Let a stream write a tensor and publish it, and release it at once. */
+/* Write a tensor on a stream, publish it, and release it before the stream is
+ * done. */
 static void produce_one(struct worker *worker, uint8_t value)
 {
 	struct fsdp_publication it = {
@@ -63,15 +65,16 @@ static void produce_one(struct worker *worker, uint8_t value)
 
 	must(fsdp_alloc_on(worker->client, &worker->gpu, &BYTES, 1, NULL, -1,
 			   &it.tensor) == 0);
-	/* A consumer can see that it is half written. */
+	/* The two fills let a consumer detect contents that are only partly
+	 * written. */
 	stream_fill(worker->stream, it.tensor, 0);
 	stream_fill(worker->stream, it.tensor, value);
 	must(fsdp_publish(worker->client, &it, 1) == 0);
 	fsdp_free(it.tensor);
 }
 
-/* Check that all bytes have one value, which is returned. No value stands for a
- * half-written tensor. */
+/* Check that all bytes have the same value, and return it. The value 0 means
+ * that the tensor is only partly written. */
 static uint8_t check_read(const struct worker *worker)
 {
 	must(is_filled(worker->pinned, SIZE, worker->pinned[0]));
@@ -162,8 +165,8 @@ static uint64_t count_left(struct fsdp_client *client)
 	return left;
 }
 
-/* The broker frees timelines and device memory a moment after the session or
- * the chunk that they belong to. */
+/* The broker frees timelines and device memory shortly after the session or the
+ * chunk to which they belong. */
 static bool is_left_none(struct fsdp_client *client)
 {
 	for (int i = 0; i < PATIENCE_MS; i++) {
@@ -174,8 +177,8 @@ static bool is_left_none(struct fsdp_client *client)
 	return false;
 }
 
-/* Is nothing left on any device? The only session is the caller's, which did
- * not use devices. */
+/* Returns whether nothing is left on any device. The only session is the
+ * caller's, which has not used devices. */
 static bool is_empty(struct fsdp_client *client)
 {
 	struct figures none;
@@ -208,7 +211,7 @@ static void tear_down(void)
 
 TestSuite(chaos_device, .init = set_up, .fini = tear_down, .timeout = 300);
 
-/* Use each operation once, in a process of its own. */
+/* Use each operation once, in a separate process. */
 static void use_device(void *unused)
 {
 	struct worker mine = worker_open(), other = worker_open();
@@ -226,8 +229,9 @@ static void use_device(void *unused)
 	fsdp_close(mine.client);
 }
 
-/* The supervisor gives up a broker that dies often, so there is one for each
- * death. Returns false if the failpoint was not passed that often. */
+/* A supervisor gives up a broker that dies often, so there is a new one for
+ * each death. Returns false if the failpoint was passed less often than `n`
+ * times. */
 static bool broker_dies_at(const char *point, unsigned int n)
 {
 	struct fsdp_client *watcher;
@@ -326,7 +330,8 @@ static void run(child_fn *fn)
 	cr_assert(zero(int, child_wait(child_start(fn, NULL))));
 }
 
-/* Wait until the broker has seen the death, and nothing is pending any more. */
+/* Wait until the broker has noticed the death and only the watcher's session is
+ * left. */
 static void await_death(struct fsdp_client *watcher)
 {
 	struct figures figures;

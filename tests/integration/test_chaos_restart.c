@@ -1,6 +1,6 @@
 /*
- * Interrupts the take-over by a new broker: once, which loses nothing; twice,
- * after which the broker starts empty and reports it; and by the death of the
+ * Interrupts a new broker that takes over. After one interruption nothing is
+ * lost; after two, the broker starts empty and reports that. Also kills the
  * process that keeps the memory.
  */
 #include "tests/lib/chaos.h"
@@ -41,7 +41,7 @@ static void put_bundle(const char *name, const char *member, bool is_committed)
 	fsdp_free(tensor);
 }
 
-/* Make something of every kind that a broker takes over. */
+/* Make one object of every kind that a broker takes over. */
 static void fill(void)
 {
 	struct fsdp_publication evictable = {
@@ -59,7 +59,7 @@ static void fill(void)
 	must(fsdp_ticket_make(evictable.tensor, 2, 1000000, &ticket) == 0);
 	put_bundle("kept/model/", "kept/model/w", true);
 	put_bundle("kept/next/", "kept/next/w", false);
-	pattern_make(other, 1); /* not published, so still being written */
+	pattern_make(other, 1); /* not published, so it can still be written */
 }
 
 static void set_up(void)
@@ -91,7 +91,7 @@ static void check_kept(void)
 	cr_assert(pattern_is(kept, pattern_tag("kept/a", 2)));
 }
 
-/* Check that everything is still there and works. */
+/* Check that everything still exists and works. This uses up what it checks. */
 static void check_all(void)
 {
 	struct fsdp_tensor *redeemed = NULL;
@@ -133,7 +133,8 @@ static bool die_twice(const char *point, unsigned int n)
 	read_figures(&now);
 	is_done = plan_is_done(chaos.plan);
 	plan_drop(chaos.plan);
-	/* The broker that died may have come so far, or not. */
+	/* The broker that died counts as an epoch only if it had taken over far
+	 * enough. */
 	cr_assert(ge(u64, now.epoch, before.epoch + 1));
 	cr_assert(le(u64, now.epoch, before.epoch + 1 + is_done));
 	cr_assert(figures_await(client, &before));
@@ -302,7 +303,7 @@ Test(restart, undoes_half_a_request_again_when_that_was_interrupted)
 
 /* --- a shortage ---------------------------------------------------------- */
 
-/* The connection may lack memory, too. */
+/* The new connection may fail for lack of memory, too. */
 static void ping_at_last(struct fsdp_client *asking)
 {
 	int r;
@@ -429,11 +430,10 @@ Test(restart, that_went_well_makes_an_earlier_failure_forgotten)
 	check_all();
 }
 
-/* --- without a keeper
- * ---------------------------------------------------------- */
+/* --- without a keeper ---------------------------------------------------- */
 
-/* Make sure that the process ends with the test. The test closes its end of the
- * pipe, however it ends. */
+/* Let the process be killed when the test ends. A child of the test does that
+ * when the test's end of the pipe is closed, for whatever reason. */
 static void guard_process(pid_t pid)
 {
 	int ends[2], pidfd = pidfd_open(pid, 0);
@@ -476,7 +476,7 @@ Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
 		figures_read(client, &now);
 	cr_assert(status_says(client, "will lose all tensors"));
 	cr_assert(eq(u64, now.epoch, 1));
-	/* No process keeps this memory any more. */
+	/* This tensor needs a new chunk, which no supervisor keeps any more. */
 	must(memory_alloc(client, &large, 1, NULL, 0, &tensor) == 0);
 	check_all();
 }

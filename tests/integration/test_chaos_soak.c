@@ -1,7 +1,7 @@
 /*
- * Lets many clients do everything at random on the same names, while clients
- * and the broker are killed. In the end all bytes must be accounted for.
- * tests/chaos does the same with all other kinds of trouble.
+ * Lets many clients make random calls on the same names, while clients and the
+ * broker are killed. At the end the broker's counters must be exact.
+ * tests/chaos does the same with all other kinds of failures.
  *
  * The test counts operations, not time, and draws from one seed, which is
  * printed; FSDP_SOAK_SEED repeats it.
@@ -23,7 +23,7 @@
 /* The supervisor gives up at the fifth death within 10 s. */
 #define BROKER_PAUSE_MS 2600
 #define OPS_PER_KILL    150
-/* At least, however slow the machine is. */
+/* At least this many are killed, however slow the machine is. */
 #define CLIENTS_KILLED 10
 #define BROKERS_KILLED 3
 
@@ -59,7 +59,8 @@ static void kill_client(struct crew *crew)
 	start_client(crew, i);
 }
 
-/* In builds with failpoints it dies at one of these, otherwise anywhere. */
+/* In builds with failpoints the broker dies at one of these, otherwise at a
+ * random moment. */
 static void kill_broker(struct crew *crew)
 {
 	static const char *const points[] = {
@@ -164,7 +165,7 @@ Test(soak, leaves_the_books_in_balance, .timeout = 300)
 	fprintf(stderr, "%llu operations, %u clients and %u brokers killed\n",
 		(unsigned long long)atomic_load(&soak->n_ops), crew.n_killed,
 		crew.n_broker_deaths);
-	/* A death that was planned last need not have come. */
+	/* The death that was planned last may not have happened. */
 	cr_assert(ge(u64, now.epoch, BROKERS_KILLED));
 	fsdp_close(watcher);
 	chaos_stop(&chaos);

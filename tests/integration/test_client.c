@@ -250,7 +250,8 @@ Test(client, processes_write_one_tensor_together)
 	cr_assert(eq(flt, mine[0], 5));
 	cr_assert(eq(flt, mine[1], 6));
 	cr_assert(eq(flt, ((const float *)fsdp_data(got[0]))[2], 7));
-	/* Whoever made it may go; the memory lives as long as one holds it. */
+	/* The client that made the tensor may disconnect. The memory lives
+	 * until the last client has released it. */
 	fsdp_close(client);
 	client = NULL;
 	fsdp_close(others[0]);
@@ -258,7 +259,7 @@ Test(client, processes_write_one_tensor_together)
 	cr_assert(eq(int, count_limbo(others[1]), 1));
 	fsdp_free(got[1]);
 	while (count_limbo(others[1]) > 0)
-		; /* the broker looks soon */
+		; /* the broker collects the tensor soon */
 	fsdp_close(others[1]);
 }
 
@@ -375,8 +376,8 @@ static void *ping_on(void *data)
 	return NULL;
 }
 
-/* What other threads were changing at the moment of a fork stays so in its
- * child. */
+/* A lock or list that another thread of the parent was changing at the moment
+ * of fork() stays in that state in the child. */
 Test(client, a_child_can_close_while_threads_of_its_parent_call)
 {
 	struct fsdp_client *busy;
@@ -385,8 +386,9 @@ Test(client, a_child_can_close_while_threads_of_its_parent_call)
 
 	host_memory_only("a driver does not survive a fork");
 #ifdef __SANITIZE_ADDRESS__
-	/* Its allocator's locks do not either (tests/lib/sanitized_fork.c);
-	 * here nearly every child would find one taken. */
+	/* The sanitizer's allocator has locks that stay taken in the child, too
+	 * (tests/lib/sanitized_fork.c). Here nearly every child would find one
+	 * taken. */
 	cr_skip_test("a sanitizer's allocator does not survive such forks");
 #endif
 	busy = connect_to(&daemon_, 0);
@@ -586,7 +588,8 @@ Test(client, a_freed_handle_is_refused)
 	cr_expect(eq(int, fsdp_ticket_make(freed, 1, 1000, &ticket), -EINVAL));
 	it.tensor = freed;
 	cr_expect(eq(int, fsdp_publish(client, &it, 1), -EINVAL));
-	/* If it were in the list twice, two tensors would have one handle. */
+	/* A second fsdp_free() must not add the handle to the free list again,
+	 * or two tensors would get the same handle. */
 	fsdp_free(freed);
 	for (int i = 0; i < 2; i++)
 		cr_assert(zero(int, get(client, "test/a", 0, &tensors[i])));

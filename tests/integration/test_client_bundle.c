@@ -134,7 +134,7 @@ static int check_gid(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-/* These options say nothing about access. */
+/* The access is all zeros, as in options that do not set it. */
 Test(client_bundle, access_that_is_all_0_is_for_the_caller_alone)
 {
 	struct fsdp_bundle_options options = {.device = memory_device()};

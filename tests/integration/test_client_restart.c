@@ -86,8 +86,8 @@ static int count_sleep(void *data)
 	return 0;
 }
 
-/* A program that ends without a broker releases much, one call after another.
- */
+/* A program that ends while there is no broker makes many releases, one after
+ * another. Only the first waits for the broker. */
 Test(client_restart, the_calls_of_an_outage_wait_once_together)
 {
 	int n_sleeps = 0;
@@ -112,8 +112,8 @@ Test(client_restart, the_calls_of_an_outage_wait_once_together)
 	daemon_start(&daemon_);
 }
 
-/* What accepts the connection may not be a broker, or a stopped one. It is not
- * that a get's name has not come in time. */
+/* The process that accepts the connection may be no broker, or a stopped one.
+ * The call must report that, not that the name was not published in time. */
 Test(client_lost, a_broker_that_does_not_answer_is_away)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -156,7 +156,8 @@ static int ping_without_descriptors(struct fsdp_client *hurried)
 	return r;
 }
 
-/* It says nothing of the broker, for which the next call still waits. */
+/* The lack of descriptors does not mean that the broker is away, so the next
+ * call waits for it again. */
 Test(client_lost, a_process_without_descriptors_has_not_waited)
 {
 	const struct fsdp_connect_options options = {
@@ -173,8 +174,8 @@ Test(client_lost, a_process_without_descriptors_has_not_waited)
 	fsdp_close(hurried);
 }
 
-/* A broker that has forgotten us must not be told of our holds. The memory
- * stays readable, and every call reports what happened. */
+/* The client must not send its holds to a broker that does not know it. The
+ * memory stays readable, and every call reports what happened. */
 Test(client_lost, a_broker_without_its_memory_ends_the_connection_for_good)
 {
 	char path[96];

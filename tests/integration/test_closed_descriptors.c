@@ -1,7 +1,7 @@
 /*
- * Tests programs that close descriptors of the library, as by closefrom(): each
- * call says so, and none uses what the program has opened since under the same
- * numbers.
+ * Tests programs that close descriptors of the library, for example with
+ * closefrom(). Each call reports it, and no call uses the files that the
+ * program has opened since with the same numbers.
  */
 #include "client/fsdp_comm.h"
 #include "tests/lib/chaos.h"
@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #define FIRST   3
-#define N       40  /* more than the library has open */
-#define N_NAMES 600 /* more than a page has */
+#define N       40  /* more descriptors than the library has open */
+#define N_NAMES 600 /* more names than one page of a list has */
 
 CHECKED_SUITE(closed_descriptors, client_setup, client_teardown,
 	      .timeout = 300);
@@ -31,7 +31,7 @@ static void close_all(void)
 /* --- a process of its own, which may lose its descriptors ----------------- */
 
 static struct fsdp_client *mine;
-static struct fsdp_tensor *old; /* its name shows a newer version */
+static struct fsdp_tensor *old; /* a newer version replaced it */
 static struct fsdp_channel *channel;
 static struct fsdp_pending *pending; /* a get that waits for a name */
 
@@ -54,7 +54,7 @@ static void open_mine(void)
 	must(fsdp_get_begin(mine, &name, 1, &patient, &pending) == 0);
 }
 
-/* Do what writes to descriptors, sends them, and closes them. */
+/* Make calls that write to descriptors, send them, and close them. */
 static void use_mine(void)
 {
 	struct fsdp_tensor *tensor;
@@ -106,7 +106,7 @@ Test(closed_descriptors, a_rank_is_not_told_that_the_broker_has_exited)
 
 enum kind { SOCKETS, EVENTS, FILES };
 
-static int others[N]; /* far ends of the sockets */
+static int others[N]; /* the other ends of the sockets */
 
 static void open_foreign(enum kind kind)
 {

@@ -1,7 +1,7 @@
 /*
- * Tests collectives on ordinary memory in which something goes wrong. No rank
- * waits for ever when another one dies, leaves, is late or calls something
- * else. test_collective_values.c checks the results of those that end well.
+ * Tests collectives on ordinary memory in which something fails. No rank waits
+ * for ever when another one dies, leaves, is late or makes a different call.
+ * test_collective_values.c checks the results of collectives that succeed.
  */
 #include "shm/board.h"
 #include "tests/lib/chance.h"
@@ -67,7 +67,8 @@ static int differ_in_size(void)
 					 results, rank_self() == 1 ? 63 : 64));
 }
 
-/* Rank 1 has as much for each rank as the others have for all. */
+/* Rank 1 has as many elements for each rank as the others have for all
+ * ranks. */
 static int differ_in_size_thrice(void)
 {
 	static float large[3 * 16384];
@@ -77,7 +78,7 @@ static int differ_in_size_thrice(void)
 					 rank_self() == 1 ? 3 * 16384 : 16384));
 }
 
-/* Neither rank reads anything from the other. */
+/* Neither of these calls makes a rank read from the other. */
 static int gather_or_broadcast(void)
 {
 	if (rank_self() == 0)
@@ -243,7 +244,7 @@ Test(collective, who_waits_is_told_that_another_has_left)
 	assert_says(0, ") has left");
 }
 
-/* Unless the run cannot go on. */
+/* If runs cannot go on, the rank that waits is told instead. */
 Test(collective, who_waits_does_not_notice_that_the_broker_is_restarted)
 {
 	int told = runs_go_on() ? 0 : -ECONNABORTED;
@@ -388,8 +389,8 @@ Test(collective, who_scribbles_on_the_board_harms_its_own_run_only)
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
 }
 
-/* Say, for the next call of rank 1, that it has a petabyte of bytes for others,
- * all of which are there already. */
+/* Write to the board that rank 0 has a petabyte for the next call of rank 1,
+ * and that all of it has been put there already. */
 static int pretend_a_petabyte(void)
 {
 	const uint32_t ahead = 1 << 30;
@@ -432,7 +433,7 @@ Test(collective, a_call_that_quota_refuses_can_be_made_again)
 	const struct fsdp_spec spec = {FSDP_U8, 1, {15 << 20}};
 	struct fsdp_tensor *hog;
 
-	crew_use_little_memory(1); /* which is not enough for 2 */
+	crew_use_little_memory(1); /* not enough for 2 ranks */
 	must(fsdp_alloc(client, &spec, 1, NULL, -1, &hog) == 0);
 	crew_start(2, &DEFAULTS);
 	cr_assert(eq(int, rank_run(&ranks, 0, reduce_64), -EDQUOT));

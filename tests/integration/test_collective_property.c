@@ -26,15 +26,16 @@
 struct group_state {
 	struct element *elements[MAX_PARAMS]; /* of this rank's shards */
 	bool has_grads, has_partial;
-	/* These are the divisors of the partial sums. If the values added to
-	 * them are divided differently, no number describes the whole. */
+	/* These are the divisors of the partial sums. `is_mixed` is set when
+	 * values with other divisors were added to a partial sum, because no
+	 * bound holds for it then. */
 	struct factors factors[MAX_PARAMS];
 	bool is_mixed;
 };
 
-/* The ranks and the test share this. */
+/* The ranks and the test share this memory. */
 struct board {
-	uint64_t seed; /* of the next case */
+	uint64_t seed; /* seed of the next case */
 	struct {
 		uint64_t whole, grads; /* digests of all bits */
 		uint64_t hashes[MAX_GROUPS];
@@ -54,7 +55,7 @@ struct self {
 	struct fsdp_group *groups[MAX_GROUPS];
 	struct group_state states[MAX_GROUPS];
 	uint64_t step, n_reductions;
-	uint64_t whole, grads; /* digests */
+	uint64_t whole, grads; /* digests of all bits */
 };
 
 static int __attribute__((format(printf, 2, 3)))
@@ -109,7 +110,7 @@ static bool is_aligned(const void *data, size_t n)
 
 /* --- shards -------------------------------------------------------------- */
 
-/* Check that shards are cut as torch.chunk cuts. */
+/* Check that shards are cut as torch.chunk() does. */
 static int check_cut(struct self *self, const struct param_case *param,
 		     const struct fsdp_shard *shard)
 {
@@ -192,7 +193,9 @@ static void write_next(struct self *self, size_t g, size_t p,
 		location.index = whole_index(param, shard, i);
 		bits = value_of_param(&location, self->replica, self->step + 1);
 		if (param->spec.is_frozen && self->step > 0)
-			bits = 0; /* the value is not kept */
+			/* only the first values of frozen parameters are
+			 * used */
+			bits = 0;
 		scalar_store(shard->dtype, view, i, bits);
 	}
 	memory_put_view(shard->next, view, size_of(shard));
@@ -315,7 +318,8 @@ static int unshard_all(struct self *self, const struct step_case *step)
 	return r;
 }
 
-/* Unshard from what was kept for a smaller mesh. */
+/* Unshard again. The parameters come from the copy that was kept for the
+ * smaller mesh. */
 static int unshard_kept(struct self *self, const struct step_case *step)
 {
 	struct fsdp_work work;
@@ -364,7 +368,7 @@ static void fill_input(struct self *self, size_t g, uint32_t round)
 	}
 }
 
-/* Reduce as the broker does, in this process. */
+/* Compute in this process the reduction that the executor does. */
 static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 			const struct fsdp_reduce_options *options)
 {
@@ -400,8 +404,8 @@ static int reduce_param(struct self *self, size_t g, size_t p, uint32_t round,
 	return 0;
 }
 
-/* Returns how far the value may be from f64. A negative result permits any
- * distance, since something may have overflowed. */
+/* Returns how far the value may be from the sum in f64. A negative result
+ * permits any distance, because a value may have overflowed. */
 static double bound_of(const struct self *self, const struct location *location,
 		       const struct element *element)
 {
@@ -418,8 +422,8 @@ static double bound_of(const struct self *self, const struct location *location,
 	       (element->size * epsilon + scalar_least(a) + scalar_least(b));
 }
 
-/* Do the bits follow from the documented order of sums? NCCL has its own
- * order. */
+/* Returns whether the order of the sum is the documented one. NCCL has an order
+ * of its own. */
 static bool is_by_order(enum fsdp_dtype dtype)
 {
 	return !are_on_devices() || !scalar_is_float(dtype);
@@ -582,7 +586,8 @@ static int check_plan_entry(const struct fsdp_plan_entry *entry, void *data)
 	if (check->n++ > 0 && entry->hash != check->hash)
 		check->is_right = false;
 	check->hash = entry->hash;
-	/* Entries begin at a cache line; in the flat layout all chunks do. */
+	/* Entries begin at a cache line. So do all chunks in the flat
+	 * layout. */
 	if (entry->hash == 0 || entry->shard_offset % 64 != 0 ||
 	    entry->full_offset % 64 != 0 || entry->input_offset % 64 != 0 ||
 	    entry->grad_offset % 64 != 0 ||

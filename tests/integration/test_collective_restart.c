@@ -1,6 +1,6 @@
 /*
- * Kills the broker while it or the ranks gather or reduce. If the ranks work
- * alone, their run goes on; else it ends or goes on. The next run finds the
+ * Kills the broker while gathers or reductions are under way. A run whose ranks
+ * do the work goes on; another one goes on or ends. The next run finds the
  * committed step and does the same work.
  */
 #include "tests/lib/chaos.h"
@@ -68,8 +68,8 @@ static int reduce(void)
 	return trainer_sees_gradients(IN_PLACE, mean) ? 0 : -EIO;
 }
 
-/* Start a broker and two ranks, which join. Each run has a new broker, because
- * the supervisor restarts only so many. */
+/* Start a broker and two ranks, which join. Each test run has a new broker,
+ * because a supervisor gives up after several deaths. */
 static void start(const struct fsdp_comm_options *options)
 {
 	struct crew crew = {
@@ -104,7 +104,8 @@ static void kill_broker_at(const char *point, enum fsdp_executor executor,
 	start(&(struct fsdp_comm_options){.executor = executor});
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	plan_death(chaos.plan, point, 1);
-	/* A broker that is killed after the work may have told a rank. */
+	/* If the broker dies when the work is done, a rank may have been told
+	 * so or not. */
 	ranks_begin(&ranks, work);
 	ranks_end(&ranks);
 	for (uint32_t i = 0; i < 2; i++) {
@@ -137,8 +138,8 @@ TestSuite(collective_restart, .timeout = 300);
 
 Test(collective_restart, a_gather_by_the_broker_s_engine_keeps_the_step)
 {
-	/* The first two are failpoints of the engine, which does not work here
-	 * on devices. */
+	/* The first two are failpoints of the engine, which is not used on
+	 * devices here. */
 	static const char *const points[] = {
 		"gather.submitted",  "gather.done",
 		"verb.unshard.done", "verb.unshard.committed",
@@ -161,8 +162,8 @@ Test(collective_restart, a_gather_by_ranks_keeps_the_step)
 
 Test(collective_restart, a_reduction_by_the_broker_s_engine_keeps_the_step)
 {
-	/* The last one is a failpoint of the engine, which does not work here
-	 * on devices. */
+	/* The last one is a failpoint of the engine, which is not used on
+	 * devices here. */
 	static const char *const points[] = {
 		"verb.input.done",  "verb.input.committed",
 		"verb.reduce.done", "verb.reduce.committed",
@@ -196,8 +197,8 @@ static int gather_until_told(void)
 	return r;
 }
 
-/* Ranks ask for the board before their first commit, when they have all other
- * memory, and the broker then fails to keep it so often. */
+/* Ranks request the board before their first commit, when they have all other
+ * memory. Let the keeper refuse it the first `n_failures` times. */
 static void start_without_keeping_board(unsigned int n_failures)
 {
 	static const char line[] = "fdstore.put 1 ENOSPC\n";
@@ -226,7 +227,7 @@ Test(collective_restart, a_run_whose_board_was_not_kept_ends_with_the_broker)
 	run_again("its board was lost", gather);
 }
 
-/* The second rank that asks finds room for it. */
+/* The keeper accepts the board when the second rank requests it. */
 Test(collective_restart, a_run_whose_board_was_kept_late_goes_on)
 {
 	start_without_keeping_board(1);
@@ -236,8 +237,8 @@ Test(collective_restart, a_run_whose_board_was_kept_late_goes_on)
 	run_again("its board was kept late", gather);
 }
 
-/* The supervisor restarts a broker that a signal has killed, not one that has
- * ended; so it is killed when it has left its runs. */
+/* The supervisor restarts only a broker that was killed by a signal. So this
+ * one is killed after SIGTERM has made it leave its runs. */
 Test(collective_restart, a_run_goes_on_when_the_broker_is_stopped_and_started)
 {
 	need_ranks_that_work();
@@ -257,8 +258,8 @@ Test(collective_restart, a_run_goes_on_when_the_broker_is_stopped_and_started)
 	run_again("broker.left", gather);
 }
 
-/* The supervisor keeps what belongs to the broker and one chunk of memory, and
- * the board of a run only if the next broker can use it. */
+/* The supervisor keeps two files of the broker and one chunk. It keeps the
+ * board of a run only if the next broker can use it. */
 #define N_KEPT 3
 
 Test(collective_restart, only_a_run_that_goes_on_has_its_board_kept)

@@ -1,7 +1,7 @@
 /*
- * Tests the results of collectives on ordinary memory. Random calls give every
- * rank what a plain computation gives, in whatever order the ranks arrive. The
- * calls follow from a seed, which is printed if one is wrong;
+ * Tests the results of collectives on ordinary memory. In random calls every
+ * rank must get what a plain computation gives, in whatever order the ranks
+ * arrive. The calls follow from a seed, which is printed if a result is wrong;
  * FSDP_TEST_COLLECTIVE_SEED repeats them.
  */
 #include "tests/lib/chance.h"
@@ -16,7 +16,7 @@
 
 #define MAX_WORLD 4
 #define N_CALLS   60
-/* Bytes of a slot of a box. Large calls need several. */
+/* Size of a slot of a box. Large calls need several slots. */
 #define SLOT (UINT64_C(256) << 10)
 
 static uint64_t seed;
@@ -89,8 +89,8 @@ static bool is_defined(enum fsdp_dtype dtype, enum fsdp_reduction how)
 	return scalar_is_integer(dtype);
 }
 
-/* Draw mostly few elements, sometimes several rounds of them, sometimes
- * none. */
+/* Draw a count that is mostly small, sometimes needs several rounds, and
+ * sometimes is 0. */
 static uint64_t draw_count(struct chance *chance, enum fsdp_dtype dtype)
 {
 	switch (draw(chance, 8)) {
@@ -307,7 +307,8 @@ struct memory {
 	struct fsdp_part in_parts[MAX_WORLD], out_parts[MAX_WORLD];
 };
 
-/* Do the others have one input for all ranks? It is the one for rank 0. */
+/* Returns whether each rank has one input for all ranks. It is the input for
+ * rank 0 then. */
 static bool is_for_all(enum kind kind)
 {
 	return kind != SCATTER && kind != REDUCE_SCATTER && kind != ALL_TO_ALL;
@@ -402,7 +403,8 @@ static int make_fold(const struct plan_of_call *c, uint32_t rank,
 	}
 }
 
-/* Does `out` have the values of rank `s` for this rank, or their reduction? */
+/* Returns whether `out` has the values of rank `s` for this rank, or the
+ * reduction for this rank. */
 static bool is_right(const struct plan_of_call *c, uint32_t rank, uint32_t s,
 		     const uint8_t *out, uint64_t count)
 {
@@ -456,7 +458,8 @@ static bool is_all_right(const struct plan_of_call *c, uint32_t rank,
 	}
 }
 
-/* A rank that has the inputs of all gets the same by itself. */
+/* fsdp_fold() must give the same result in one rank that has the inputs of all
+ * ranks. */
 static bool is_fold_right(const struct plan_of_call *c, uint32_t rank)
 {
 	uint64_t n = c->count[0][rank];

@@ -239,8 +239,7 @@ Test(fsdpd, the_worker_of_an_earlier_broker_is_ended_and_is_no_socket)
 	cr_assert(zero(int, rmdir(path)));
 }
 
-/* --- waiting for room
- * ---------------------------------------------------------- */
+/* --- waiting for room ---------------------------------------------------- */
 
 #define BIG (INT64_C(48) << 20)
 

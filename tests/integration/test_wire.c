@@ -152,8 +152,7 @@ Test(wire, a_garbage_body_is_refused_and_the_connection_stays)
 	wire_close(wire);
 }
 
-/* --- numbers -----------------------------------------------------------------
- */
+/* --- numbers ------------------------------------------------------------- */
 
 Test(wire, a_repeated_number_is_answered_but_not_done_again)
 {
@@ -221,8 +220,7 @@ Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
 	expect_dropped(wire);
 }
 
-/* --- one-way requests --------------------------------------------------------
- */
+/* --- one-way requests ---------------------------------------------------- */
 
 static void send_one_way(struct wire *wire, const struct request *request)
 {
@@ -296,8 +294,7 @@ Test(wire, a_one_way_request_that_comes_again_is_done_once)
 	wire_close(wire);
 }
 
-/* --- waiting -----------------------------------------------------------------
- */
+/* --- waiting ------------------------------------------------------------- */
 
 Test(wire, a_parked_get_is_answered_when_the_name_comes)
 {
@@ -329,8 +326,7 @@ Test(wire, a_parked_get_times_out)
 	wire_close(wire);
 }
 
-/* --- unread descriptors ------------------------------------------------------
- */
+/* --- unread descriptors -------------------------------------------------- */
 
 Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 {

@@ -182,8 +182,7 @@ Test(wire_restart, a_doorbell_that_is_none_is_refused)
 
 #ifdef FSDP_TEST_POINTS
 
-/* --- kill -9 -----------------------------------------------------------------
- */
+/* --- kill -9 ------------------------------------------------------------- */
 
 static char token[] = "/tmp/fsdpd-token-XXXXXX";
 static char kill_at[64], kill_token[64];

@@ -10,8 +10,7 @@
 #include <errno.h>
 #include <string.h>
 
-/* --- wire layouts ------------------------------------------------------------
- */
+/* --- wire layouts -------------------------------------------------------- */
 
 /*
  * Write the bytes that are sent for f32 parameters that hold `values` one after
@@ -183,8 +182,7 @@ Test(plan, a_rank_of_a_real_model_has_its_share)
 	plan_deinit(&plan);
 }
 
-/* --- rules of a plan ---------------------------------------------------------
- */
+/* --- rules of a plan ----------------------------------------------------- */
 
 Test(plan, buckets_follow_dtypes_and_caps)
 {

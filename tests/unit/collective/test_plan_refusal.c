@@ -10,8 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* --- hashes ------------------------------------------------------------------
- */
+/* --- hashes -------------------------------------------------------------- */
 
 struct registration {
 	struct plan_param params[3];
@@ -181,8 +180,7 @@ Test(plan_refusal, another_mesh_is_another_hash)
 	cr_assert(ne(u64, hash_of(&mine, 2, 2), 0));
 }
 
-/* --- refusals ----------------------------------------------------------------
- */
+/* --- refusals ------------------------------------------------------------ */
 
 static void check_refused(const struct registration *r, uint32_t n_shards,
 			  uint32_t n_replicas, int code, const char *word)

@@ -114,8 +114,7 @@ static int adopt_copy(int fd)
 	return kept;
 }
 
-/* --- transactions
- * ------------------------------------------------------------- */
+/* --- transactions -------------------------------------------------------- */
 
 /* Make one slot with two grants in its list, chained in a bucket, and a
  * blob. */
@@ -249,8 +248,7 @@ Test(catalog, a_transaction_leaves_no_journal_after_its_commit)
 	catalog_close(&catalog);
 }
 
-/* --- adoption
- * ----------------------------------------------------------------- */
+/* --- adoption ------------------------------------------------------------ */
 
 static int try_adopt(int fd)
 {
@@ -317,8 +315,7 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 	catalog_close(&catalog);
 }
 
-/* --- records, lists, blobs
- * ---------------------------------------------------- */
+/* --- records, lists, blobs ----------------------------------------------- */
 
 Test(catalog, records_start_at_one_and_are_used_again_zeroed)
 {

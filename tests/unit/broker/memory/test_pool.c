@@ -388,8 +388,7 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 	teardown(broker);
 }
 
-/* --- bundles
- * ------------------------------------------------------------------ */
+/* --- bundles ------------------------------------------------------------- */
 
 static uint32_t make_bundle(struct broker *broker)
 {
@@ -488,8 +487,7 @@ Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
 	teardown(broker);
 }
 
-/* --- restart
- * ------------------------------------------------------------------ */
+/* --- restart ------------------------------------------------------------- */
 
 /* Set what a keeper would return. Chunk ids equal their records here. */
 static void inherit(struct broker *broker, uint32_t n)

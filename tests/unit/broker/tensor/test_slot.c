@@ -419,8 +419,7 @@ Test(slot, adoption_charges_and_updates_again)
 	cr_assert(eq(int, word_state(broker, &lost), SLOT_FREE));
 }
 
-/* --- undo
- * ---------------------------------------------------------------------- */
+/* --- undo ---------------------------------------------------------------- */
 
 #define RECORDS_AT ((64 << 10) + (8 << 20)) /* after header and journal */
 
