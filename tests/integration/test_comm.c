@@ -16,7 +16,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* This is long enough for everything before the delay. */
+/* Within this time the test reaches the point from which it lets a rank be
+ * late. */
 #define LATE_MS 5000
 #define CONFIG  "[memory]\nchunk_min = 4M\n"
 
@@ -35,8 +36,8 @@ static struct ranks ranks;
 static struct fsdp_client *client; /* of the test */
 static struct figures before;
 
-/* One rank does this differently from the others. The struct is in shared
- * memory. */
+/* One rank does what this struct describes, unlike the others. The struct is in
+ * shared memory. */
 struct differing {
 	uint32_t rank;
 	struct fsdp_comm_options options;
@@ -294,7 +295,7 @@ Test(comm, a_run_that_some_have_left_is_over_before_the_next_begins)
 	cr_assert(eq(int, rank_run(&ranks, 0, leave), 0));
 	actor_begin(&ranks.actors[0], trainer_join);
 	cr_assert(status_await(client, "waiters", 1));
-	/* Rank 1 is not affected. */
+	/* Rank 1 still belongs to the earlier run, and can leave it. */
 	cr_assert(eq(int, rank_run(&ranks, 1, leave), 0));
 	actor_begin(&ranks.actors[1], trainer_join);
 	ranks_end(&ranks);
@@ -385,7 +386,8 @@ Test(comm, a_request_of_a_communicator_that_is_not_running_is_told_so)
 
 	cr_assert(eq(int, wire_call(wire, &commit), -ECONNABORTED));
 	cr_assert(eq(int, wire_call(wire, &unshard), -ECONNABORTED));
-	/* A communicator whose join waits for others is not running either. */
+	/* A communicator that is still waiting for ranks to join is not running
+	 * either. */
 	wire_send(wire, &join);
 	cr_assert(status_await(client, "waiters", 1));
 	for (uint64_t id = 1; id < 10; id++) {
@@ -407,7 +409,8 @@ static int join_only(void)
 					rank_self(), NULL, &self->comm));
 }
 
-/* One rank registers what `differing` describes, the others the first layer. */
+/* One rank registers the group that `differing` describes, the others the first
+ * layer. */
 static int register_differing(void)
 {
 	struct trainer *self = trainer();
@@ -438,7 +441,7 @@ static void differ_by_nothing(void)
 	differing->n = 2;
 }
 
-/* In any order of arrival, all ranks are told what differs, and where. */
+/* All ranks are told what differs and where, in whatever order they arrive. */
 static void assert_refused(const char *what)
 {
 	ranks_begin(&ranks, register_differing);

@@ -1,7 +1,7 @@
 /*
- * Tests what outlives a run: committed groups, when ranks leave, and when ranks
- * or the broker die. They are kept until their time to live is over or somebody
- * removes them.
+ * Tests the committed groups that outlive a run in which ranks leave, or in
+ * which ranks or the broker die. The groups are kept until their time to live
+ * is over or they are removed.
  *
  * All groups are in place, so no worker is needed.
  */
@@ -85,8 +85,8 @@ static void assert_as_before(void)
 	cr_assert(status_await(client, "comms_running", 0));
 }
 
-/* Check that both versions of two groups are kept, and that nobody holds
- * anything. */
+/* Check that both versions of two groups are kept, and that no process holds a
+ * tensor. */
 static void assert_only_kept(void)
 {
 	struct figures kept = before;
@@ -307,8 +307,8 @@ Test(comm_kept, another_user_can_neither_join_nor_see_nor_remove)
 
 /* --- death of a rank ----------------------------------------------------- */
 
-/* Kill the last rank. All others run something that waits for it, and are
- * told. */
+/* Kill the last rank. All others run `waiting`, which waits for that rank, and
+ * must be told. */
 static void kill_last(actor_fn *waiting)
 {
 	uint32_t last = ranks.n - 1;
@@ -346,7 +346,7 @@ static int register_third(void)
 
 Test(comm_kept, a_death_is_told_to_those_who_join)
 {
-	/* One of four never joins. The one that dies had joined. */
+	/* Rank 2 never joins. Rank 3 is killed after it has joined. */
 	start(4);
 	actor_kill(&ranks.actors[2]);
 	actor_begin(&ranks.actors[3], trainer_join);
@@ -417,7 +417,8 @@ Test(comm_kept, survivors_form_a_new_run_beside_the_one_that_failed)
 	train(1);
 	actor_kill(&ranks.actors[1]);
 	cr_assert(status_await(client, "comms_failed", 1));
-	/* The new actor has the number of the rank that was started last. */
+	/* The new actor gets the number of the rank that was started last,
+	 * which is 1. */
 	actor_start(&ranks.actors[1], NULL);
 	actor_begin(&ranks.actors[0], join_beside);
 	cr_assert(eq(int, rank_run(&ranks, 1, trainer_join), 0));
@@ -462,8 +463,8 @@ static int commit_or_be_told(void)
 	return r == -ECONNABORTED && !runs_go_on() ? 0 : r;
 }
 
-/* Let the broker die at `point` in the third commit. A run that goes on repeats
- * the requests that were not done. */
+/* Let the broker die at `point` in the third commit. If the run goes on, the
+ * ranks repeat the requests that were not done. */
 static void die_in_commit(const char *point, uint64_t step)
 {
 	start(2);
@@ -493,7 +494,7 @@ Test(comm_kept, a_commit_that_a_broker_died_after_has_been)
 	die_in_commit("comm.committed", 3);
 }
 
-/* Join again as long as the rank is told that the run has ended, as trainers
+/* Join again each time the rank is told that the run has ended, as trainers
  * do. */
 static int join_until_done(void)
 {
@@ -509,8 +510,8 @@ static int join_until_done(void)
 	}
 }
 
-/* Let the broker die in a first join. The communicator is then complete or does
- * not exist, and the next join succeeds. */
+/* Let the broker die in a first join. After that the communicator is complete
+ * or does not exist, and the next join succeeds. */
 static void die_in_join(const char *point, unsigned int n)
 {
 	start(2);

@@ -35,8 +35,8 @@ static int run(const char *first, const char *second)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* Check that fsdpd refuses to start on this socket, with this word in the
- * message. `option` may be NULL. */
+/* Check that fsdpd refuses to start on this socket, and that its message
+ * contains `words`. `option` may be NULL. */
 static void refuse_start(const char *path, const char *option,
 			 const char *words)
 {
@@ -165,9 +165,8 @@ Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
 	daemon_stop(&daemon_);
 }
 
-/* A signal that would end the broker would do so before its next answer. The
- * supervisor lives if a dead broker is replaced, because only it starts another
- * one. */
+/* If SIGHUP killed the broker, it would die before its next reply. The
+ * supervisor has survived SIGHUP if it restarts a broker that is killed. */
 Test(fsdpd, a_closed_terminal_takes_no_tensor_with_it)
 {
 	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
@@ -276,8 +275,8 @@ static void wait_until_parked(struct fsdp_client *client, uint32_t n)
 	}
 }
 
-/* There are 100 MiB: one large tensor fits, two do not, and a small one fits
- * beside it. */
+/* The broker may use 100 MiB. One large tensor fits, two do not, and a small
+ * one fits next to the first. */
 Test(fsdpd, who_does_not_fit_waits_and_holds_up_nobody_smaller)
 {
 	const struct daemon_options options = {

@@ -1,6 +1,6 @@
 /*
- * Tests a broker with too few descriptors: what must still work, and how many
- * each user gets.
+ * Tests a broker that runs out of descriptors: what must still work, and how
+ * many each user may use.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -57,7 +57,8 @@ static void restart_with_few(void)
 		nap_ms(1);
 }
 
-/* Make as many tensors as there were, and as many again. */
+/* Make twice as many tensors as the sessions had. If the broker had freed the
+ * memory of those, this would overwrite it. */
 static void overwrite(struct fsdp_client *client)
 {
 	for (int i = 0; i < 2 * N_SESSIONS; i++)
@@ -129,7 +130,8 @@ Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
 	fsdp_close(client);
 }
 
-/* The limit below which the broker has so many numbers left. */
+/* Returns the limit of open files below which the broker has `n` unused
+ * descriptor numbers. */
 static rlim_t limit_that_leaves(pid_t pid, unsigned int n)
 {
 	unsigned int n_free = 0;
@@ -169,7 +171,7 @@ static void *ping(void *data)
 	return &r;
 }
 
-/* The connection itself takes the last descriptor. */
+/* This connection uses the last descriptor. */
 Test(descriptors,
      that_lack_when_a_session_comes_back_with_its_own_do_not_end_it)
 {
@@ -203,7 +205,7 @@ Test(descriptors,
 	fsdp_close(client);
 }
 
-/* Connect with so many free descriptors. Returns the code. */
+/* Connect while only `n` descriptors are free. Returns the error code. */
 static int connect_with(unsigned int n)
 {
 	const struct fsdp_connect_options options = {
@@ -235,7 +237,8 @@ Test(descriptors, that_lack_in_a_client_leave_no_session)
 		cr_expect(eq(int, r, -EMFILE), "%u: %s", n, fsdp_error());
 		n++;
 	}
-	/* Some of them lacked when the session was made. */
+	/* Up to this number the client could connect, but lacked descriptors
+	 * for its session. */
 	cr_expect(gt(uint, n, 2));
 	cr_expect(status_await(client, "sessions", 1));
 	fsdp_close(client);

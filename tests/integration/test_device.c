@@ -156,7 +156,7 @@ static int other_attaches(void)
 	for (size_t i = 0; i < n; i++)
 		must(holds_value(tensors[i], (uint8_t)(i % 251)));
 	must(gpu_is_count(getpid(), "MemMap", 1));
-	/* The members are contiguous, in one mapping. */
+	/* The members are contiguous in one mapping. */
 	must((uintptr_t)fsdp_data(tensors[MEMBERS - 1]) -
 		     (uintptr_t)fsdp_data(tensors[0]) ==
 	     (MEMBERS - 1) * 512);
@@ -475,7 +475,7 @@ struct source {
 	int r;
 };
 
-/* Give bytes that continue to count from call to call. */
+/* Write bytes whose values continue from one call to the next. */
 static int read_counting(size_t i, void *into, size_t size, void *data)
 {
 	struct source *source = data;
@@ -570,8 +570,8 @@ Test(device, tensors_outlive_the_broker)
 	cr_expect(eq(u32, shared->first, 43));
 }
 
-/* Use both in a forked child, where host memory works, but the driver does
- * not. */
+/* Use host memory and the device in a forked child. Host memory works there,
+ * but the driver does not. */
 static int use_both(void)
 {
 	struct fsdp_connect_options options = {.path = shared->socket};

@@ -1,8 +1,8 @@
 /*
  * Tests tensors on a device between two users, each in a process of its own. A
- * user that may read waits for streams of the other, and can write neither the
- * memory nor the timelines. If the device registers pages read-only, the
- * reader's stream waits, otherwise its call waits.
+ * user that may read waits for streams of the other user, and can write neither
+ * the memory nor the timelines. If the device can register read-only pages, the
+ * reader's stream waits; otherwise the reader's call waits.
  */
 #include "tests/lib/check.h"
 #include "tests/lib/stage.h"
@@ -24,7 +24,7 @@ static int connect_somebody(void)
 	return 0;
 }
 
-/* Only root can be two users. */
+/* Only root can run a process as another user. */
 static void open_for_two(void)
 {
 	if (!actor_may_be_others())

@@ -1,7 +1,7 @@
 /*
- * Tests the broker's memory on devices by raw frames, on the fake driver, with
- * deaths of both sides. Only the broker has a driver. The test does what the
- * clients' devices would do.
+ * Tests the broker's memory on devices by raw frames, with the fake driver, and
+ * kills the broker and clients. Only the broker uses a driver. The test itself
+ * writes what the clients' devices would write.
  */
 #include "tests/lib/actor.h"
 #include "tests/lib/check.h"
@@ -102,7 +102,8 @@ static bool log_says(const char *part)
 
 /* --- the driver ---------------------------------------------------------- */
 
-/* May the broker make this call? None that it may make needs a context. */
+/* Returns whether the broker may make this call of the driver. None of the
+ * allowed calls needs a context. */
 static bool is_allowed(const char *call)
 {
 	static const char *const names[] = {
@@ -175,7 +176,7 @@ Test(device_broker, a_server_of_mps_in_its_environment_is_passed_by)
 	FILE *file;
 
 	need_fake("its calls are counted");
-	/* A server leaves this in its folder. */
+	/* A server of MPS leaves this file in its directory. */
 	snprintf(control, sizeof(control), "%s/control",
 		 getenv("FAKECUDA_DIR"));
 	file = fopen(control, "we");
@@ -393,8 +394,8 @@ static struct {
 	struct timelines timelines;
 } writer;
 
-/* Publish one tensor that is written, and one that never will be, in the
- * writer. */
+/* In the writer, publish one tensor that is written, and one that is never
+ * written. */
 static int publish_both(void)
 {
 	struct tensor_place done, late;
@@ -430,7 +431,8 @@ static void expect_taint(const struct timelines *theirs)
 {
 	uint64_t word;
 
-	/* The reader is woken, and then sees why. */
+	/* The death lets the reader's wait end, and the reader then sees the
+	 * taint. */
 	while (!timeline_has_reached(timelines_load(theirs, 1), 2))
 		usleep(1000);
 	word = wire_word(bob, place.ref.slot);
@@ -485,7 +487,7 @@ Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
 	"[memory]\nchunk_min = 2M\nchunk_max = 16M\nwarm_ms = 1h\n"            \
 	"device_memory_max = 64M\ndevice_quarantine_ms = " time "\n"
 
-/* Publish, in an actor, memory that needs no quarantine. */
+/* In an actor, publish host memory, which needs no quarantine. */
 static int publish_on_host(void)
 {
 	writer.wire = wire_open(daemon_socket(&daemon_));
@@ -551,7 +553,7 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 					   true, &theirs)));
 	actor_kill(&writer.actor);
 	wire_wait_status(bob, "dead_sessions", 1);
-	/* A kernel that outlives its process does this. */
+	/* A kernel that runs on after its process has died writes this. */
 	wire_reach(&theirs, 1, 2);
 	cr_assert(zero(int, wire_get(bob, "late", &place)));
 	cr_expect(zero(u64, place.fence.session));
@@ -560,7 +562,8 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 }
 
 #ifdef FSDP_TEST_POINTS
-/* The broker dies while it cleans up after the writer, and again. */
+/* The broker dies while it cleans up after the writer. The next broker must do
+ * the rest. */
 Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
 {
 	static const char *const points[] = {"ready_fence.ended",
@@ -630,8 +633,8 @@ static int get_as_other(void)
 	if (r == 0)
 		r = wire_timelines(wire, shared->session, &shared->ref, false,
 				   &theirs);
-	/* The descriptor itself is read-only, even if it is opened again for
-	 * writing. */
+	/* The descriptor is read-only, and opening the file again does not make
+	 * it writable. */
 	if (r == 0 && mmap(NULL, TIMELINE_SIZE, PROT_WRITE, MAP_SHARED,
 			   theirs.fd, 0) != MAP_FAILED)
 		r = -EBADF;

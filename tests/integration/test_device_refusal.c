@@ -1,6 +1,6 @@
 /*
- * Tests what cannot be done with devices, and its messages, from a missing
- * driver to streams of other processes. Host memory works in all cases.
+ * Tests the errors of calls that devices cannot do, from a missing driver to
+ * streams of other processes. Host memory works in all cases.
  */
 #include "client/fsdp.h"
 #include "tests/lib/actor.h"
@@ -58,7 +58,7 @@ static bool says(const char *part)
 	return strstr(fsdp_error(), part) != NULL;
 }
 
-/* Does host memory work? It always must. */
+/* Returns whether host memory works. It must always work. */
 static bool host_works(void)
 {
 	struct fsdp_publication it = {.name = "t/host"};
@@ -239,7 +239,8 @@ Test(device_refusal, a_device_that_a_process_does_not_see_is_said)
 	actor_kill(&blind);
 }
 
-/* Use the device in a process that has it for itself. */
+/* Make a context in this process, so that no other process can use a device in
+ * exclusive mode. */
 static int occupy(void)
 {
 	(void)stream_make(gpu_nth(0));

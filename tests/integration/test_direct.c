@@ -1,6 +1,6 @@
 /*
  * Tests gathers in place, which ranks on host memory do without the broker.
- * They make no system call, yet notice the end of their run, and do not notice
+ * They make no system call. They notice when their run ends, and do not notice
  * when the broker is restarted.
  */
 #include "tests/lib/check.h"
@@ -16,7 +16,8 @@
 
 #define N_CYCLES 1000
 
-/* One is uneven and one is a vector. Both can be used in place. */
+/* One parameter is divided unevenly and one is a vector. Both can be used in
+ * place. */
 static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
@@ -185,7 +186,7 @@ static int cycle_until_told(void)
 	return rank_note(r);
 }
 
-/* Ranks that make no system call learn it from the state table. */
+/* Ranks that make no system call learn of the death from the state table. */
 Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 {
 	start(3, NULL);
@@ -199,7 +200,7 @@ Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 	}
 }
 
-/* The words of ended runs are used again. */
+/* Each new run uses again the words of the state table that ended runs had. */
 Test(direct, a_later_run_goes_on_from_the_last_commit)
 {
 	for (int i = 0; i < 3; i++) {
@@ -216,7 +217,7 @@ Test(direct, a_later_run_goes_on_from_the_last_commit)
 	}
 }
 
-/* A broker that was stopped before the rank died has not noticed its death. */
+/* A broker that was stopped before the rank died cannot notice its death. */
 Test(direct, a_death_without_a_broker_is_told_by_the_next_one)
 {
 	start(2, NULL);
@@ -229,7 +230,7 @@ Test(direct, a_death_without_a_broker_is_told_by_the_next_one)
 	assert_says(0, "died");
 }
 
-/* The broker has a part in its unshards. */
+/* In this mode unshards need the broker. */
 Test(direct, a_run_with_the_fsdp1_limiter_ends_with_the_broker)
 {
 	start(2, &(struct fsdp_comm_options){.limiter = FSDP_LIMITER_FSDP1});

@@ -1,10 +1,10 @@
 /*
- * Tests clients without a plan. They send requests of collectives in any order
- * and number, with ids that were right a moment ago, over connections that are
- * closed and opened. Each request is answered, the broker keeps serving, and
- * when the clients have exited nothing remains.
+ * Tests clients that follow no protocol. They send requests of collectives in
+ * any order and number, with ids that were right a moment ago, over connections
+ * that are closed and opened again. Each request must get a reply, the broker
+ * must keep serving, and after the clients have exited nothing must remain.
  *
- * The requests follow from the seed, the answers from the broker's timing.
+ * The requests follow from the seed; the replies depend on the broker's timing.
  */
 #include "client/fsdp.h"
 #include "proto/error.h"
@@ -33,9 +33,9 @@
 #define N_NOTED    64
 #define TTL_MS     20
 
-/* The struct has what a client knows. Unknown ids are 0. */
+/* This is what a client knows of a group. Unknown ids are 0. */
 struct group {
-	uint64_t id, unshard, reduction; /* last numbers */
+	uint64_t id, unshard, reduction; /* numbers of the last ones */
 	struct slot_ref input;
 };
 
@@ -58,7 +58,7 @@ struct client {
 };
 
 static struct daemon daemon_;
-static struct wire *other; /* only watches */
+static struct wire *other; /* reads the broker's status */
 static struct client clients[N_CLIENTS];
 static uint64_t state; /* of the random numbers */
 
@@ -69,7 +69,7 @@ static uint32_t pick(uint32_t n)
 	return (uint32_t)(state >> 33) % n;
 }
 
-/* Returns mostly the right value. */
+/* Returns `right` in most cases, otherwise a random number. */
 static uint64_t mostly(uint64_t right)
 {
 	return pick(25) ? right : pick(60);
@@ -81,7 +81,8 @@ static const char *const comm_names[N_COMMS] = {"wild/a", "wild/b", "wild/c"};
 static const char *const group_names[N_GROUPS] = {"first", "second"};
 static struct group_param params[3];
 
-/* It is alone, has two replicas, or as many shards as there are clients. */
+/* The communicator has one rank, two replicas, or as many shards as there are
+ * clients. */
 static void make_join(uint32_t i, uint32_t self, struct request *ret)
 {
 	static const uint32_t n_ranks[N_COMMS] = {1, 2, N_CLIENTS};
@@ -257,8 +258,8 @@ static void note_answer(struct client *client, struct noted *noted)
 	}
 }
 
-/* Read the answers that have arrived. Requests that wait for other ranks are
- * answered later. */
+/* Read the replies that have arrived. Requests that wait for other ranks get
+ * theirs later. */
 static void read_answers(struct client *client)
 {
 	struct pollfd pollfd = {.fd = client->wire->fd, .events = POLLIN};
@@ -339,7 +340,7 @@ static void release_some(struct client *client)
 		wire_send(client->wire, &request);
 }
 
-/* Write any counts and bits into the client's own ref-counter file. */
+/* Write random counts and bits into the client's own ref-counter file. */
 static void scribble(const struct client *client)
 {
 	const uint64_t noise[2] = {pick(UINT32_MAX), pick(UINT32_MAX)};
@@ -393,7 +394,7 @@ static void act(struct client *client)
 		make_request(client, &request);
 		wire_send(client->wire, &request);
 	}
-	/* Often more than one request is under way. */
+	/* Reading replies only sometimes keeps several requests under way. */
 	if (pick(10)) {
 		poll(&(struct pollfd){client->wire->fd, POLLIN, 0}, 1, 1);
 		read_answers(client);
@@ -465,7 +466,7 @@ Test(disorder, of_requests_leaves_nothing_behind)
 
 /* --- bytes --------------------------------------------------------------- */
 
-/* Send every beginning of the request. Each is refused. */
+/* Send each proper prefix of the request's body. All are refused. */
 static void send_beginnings(const struct request *request)
 {
 	uint8_t *body;
@@ -538,8 +539,9 @@ static struct fsdp_comm *join_alone(struct fsdp_client *client,
 	return comm;
 }
 
-/* Clients do not wait for reshards. More of them than the replies that are kept
- * for a session must not arrive after the unshards that follow. */
+/* Clients do not wait for reshards. However many they send, reshards must not
+ * reach the broker after later unshards, because it keeps a limited number of
+ * replies for each session. */
 Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
@@ -563,7 +565,7 @@ Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
 
 #define N_FDS 256
 
-/* Is it libfsdp's connection to the broker? */
+/* Returns whether `fd` is libfsdp's connection to the broker. */
 static bool is_connection(int fd)
 {
 	struct sockaddr_un peer = {.sun_path = ""};
@@ -583,7 +585,7 @@ static void break_connection(void)
 	}
 }
 
-/* A one-way request may have arrived or not, and is sent again. */
+/* The one-way request may have arrived or not. It is sent again. */
 Test(disorder, of_a_broken_connection_loses_and_doubles_no_post)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};

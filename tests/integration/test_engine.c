@@ -1,6 +1,6 @@
 /*
- * Tests the life of the broker's fsdp-worker, which never outlives its broker,
- * whether one of the two hangs or is killed.
+ * Tests the lifetime of fsdp-worker. It never outlives its broker, even if one
+ * of the two hangs or is killed.
  */
 #include "tests/fakes/oom_score.h"
 #include "tests/lib/chaos.h"
@@ -134,7 +134,8 @@ static int oom_score_adj(pid_t pid)
 	return value;
 }
 
-/* To protect itself really, the broker would need CAP_SYS_RESOURCE. */
+/* A real protection would need CAP_SYS_RESOURCE, so a preloaded library makes
+ * processes read and write a lower score than they have. */
 Test(engine, the_broker_keeps_its_protection_from_the_oom_killer_for_itself)
 {
 	int unprotected = oom_score_adj(getpid());
@@ -188,7 +189,8 @@ Test(engine, the_worker_of_a_broker_without_a_sandbox_has_none)
 }
 
 #ifdef FSDP_TEST_POINTS
-/* Both try to start a program without a name. */
+/* Both try to execute a program whose name is NULL, which fails with EFAULT if
+ * the filter permits the call. */
 Test(engine, the_worker_may_not_start_programs_as_its_broker_may)
 {
 	char text[128];
@@ -287,7 +289,8 @@ static void join_alone(const char *socket)
 	must(fsdp_wait(&work, -1) == 0);
 }
 
-/* The test acts as if others had filled the worker's queue. */
+/* The failpoint lets the worker's queue appear full, as if other communicators
+ * had filled it. */
 Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
 {
 	struct fsdp_work first, second;
@@ -297,7 +300,8 @@ Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
 	join_alone(daemon_socket(&daemon_));
 	cr_assert(zero(int, fsdp_unshard(groups[0], &first)), "%s",
 		  fsdp_error());
-	/* By then the broker has tried it. */
+	/* When the ping has its reply, the broker has tried to queue the first
+	 * unshard. */
 	must(fsdp_ping(client) == 0);
 	cr_assert(zero(int, fsdp_unshard(groups[1], &second)));
 	cr_expect(zero(int, fsdp_wait(&second, -1)), "%s", fsdp_error());
