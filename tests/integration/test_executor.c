@@ -54,7 +54,8 @@ Test(executor, nccl_is_in_the_worker_and_nowhere_else)
 			has_mapped(executor_ranks.actors[i].pid, "libnccl")));
 }
 
-/* Run a step without looking at a number. */
+/* Run a step without reading or writing a value, so that the rank needs no
+ * addresses. */
 static int train_blindly(void)
 {
 	struct trainer *it = trainer();
@@ -96,7 +97,7 @@ Test(executor, a_rank_that_asks_for_no_address_has_no_context)
 	executor_must_train();
 }
 
-/* The driver of the second rank maps nothing. */
+/* On the second rank, let the driver fail to import memory. */
 static int join_half_blind(void)
 {
 	if (rank_self())
@@ -502,8 +503,7 @@ Test(executor, two_ranks_of_one_device_are_told_the_way_out)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* Stop the worker, so that nothing that ranks begin is done until it
- * continues. */
+/* Stop the worker. Until it continues, nothing that ranks begin gets done. */
 static pid_t hold_worker(void)
 {
 	pid_t worker = worker_await(&executor_daemon, 0);
@@ -557,7 +557,8 @@ static int leave(void)
 	return trainer_leave();
 }
 
-/* The other rank is told. The worker frees what it has, and lives. */
+/* Kill rank 1 while the worker has its job. The other rank must be told, and
+ * the worker must free the memory and live on. */
 static void kill_rank_during(actor_fn *work)
 {
 	pid_t worker;

@@ -79,7 +79,8 @@ Test(executor_nodes, nodes_do_the_same_in_the_order_of_the_calls)
 	start_nodes(3);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_nodes)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
-	/* After the first use nothing else is waited for. */
+	/* Use the group once before, because its first use has to wait for
+	 * other things, too. */
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_unshard)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_reshard)));
 	actor_begin(&executor_ranks.actors[0], reduce_and_unshard);
@@ -124,8 +125,8 @@ Test(executor_nodes, steps_that_differ_between_nodes_are_not_committed)
 	cr_expect(zero(u64, executor_seen.step));
 }
 
-/* An unshard that no rank waits for, and that is ended before it can have
- * begun, is done nevertheless, since the other node's workers wait for it. */
+/* Unshard and reshard without waiting. Such an unshard is done even if the
+ * reshard comes first, because the other node's workers wait for it. */
 static int unshard_in_passing(void)
 {
 	struct fsdp_work work;

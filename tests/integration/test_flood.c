@@ -1,5 +1,6 @@
 /*
- * Tests clients that do not read, or that hold much. Others are not affected.
+ * Tests clients that do not read their replies, or that hold many tensors.
+ * Other clients must not be affected.
  */
 #include "broker/base/closer.h"
 #include "broker/session/peer.h"
@@ -15,7 +16,8 @@
 
 TestSuite(flood, .fini = users_stop, .timeout = 300);
 
-/* Send the request until the socket is full. Returns how often. */
+/* Send the request until the socket is full. Returns how many requests were
+ * sent. */
 static int send_until_full(struct wire *wire, const struct request *request)
 {
 	struct frame frame = {.kind = request->kind};
@@ -43,7 +45,7 @@ static void check_flood(struct wire *alice, const struct request *request)
 	uint64_t first = alice->number + 1;
 	int n = send_until_full(alice, request);
 
-	/* Others are served, whatever is under way. */
+	/* The broker must serve Bob while it has Alice's requests. */
 	for (int i = 0; i < 20; i++)
 		check_bob(bob);
 	for (int i = 0; i < n; i++) {
@@ -83,8 +85,8 @@ Test(flood, of_requests_whose_answers_bring_descriptors)
 	wire_close(alice);
 }
 
-/* Replies to parked requests come all at once, each with a descriptor. They are
- * charged until they are read, or can no longer be read. */
+/* The replies to parked requests are sent all at once, each with a descriptor.
+ * Alice is charged for each until it is read or its connection is closed. */
 Test(flood, of_queued_descriptors_is_charged_and_given_back)
 {
 	static const char *const name = "test/a/";
@@ -130,8 +132,8 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 
 /* --- closing ------------------------------------------------------------- */
 
-/* Send them with a request that no broker knows, so that the connection stays.
- * Consumes `fd`. */
+/* Send `n` descriptors with a request of unknown kind, which does not end the
+ * connection. Consumes `fd`. */
 static void send_fds(struct wire *wire, int fd, uint16_t n)
 {
 	int fds[FRAME_MAX_FDS];
@@ -164,10 +166,11 @@ static bool has_passrights(int sock_fd)
 	       0;
 }
 
-/* A broker with three users, and what keeps Alice's thread of the closer. */
+/* A broker with clients of three users. The closer's thread for Alice is
+ * blocked in the close of a lingering socket. */
 struct siege {
 	struct wire *root, *bob, *alice;
-	int end; /* Close it, and the thread goes on. */
+	int end; /* closing it unblocks the thread */
 };
 
 static void siege_begin(struct siege *siege)
@@ -193,7 +196,8 @@ static void siege_end(struct siege *siege)
 	wire_close(siege->root);
 }
 
-/* Alice has so many to close that no more are taken. */
+/* Alice gets so many descriptors to close that the broker accepts no more from
+ * her. */
 static void fill_closer(struct siege *siege)
 {
 	send_fds(siege->alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
@@ -202,15 +206,16 @@ static void fill_closer(struct siege *siege)
 	cr_expect(gt(u64, wire_status(siege->root, "closing"), CLOSER_FULL));
 }
 
-/* The broker has handled what it was sent before: each reply comes from an
- * iteration of its own, and it accepts, reads and then refuses. */
+/* Wait until the broker has handled what it was sent before. Each reply comes
+ * from another iteration of its loop, and the broker needs one iteration each
+ * to accept, to read, and then to refuse. */
 static void let_it_handle(struct wire *root)
 {
 	for (int i = 0; i < 4; i++)
 		(void)wire_status(root, "closing");
 }
 
-/* Send a descriptor with a byte that is no frame; 0 or -errno. */
+/* Send a descriptor with an unknown request. Returns 0 or -errno. */
 static int try_fd(int sock_fd, int fd)
 {
 	struct frame frame = {.kind = 60000, .n_fds = 1, .fds = {fd}};
@@ -238,8 +243,9 @@ Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
 #define N_FILES   200
 #define FILE_SIZE (1 << 20)
 
-/* Send the last reference to a memory file, inside a socket, on a connection of
- * its own. A pipe beside it tells when it has been closed. */
+/* Send a socket that contains the last reference to a memory file, on a
+ * connection of its own. The file's pages are freed when the broker has closed
+ * it, and the returned pipe end shows that. */
 static int send_memory(void)
 {
 	struct wire *wire = connect_as(ALICE);
@@ -267,8 +273,9 @@ static bool is_hung_up(int fd)
 	return poll(&pollfd, 1, 0) == 1;
 }
 
-/* What the broker has still to close is memory that is charged to nobody, in
- * sockets, whose contents it cannot count. */
+/* Memory in sockets that the broker still has to close is not charged to a
+ * user, because the broker cannot count the contents of a socket. So it must
+ * refuse these descriptors. */
 Test(flood, of_memory_in_sockets_stays_with_its_sender)
 {
 	struct siege siege;
@@ -293,7 +300,8 @@ Test(flood, of_memory_in_sockets_stays_with_its_sender)
 	}
 }
 
-/* Each of them must be able to come back to its session. */
+/* Other users must still be able to send descriptors, which a reconnect
+ * needs. */
 Test(flood, of_one_users_descriptors_lets_others_send_theirs)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
@@ -305,7 +313,8 @@ Test(flood, of_one_users_descriptors_lets_others_send_theirs)
 	if (!has_passrights(siege.root->fd))
 		cr_skip_test("the kernel cannot refuse descriptors");
 	fill_closer(&siege);
-	/* What is not read takes none. */
+	/* The broker does not read from Alice now, and makes the kernel refuse
+	 * her descriptors. */
 	wire_send(siege.alice, &ping);
 	let_it_handle(siege.root);
 	cr_expect(eq(int, try_fd(siege.alice->fd, fd), -EPERM));
@@ -327,7 +336,7 @@ Test(flood, of_one_users_descriptors_lets_others_send_theirs)
 
 #define N_PAUSED 20
 
-/* They are resumed one after another. */
+/* The paused connections are resumed one after another. */
 Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
@@ -343,7 +352,8 @@ Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
 	let_it_handle(siege.root);
 	for (int i = 0; i < N_PAUSED; i++)
 		cr_expect(not(has_answer(waiting[i])));
-	/* The one that is resumed first, and one that waits, are gone. */
+	/* Two paused connections are closed: the one that would be resumed
+	 * first, and another one. */
 	wire_close(waiting[0]);
 	wire_close(waiting[N_PAUSED / 2]);
 	close(siege.end);
@@ -356,7 +366,8 @@ Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
 	siege_end(&siege);
 }
 
-/* Those on which nothing comes do not keep the others waiting. */
+/* Paused connections that send nothing must not keep the waiting one from its
+ * reply. */
 Test(flood, of_descriptors_is_followed_by_answers_past_silent_connections)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
@@ -380,7 +391,8 @@ Test(flood, of_descriptors_is_followed_by_answers_past_silent_connections)
 	siege_end(&siege);
 }
 
-/* Connections that are closed count, too, but they do not add up. */
+/* Connections that are closed count, too. However many come, the number stays
+ * limited. */
 Test(flood, of_connections_that_cannot_be_closed_is_refused)
 {
 	struct siege siege;
@@ -421,8 +433,8 @@ static uint64_t received_value(const struct wire *wire, const char *name)
 	return status->values[i].value;
 }
 
-/* While the broker is stopped, Alice asks for much on each of her connections,
- * and then Bob for little. He is not the last to be served. */
+/* While the broker is stopped, Alice sends a large request on each of her
+ * connections, and then Bob sends a small one. Bob must not be served last. */
 Test(flood, of_long_requests_lets_others_go_first)
 {
 	struct request status = {.kind = MESSAGE_STATUS};
@@ -439,7 +451,8 @@ Test(flood, of_long_requests_lets_others_go_first)
 	alloc.alloc.n_items = MESSAGE_MAX_ITEMS;
 	for (int i = 0; i < N_GREEDY; i++)
 		greedy[i] = open_as(ALICE);
-	/* From here on there is memory for all, and nobody waits for it. */
+	/* The first request makes the broker get the memory, so that later ones
+	 * do not wait for it. */
 	wire_must(greedy[0], wire_call(greedy[0], &alloc));
 	kill(users_daemon.pid, SIGSTOP);
 	for (int i = 0; i < N_GREEDY; i++)
@@ -449,7 +462,7 @@ Test(flood, of_long_requests_lets_others_go_first)
 	cr_assert(eq(int, wire_receive(bob), FRAME_OK));
 	cr_expect(lt(u64, received_value(bob, "slots"),
 		     N_GREEDY / 2 * MESSAGE_MAX_ITEMS));
-	/* All of hers are served, too. */
+	/* All requests of Alice are served, too. */
 	for (int i = 0; i < N_GREEDY; i++) {
 		cr_expect(eq(int, wire_receive(greedy[i]), FRAME_OK));
 		cr_expect(zero(int, greedy[i]->frame.code));

@@ -1,9 +1,9 @@
 /*
- * Tests unshard, wait and reshard: what ranks see whole, what the limiter
+ * Tests unshard, wait and reshard: which values the ranks see, what the limiter
  * permits, and what remains when a process dies in between.
  *
- * Ranks are processes. The test tells each what to do next, so they follow the
- * order that is written here.
+ * Ranks are processes. The test tells each rank what to do next, so the ranks
+ * act in the order that is written here.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -12,22 +12,23 @@
 #include <signal.h>
 #include <string.h>
 
-/* The shards are uneven, with empty ones among four ranks. One parameter is a
- * vector, and nothing is cast. */
+/* The shards are uneven, and among four ranks some are empty. One parameter is
+ * a vector, and nothing is cast. */
 static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "small", .spec = {FSDP_F32, 2, {2, 3}}},
 	{.name = "bias", .spec = {FSDP_F32, 1, {7}}},
 };
 
-/* One is cut along the second dimension, and some dtypes are not cast. */
+/* One parameter is sharded along its second dimension, and some dtypes are not
+ * cast. */
 static const struct fsdp_param_spec MIXED[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {3, 8}}, .shard_dim = 1},
 	{.name = "double", .spec = {FSDP_F64, 1, {9}}},
 	{.name = "table", .spec = {FSDP_I32, 1, {6}}, .is_frozen = true},
 };
 
-/* This has 64 KiB whole, and 32 KiB as bf16. */
+/* This parameter has 64 KiB whole, and 32 KiB as bf16. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {128, 128}}},
 };
@@ -197,7 +198,7 @@ Test(gather, one_rank_s_copy_serves_those_that_come_later)
 
 Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
 {
-	/* case 1, by ranks instead of events */
+	/* case 1, but with ranks in place of events */
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard1), 0));
@@ -280,8 +281,8 @@ Test(gather, the_fsdp1_limiter_waits_for_the_event_of_the_last_but_one)
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
 	host_memory_only("on devices no rank gathers without the others");
-	/* case 1: U1 R1 U2 R2 U3 waits on E1, which is through when all
-	 * ranks have resharded */
+	/* case 1: U1 R1 U2 R2 U3. The third unshard waits on E1, which is
+	 * reached when all ranks have resharded. */
 	start(2, &crew);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
@@ -300,8 +301,7 @@ Test(gather, the_fsdp1_limiter_keeps_no_count_of_what_is_open)
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
 	host_memory_only("on devices no rank gathers without the others");
-	/* case 7: without reshards there is no event, and nothing to wait
-	 * for */
+	/* case 7: without reshards there is no event, so no unshard waits */
 	start(1, &crew);
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard1), 0));
@@ -514,7 +514,8 @@ Test(gather, a_rank_that_does_not_come_is_named)
 	cr_assert(eq(int, rank_run(&ranks, 0, reshard0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, begin1), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, begin2), 0));
-	/* Two groups may be whole. The third waits for rank 1. */
+	/* Two groups may be whole. The unshard of the third waits for rank
+	 * 1. */
 	cr_assert(eq(int, rank_run(&ranks, 0, await2), -ECONNABORTED));
 	assert_says(0, "rank 1");
 	assert_says(0, "within 5000 ms");

@@ -1,7 +1,7 @@
 /*
- * Tests gathers that ranks on host memory do themselves. A rank that dies
- * anywhere leaves no rank waiting, whether the others sleep, spin or copy. Also
- * tests fsdp_test(), and that the ranks do not ask the broker.
+ * Tests gathers that ranks on host memory do themselves. If a rank dies at any
+ * point, no rank waits for ever, whether the others sleep, spin or copy. Also
+ * tests fsdp_test(), and that the ranks make no requests to the broker.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -81,8 +81,9 @@ static int test0_until_whole(void)
 
 /* --- deaths -------------------------------------------------------------- */
 
-/* The rank has begun; has the lock; has a piece, before and after the copy; has
- * copied the last one, and told nobody; has resharded, and told nobody. */
+/* The points are: the rank has begun; has the lock; has a piece, before and
+ * after the copy; has copied the last piece, but not told the others; has
+ * resharded, but not told the others. */
 static void kill_at_each_point(const char *held_at)
 {
 	static const char *const points[] = {
@@ -182,8 +183,8 @@ static int use2(void)
 	return use(2);
 }
 
-/* All ranks are through with a layer before the next one, which so finds its
- * memory free. */
+/* All ranks finish with each layer before they begin the next one, which
+ * therefore finds its memory free. */
 static void use_all_and_begin0(void)
 {
 	cr_assert(zero(int, ranks_run(&ranks, use0)));
@@ -192,7 +193,8 @@ static void use_all_and_begin0(void)
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
 }
 
-/* What was gathered is where the earlier broker has put it. */
+/* The gathered values are in the memory that the earlier broker has
+ * allocated. */
 Test(host_gather, the_memory_of_gathers_outlives_the_broker)
 {
 	uint64_t n_bytes;
@@ -209,7 +211,7 @@ Test(host_gather, the_memory_of_gathers_outlives_the_broker)
 	cr_assert(zero(int, ranks_run(&ranks, await0)));
 	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
-	/* The next one knows what the run kept, and gives it back. */
+	/* The next broker knows what the run kept, and can free it. */
 	cr_assert(zero(int, ranks_run(&ranks, trainer_leave)));
 	cr_assert(zero(int, fsdp_comm_remove(client, "test")));
 	cr_assert(status_await(client, "bytes_live", 0));
@@ -331,8 +333,8 @@ Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* The two versions and the gradients have 4 MiB each, and the whole group 2
- * MiB. */
+/* Both versions and the gradients have 4 MiB each in all ranks together. The
+ * whole group has 2 MiB. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {1024, 1024}}},
 };
@@ -343,7 +345,7 @@ static const struct layer LARGE_LAYERS[] = {
 	 .policy = {.param_dtype = FSDP_BF16}},
 };
 
-/* Start two ranks that have gathered, and keep the buffer. */
+/* Start two ranks that have gathered once and keep the buffer of that. */
 static void start_with_little_memory(void)
 {
 	crew_use_little_memory(2);
@@ -352,7 +354,7 @@ static void start_with_little_memory(void)
 	cr_assert(zero(int, ranks_run(&ranks, use0)));
 }
 
-/* Allocate more than is left beside 2 MiB. */
+/* Allocate 3 MiB, which do not fit while the ranks keep the buffer of 2 MiB. */
 static int alloc_rest(int32_t timeout_ms, struct fsdp_tensor **ret)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {3 << 20}};
@@ -368,7 +370,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_was_refused)
 	cr_assert(lt(int, alloc_rest(0, &rest), 0));
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	cr_assert(zero(int, alloc_rest(0, &rest)), "%s", fsdp_error());
-	/* The ranks wait for memory again. */
+	/* The ranks need memory again, and wait for it. */
 	actor_begin(&ranks.actors[0], use0);
 	cr_assert(status_await(client, "waiters", 1));
 	actor_begin(&ranks.actors[1], use0);
@@ -402,7 +404,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_waits)
 	cr_expect(zero(int, ranks_run(&ranks, use0)));
 }
 
-/* Gathered memory stays, whoever waits for memory. */
+/* Memory that is in use is not recalled, whoever waits for memory. */
 Test(host_gather, memory_in_use_is_not_given_back)
 {
 	struct fsdp_tensor *rest;
@@ -420,8 +422,8 @@ Test(host_gather, memory_in_use_is_not_given_back)
 	fsdp_free(rest);
 }
 
-/* A rank that has gathered leaves before another has looked, and memory is
- * recalled. The other then gathers by itself. */
+/* A rank that has gathered leaves before the other rank has looked, and its
+ * memory is recalled. The other rank then gathers by itself. */
 Test(host_gather, memory_that_was_lost_is_gathered_again)
 {
 	struct fsdp_tensor *rest;
@@ -443,8 +445,8 @@ Test(host_gather, memory_that_was_lost_is_gathered_again)
 	cr_assert(zero(int, rank_run(&ranks, 1, test0_until_whole)));
 }
 
-/* A session that has used up its own budget is refused, and the ranks keep what
- * they gather into. */
+/* A client that has used up its own budget is refused. That does not recall the
+ * idle buffer of the ranks. */
 Test(host_gather, idle_memory_stays_if_only_a_budget_is_short)
 {
 	const struct fsdp_connect_options options = {

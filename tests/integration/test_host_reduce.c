@@ -1,7 +1,7 @@
 /*
  * Tests reductions that ranks on host memory do themselves: how long a rank
- * waits for work that another has begun, that a rank that dies anywhere leaves
- * no rank waiting, and how much work fsdp_test() does.
+ * waits for work that another rank has begun, that no rank waits for ever after
+ * a rank dies at any point, and how much work fsdp_test() does.
  */
 #include "shm/board.h"
 #include "tests/lib/chaos.h"
@@ -17,7 +17,8 @@ static const struct fsdp_param_spec PLAIN[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 };
 
-/* Two ranks divide it into several pieces. */
+/* This parameter is large enough for several pieces in a reduction by two
+ * ranks. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {256, 256}}},
 };
@@ -59,7 +60,7 @@ static int test0(void)
 	return rank_note(fsdp_test(&trainer()->works[0]));
 }
 
-/* Take the next piece of the first reduction, and do not do it. */
+/* Take the next piece of the first reduction, but do not do it. */
 static int keep_piece(void)
 {
 	size_t size;
@@ -88,8 +89,9 @@ static int reduce_until_told(void)
 	return rank_note(r);
 }
 
-/* The rank is about to hand in, or has; has a piece, before and after the sums
- * are written; has counted it; is counted as a sleeper; wakes the others. */
+/* The points are: the rank is about to hand in, and has handed in; has a piece,
+ * before and after the sums are written; has counted the piece; is counted as a
+ * sleeper; is about to wake the others. */
 static void kill_at_each_point(const char *held_at)
 {
 	static const struct crew crew = {.layers = LARGE_LAYERS, .n_layers = 1};
@@ -168,8 +170,8 @@ Test(host_reduce, a_test_does_one_piece)
 
 /* --- time-outs ----------------------------------------------------------- */
 
-/* Rank 1 hands in later than the time-out permits, but no rank waited for
- * it. */
+/* Rank 1 hands in after the time-out, but no rank was waiting for it. The time
+ * for its pieces begins when it hands in. */
 Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
 {
 	crew_start(2, &CREW);
@@ -186,7 +188,7 @@ Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
 	expect_memory_back();
 }
 
-/* Returns what the first call returns that finds no piece. */
+/* Returns the result of the first call that finds no piece to take. */
 static int test_until_all_are_taken(void)
 {
 	uint32_t n;
@@ -199,7 +201,8 @@ static int test_until_all_are_taken(void)
 	return r;
 }
 
-/* Rank 0 does pieces for longer than the time-out permits to wait. */
+/* Rank 0 does pieces for longer than the time-out. The time for rank 1 begins
+ * when rank 0 has to wait. */
 Test(host_reduce, a_rank_that_tests_for_long_gives_others_all_of_the_time)
 {
 	struct crew crew = CREW;

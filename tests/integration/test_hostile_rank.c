@@ -1,7 +1,7 @@
 /*
- * Tests what a rank can do to the process of another one by writing to the
- * board. It may end their run, and nothing else: the other keeps the memory
- * that it uses, writes only its own, and waits no longer than for a rank that
+ * Tests what a rank can do to the process of another rank by writing to the
+ * board. It can only end their run. The other rank keeps the memory that it
+ * uses, writes only its own memory, and waits no longer than for a rank that
  * does nothing.
  */
 #include "shm/board.h"
@@ -54,7 +54,8 @@ static struct gathers_buffer *buffer_of(uint32_t group)
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Say that the large group was gathered into the buffer of the small one. */
+/* Write to the board that the large group was gathered into the buffer of the
+ * small one. */
 static int point_at_small(void)
 {
 	uint64_t small = atomic_load(&page()->gathers.filling[1]) & 0xffff;
@@ -80,8 +81,8 @@ static int give_up_buffer_of_large(void)
 	return 0;
 }
 
-/* Without a hold of rank 0, the broker would give this memory to the other
- * group, which is as large. */
+/* Rank 0 has a hold of this memory. Without it, the broker would give the
+ * memory to the other group, which has the same size. */
 Test(hostile_rank, memory_in_use_stays_whatever_the_board_says)
 {
 	start(0);
@@ -122,7 +123,7 @@ static struct gathers_rank *gathers_of_rank(uint32_t rank)
 	return &page()->gathers.ranks[rank];
 }
 
-/* The first piece is always the next, and none of them counts. */
+/* Write that the first piece is the next one, and that no piece is done. */
 static void rewind_all(struct pieces *pieces, uint64_t lap)
 {
 	atomic_store(&pieces->done, (lap - 1) << 32);

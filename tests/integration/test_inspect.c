@@ -75,7 +75,7 @@ struct sum {
 	uint64_t blocks[16];
 	int n;
 	uint64_t size;
-	uint64_t last_size; /* size of the last tensor */
+	uint64_t last_size; /* size of the tensor that was listed last */
 	struct fsdp_entry last;
 };
 
@@ -219,7 +219,7 @@ struct walk {
 	bool kills; /* the broker, at the first entry */
 };
 
-/* Asks the broker while it makes the next page. */
+/* Makes requests while libfsdp has already requested the next page. */
 static int step(const struct fsdp_entry *entry, void *data)
 {
 	struct walk *walk = data;
@@ -235,8 +235,8 @@ static int step(const struct fsdp_entry *entry, void *data)
 	return walk->n == walk->stop_at;
 }
 
-/* The next page is under way when a walk asks for something else, when it ends,
- * and when the broker dies. */
+/* While the next page is requested, one walk makes other requests, one ends,
+ * and one sees the broker die. */
 Test(inspect, a_walk_may_ask_and_may_end_early)
 {
 	struct walk walks[] = {{0}, {.stop_at = 300}, {.kills = true}};
@@ -474,7 +474,7 @@ static struct fsdp_tensor *publish_held(void)
 	return tensor;
 }
 
-/* It holds the tensor until the kernel reports its death. */
+/* The broker keeps the hold until the kernel reports the death. */
 Test(inspect, who_tells_that_a_process_is_ending)
 {
 	struct fsdp_tensor *tensor = publish_held();

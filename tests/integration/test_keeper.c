@@ -1,7 +1,7 @@
 /*
  * Tests a keeper of the broker's descriptors that does not read its
- * notifications. Requests for memory wait for it, and others do not. The test
- * is that process.
+ * notifications. Requests that make memory or files wait for it, and other
+ * requests do not. The test itself is the keeper.
  */
 #include "tests/lib/users.h"
 #include <poll.h>
@@ -34,7 +34,8 @@ static void receive(char *ret_text, size_t size)
 	ret_text[n] = '\0';
 }
 
-/* Read notifications up to the first one that begins so. */
+/* Read notifications up to and including the first one that begins with
+ * `start`. */
 static void receive_until(const char *start)
 {
 	char text[256];
@@ -85,7 +86,8 @@ static bool has_answer(const struct wire *wire)
 	return poll(&pollfd, 1, 0) != 0;
 }
 
-/* Alice's request needs a descriptor that must be kept; Bob's does not. */
+/* Alice's request makes a descriptor that the keeper must get, so it waits.
+ * Bob's does not wait. */
 static void check_waits(const struct request *request)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
