@@ -15,7 +15,7 @@ static const struct fsdp_param_spec PARAMS[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {5, 4}}},
 	{.name = "frozen", .spec = {FSDP_F32, 1, {7}}, .is_frozen = true},
 };
-/* This is larger than the memory that the first group needs on the device. */
+/* This parameter needs more memory than the first group has on the device. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {300, 40}}},
 };
@@ -102,8 +102,8 @@ static int see_all_reduced(void)
 	return 0;
 }
 
-/* Copy by calls that work for both kinds of memory. Memory of the device is not
- * host memory. */
+/* Copy to and from a shard and an input with calls that work for both kinds of
+ * memory, because the CPU cannot access memory of the device. */
 static int copy_there_and_back(void)
 {
 	float values[10] = {1, 2, 3}, seen[10] = {0};
@@ -151,7 +151,7 @@ Test(offload, groups_of_both_kinds_are_gathered_and_reduced)
 	all(trainer_commit);
 	all(see_all_whole);
 	all(see_all_reduced);
-	/* Frozen parameters were carried over. */
+	/* The second commit carries the frozen parameters over. */
 	all(trainer_commit);
 	all(see_all_whole);
 }
@@ -191,8 +191,8 @@ Test(offload, shards_outlive_their_ranks_and_the_broker)
 
 #define N_BLOCKS 4
 
-/* The groups have one size, so that they use the same buffers. Their values
- * differ. */
+/* The groups have the same size, so that they use the same buffers, but
+ * different values. */
 static const struct layer BLOCKS[N_BLOCKS] = {
 	{.name = "b0", .params = LARGE, .n = 1, .policy = {.offload = true}},
 	{.name = "b1", .params = LARGE, .n = 1, .policy = {.offload = true}},
@@ -291,7 +291,7 @@ static int add_to_sums(void)
 
 static size_t block; /* block of the expected gradients */
 
-/* Returns twice the mean. */
+/* Returns twice the mean of the gradients. */
 static double sum_of_block(size_t param, uint64_t index)
 {
 	double sum = 0;
@@ -315,7 +315,8 @@ Test(offload, no_room_is_written_before_it_was_read)
 	setenv("FAKECUDA_COPY_US", "10000", 1);
 	start_blocks();
 	for (int i = 0; i < 3; i++) {
-		/* All works of one rank wait for the other. */
+		/* All works of a rank wait for the other rank, so beginning
+		 * them does not block. */
 		cr_assert(zero(int, rank_run(&ranks, 0, begin_all)));
 		cr_assert(zero(int, rank_run(&ranks, 1, begin_all)));
 		all(end_all);
@@ -396,8 +397,8 @@ Test(offload, the_worker_offloads_nothing)
 	assert_says(0, "fsdp-worker cannot offload");
 }
 
-/* The driver registers no more pages. The rank gives up, and the others are
- * told. */
+/* Let the driver refuse to register more pages in rank 0. That rank leaves, and
+ * the others are told. */
 static int join_without_pages(void)
 {
 	int r;
@@ -419,7 +420,7 @@ Test(offload, what_cannot_be_pinned_is_told)
 	cr_expect(eq(int, ranks.notes[0].code, -ENOMEM));
 	cr_expect(eq(int, ranks.notes[1].code, -ECONNABORTED));
 	assert_says(0, "of host memory for");
-	/* This counts the registration that was refused. */
+	/* The calls include the registration that was refused. */
 	cr_expect(eq(int, rank_run(&ranks, 0, count_pinned), 1));
 	cr_expect(zero(int, rank_run(&ranks, 1, count_pinned)));
 }

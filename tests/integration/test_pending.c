@@ -1,5 +1,5 @@
 /*
- * Tests waits of programs that have other work, too: gets that are begun and
+ * Tests waits in programs that do other work, too: gets that are begun and then
  * polled, and waits that a signal ends.
  */
 #include "client/fsdp.h"
@@ -23,10 +23,10 @@
 static const struct fsdp_spec VECTOR = {FSDP_F32, 1, {256}};
 
 static struct daemon daemon_;
-static struct fsdp_client *client; /* of the thread that waits */
+static struct fsdp_client *client; /* used by the thread that waits */
 static struct fsdp_client *other;
 
-/* This is what the hook of `client` returns, and how often it was called. */
+/* These are what the hook of `client` returns, and how often it was called. */
 static atomic_bool is_wanted;
 static atomic_uint n_asked;
 
@@ -228,7 +228,7 @@ Test(pending, what_was_cancelled_is_let_go_when_it_comes)
 	put("t/a");
 	cr_assert(zero(int, fsdp_ping(client)));
 	expect_none_held("t/a");
-	/* Its answer had already arrived. */
+	/* Here the reply has arrived before the get is cancelled. */
 	pending = begin("t/b", -1);
 	wait_until_parked(1);
 	put("t/b");
@@ -270,8 +270,8 @@ Test(pending, what_another_thread_received_makes_the_descriptor_readable)
 	wait_until_parked(2);
 	cr_expect(not(is_readable(0)));
 	put("t/a");
-	/* The ping's answer comes after that of the get, and goes to the other
-	 * thread. */
+	/* The ping's reply comes after that of the get, and another thread
+	 * reads both. */
 	cr_assert(zero(int, fsdp_ping(client)));
 	cr_assert(is_readable(-1));
 	cr_assert(zero(int, end(pending, &tensor)));
@@ -359,7 +359,7 @@ Test(pending, a_bundle_that_was_cancelled_is_let_go_when_it_comes)
 	commit("m/", "m/w");
 	cr_assert(zero(int, fsdp_ping(client)));
 	expect_none_held("m/");
-	/* Its answer had already arrived. */
+	/* Here the reply has arrived before the get is cancelled. */
 	pending = begin_bundle(0);
 	wait_until_parked(1);
 	commit("m/", "m/w");
@@ -408,7 +408,7 @@ Test(pending_restart, a_pending_get_survives_the_broker)
 	expect_name(tensor, "t/a");
 }
 
-/* The child keeps the socket of the old broker open. */
+/* The child inherits the socket to the old broker and keeps it open. */
 Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
@@ -433,8 +433,8 @@ Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
 	cr_assert(eq(int, waitpid(child, NULL, 0), child));
 }
 
-/* The new broker does not know the client yet when the client releases what the
- * old one granted. */
+/* The client has not reconnected to the new broker yet when it releases what
+ * the old one granted. */
 Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
@@ -497,7 +497,7 @@ Test(pending_restart, a_release_does_not_wait_for_another_thread_s_hook)
 	expect_none_held("t/b");
 }
 
-/* The broker was away for longer than the client waits for it. */
+/* The broker is stopped for longer than the client waits for it. */
 Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
 {
 	struct fsdp_tensor *tensor;
@@ -549,7 +549,7 @@ Test(interrupt, a_wait_ends_when_the_hook_says_so)
 	pthread_kill(thread, SIGUSR1);
 	pthread_join(thread, NULL);
 	cr_expect(eq(int, wait.r, -EINTR));
-	/* Anything that still arrives for it is released. */
+	/* If the get is granted after the interrupt, the hold is dropped. */
 	atomic_store(&is_wanted, false);
 	put("t/a");
 	cr_assert(zero(int, fsdp_ping(client)));
@@ -571,8 +571,8 @@ Test(interrupt, a_wait_goes_on_if_the_hook_does_not_mind)
 	cr_expect(zero(int, wait.r));
 }
 
-/* One thread reads for all, and the others wait for it. The signal came to none
- * of them. */
+/* One thread reads replies for all, and the others wait for it. No thread got
+ * the signal itself. */
 Test(interrupt, all_threads_that_wait_are_asked_for)
 {
 	struct wait waits[3] = {{"t/a", 1}, {"t/b", 1}, {"t/c", 1}};
@@ -645,7 +645,7 @@ static void *release(void *tensor)
 	return (void *)(intptr_t)fsdp_release_sync(client, &held, 1);
 }
 
-/* The broker is stopped until the hook would have been called. */
+/* The broker stays stopped until the hook would have been called. */
 Test(interrupt, but_not_a_release_which_the_broker_does_anyway)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
@@ -697,7 +697,7 @@ Test(interrupt, a_channel_that_was_opened_for_nobody_is_closed)
 		     -EINTR));
 	atomic_store(&is_wanted, false);
 	cr_assert(zero(int, kill(broker, SIGCONT)));
-	/* When it has ended, another one can have its name. */
+	/* After the channel has ended, another one can have its name. */
 	options.capacity = 8192;
 	do
 		r = fsdp_channel_open(client, "t/ch", &options, FSDP_PRODUCER,
@@ -707,7 +707,8 @@ Test(interrupt, a_channel_that_was_opened_for_nobody_is_closed)
 	cr_expect(zero(int, fsdp_channel_close(channel)));
 }
 
-/* No reply is needed, so the request is left to be sent again. */
+/* The request needs no reply, so the client gives up and sends the request
+ * again when it reconnects. */
 Test(interrupt_restart, what_ends_something_is_done_by_the_next_broker)
 {
 	struct fsdp_channel_options options = {

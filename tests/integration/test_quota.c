@@ -24,7 +24,7 @@ static struct request named_get(const char *const *name, int32_t timeout_ms)
 
 Test(quota, of_bytes)
 {
-	/* Every tensor is rounded up to this. */
+	/* The size of every tensor is rounded up to a multiple of this. */
 	const int64_t line = are_on_devices() ? 512 : 64;
 	struct tensor_place big, small;
 	struct wire *alice, *bob;
@@ -120,7 +120,7 @@ static struct request join_alone(const char *name)
 	};
 }
 
-/* The code of asking for the board of this communicator. */
+/* Returns the code of a request for the board of this communicator. */
 static int ask_for_board(struct wire *wire, const char *name, uint64_t *ret_id)
 {
 	struct request request = join_alone(name);
@@ -140,7 +140,8 @@ static void leave(struct wire *wire, uint64_t id)
 	wire_must(wire, wire_call(wire, &request));
 }
 
-/* The bytes that a file has when all of it was written that can be. */
+/* Write to the file until it is full, and return how many bytes it has
+ * allocated. */
 static uint64_t fill_file(int fd)
 {
 	static const uint8_t bytes[65536] = {1};
@@ -191,7 +192,8 @@ Test(quota, of_bytes_counts_what_ranks_may_write_on_boards)
 	wire_close(alice);
 }
 
-/* A process of FSDP2 has four of them for each module that it shards. */
+/* A process with FSDP2 uses four communicators for each module that it
+ * shards. */
 Test(quota, of_communicators_leaves_some_to_other_connections)
 {
 	struct request request = join_alone("");
@@ -298,7 +300,7 @@ Test(quota, of_waiting_requests)
 		wire_send(bob, &forever);
 		cr_assert(eq(u64, wire_status(bob, "waiters"), 3));
 	}
-	/* They end with the connection. */
+	/* Waiting requests end with their connection. */
 	wire_close(alice);
 	alice = open_as(ALICE);
 	wire_wait_status(alice, "waiters", bob ? 1 : 0);
@@ -384,7 +386,7 @@ Test(quota, of_first_components)
 	wire_close(alice);
 }
 
-/* A batch has three new components, and two would be permitted. */
+/* The batch has three new first components, but the quota permits only two. */
 Test(quota, of_first_components_is_not_used_up_by_a_refused_batch)
 {
 	static const char *const names[] = {"one/a", "two/a", "three/a"};
@@ -454,7 +456,7 @@ Test(quota, of_grants)
 	wire_says(other, "has 4 grants");
 	cr_assert(eq(int, wire_alloc(other, 64, NULL, 0, NULL), -EDQUOT));
 	cr_assert(eq(u64, wire_status(other, "grants"), 8));
-	/* A session that ends frees its share. */
+	/* When a session ends, its share of the quota is free again. */
 	wire_goodbye(alice);
 	wire_must(other, wire_get(other, "test/0", NULL));
 	wire_close(other);
@@ -506,8 +508,8 @@ Test(quota, of_bundles)
 	wire_close(alice);
 }
 
-/* A chunk may be larger than the tensors in it, but no hint and no number of
- * access classes takes more memory than the user may have. */
+/* A chunk may be larger than its tensors. But neither a hint nor many access
+ * classes may make the broker take more memory than the user's quota. */
 Test(quota, of_bytes_bounds_what_is_taken_in_advance)
 {
 	struct request begin = wire_begin_request("test/a/", UINT64_C(1) << 40);
@@ -560,7 +562,7 @@ Test(quota, of_groups_counts_their_parameters)
 
 	if (are_on_devices())
 		cr_skip_test("the same on host memory");
-	/* The communicator uses 6 of these. */
+	/* The communicator itself uses 6 of the 66. */
 	users_start("[quota]\nquota_groups = 66\n");
 	options = (struct fsdp_connect_options){
 		.path = daemon_socket(&users_daemon)};

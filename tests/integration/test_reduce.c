@@ -1,7 +1,7 @@
 /*
  * Tests reductions of gradients: the values in the shards, which options can be
- * combined, who may hand in what, and what happens when a process dies in
- * between.
+ * combined, which inputs a rank may hand in, and what happens when a process
+ * dies in between.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -51,7 +51,7 @@ static void start(uint32_t n, const struct fsdp_comm_options *options)
 
 /* --- sums ---------------------------------------------------------------- */
 
-/* Returns the sum of a round over all ranks. */
+/* Returns the sum of the gradients of one round over all ranks. */
 static double sum_of(size_t param, uint64_t index, uint32_t round)
 {
 	double sum = 0;
@@ -145,7 +145,7 @@ static void expect_no_gradient(size_t layer)
 	must(!shard.grad);
 }
 
-/* The first reduction that accumulates has nothing to add to. */
+/* The first reduction that accumulates finds no gradient to add to. */
 static int accumulate(void)
 {
 	int r = 0;
@@ -167,8 +167,8 @@ Test(reduce, gradients_accumulate_when_asked_to)
 	cr_assert(eq(int, ranks_run(&ranks, accumulate), 0));
 }
 
-/* The sums of the first round wait in each mesh, and the gradients stay those
- * of the round before. */
+/* Reductions that are put off leave their sums in each mesh. Meanwhile the
+ * shards keep the gradients of the reduction before. */
 static int put_off(void)
 {
 	int r = 0;
@@ -243,7 +243,7 @@ static double sum_of_batches(size_t param, uint64_t index)
 	return sum;
 }
 
-/* Each microbatch adds its gradient to what the input has. */
+/* Add the gradient of each microbatch to the input. */
 static void add_batches(float *input, uint64_t n, uint32_t n_batches)
 {
 	for (uint32_t i = 0; i < n_batches; i++) {
@@ -316,7 +316,8 @@ static const struct layer RANDOM_LAYERS[] = {
 static float (*shared_bits)[3][N_BITS * 8]; /* by run, by layer */
 static uint32_t run_number;
 
-/* Run backward over three layers. Wait for none before all are handed in. */
+/* Run backward over three layers. All inputs are handed in before the first
+ * wait. */
 static int backward(void)
 {
 	struct trainer *self = trainer();
@@ -412,7 +413,7 @@ static int submit0(void)
 	return submit(0, NULL);
 }
 
-/* Reduce with the input that the rank has. */
+/* Reduce the input that the rank already has. */
 static int again(size_t layer, const struct fsdp_reduce_options *options)
 {
 	struct trainer *self = trainer();
@@ -491,7 +492,7 @@ Test(reduce, a_rank_has_only_so_many_inputs)
 	start(2, NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), -EBUSY));
-	/* The rank would wait for itself. */
+	/* This rank itself has the input, so waiting would never end. */
 	cr_assert(eq(int, rank_run(&ranks, 0, take1_patiently), -EBUSY));
 	cr_assert(eq(int, rank_run(&ranks, 0, again0), 0));
 	cr_assert(eq(int, rank_run(&ranks, 0, take1), -ETIMEDOUT));
@@ -628,7 +629,7 @@ static struct fsdp_tensor *start_without_room(void)
 
 	crew_use_little_memory(2);
 	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
-	/* Ranks that work alone have their board from here on. */
+	/* Let ranks that work alone get their board before memory is short. */
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	must(fsdp_alloc(client, &spec, 1, NULL, 0, &hog) == 0);
 	return hog;
@@ -657,7 +658,8 @@ static void *alloc_patiently(void *data)
 	return NULL;
 }
 
-/* The inputs of both ranks are idle, and use too much memory. */
+/* Both ranks keep idle inputs, which use the memory that the thread waits
+ * for. */
 Test(reduce, inputs_that_ranks_keep_are_recalled)
 {
 	pthread_t thread;
@@ -676,7 +678,7 @@ Test(reduce, inputs_that_ranks_keep_are_recalled)
 	cr_assert(eq(int, ranks_run(&ranks, trainer_commit), 0));
 	must(pthread_join(thread, NULL) == 0);
 	cr_expect(eq(int, code, 0));
-	/* The ranks request again what they gave back. */
+	/* The ranks request the recalled inputs again. */
 	cr_assert(eq(int, ranks_run(&ranks, take0_patiently), 0));
 	cr_assert(eq(int, ranks_run(&ranks, again0), 0));
 	cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));

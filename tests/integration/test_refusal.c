@@ -147,7 +147,7 @@ Test(refusal, of_allocations)
 	CHECK(all);
 }
 
-/* These are legal, and so not refused. */
+/* Empty tensors and scalars are valid, so the broker accepts them. */
 Test(refusal, is_not_for_empty_tensors_and_scalars)
 {
 	struct alloc_item items[] = {vector("", 0), vector("", 1),

@@ -42,8 +42,8 @@ Test(refusal, of_what_administrators_ask_for)
 	CHECK(all);
 }
 
-/* Another session exists, so nothing is drained at once. The failed request
- * stays in force, as its sentence says, until it is withdrawn. */
+/* The drain cannot end because another session exists. The refused request
+ * stays in force, as its sentence says, until a later one withdraws it. */
 Test(refusal, of_a_drain_that_may_not_wait)
 {
 	struct request drain = control_of(CONTROL_DRAIN, 1);
@@ -129,7 +129,8 @@ Test(refusal, of_timelines_without_a_reason)
 	CHECK(all);
 }
 
-/* Events that never existed, or that belonged to others, are ignored. */
+/* The broker ignores events that never existed, or that belong to other
+ * sessions. */
 Test(refusal, is_not_for_order_that_has_ended)
 {
 	struct ordered_item items[] = {

@@ -57,7 +57,8 @@ static void check_unchanged(const struct wire_counts *before, const char *what)
 
 /* --- frames -------------------------------------------------------------- */
 
-/* Count the broker's descriptors when it has closed all that clients sent. */
+/* Returns the number of the broker's descriptors after it has closed all that
+ * clients sent. */
 static int count_fds(void)
 {
 	char path[64];
@@ -75,7 +76,7 @@ static int count_fds(void)
 	return n;
 }
 
-/* Write a valid header, which the test then changes. */
+/* Write a valid header. The test changes it afterwards. */
 static size_t make_frame(uint8_t *ret, uint16_t kind, uint16_t n_fds,
 			 int32_t code, uint32_t size)
 {
@@ -110,13 +111,13 @@ static void send_raw(const struct wire *wire, const void *bytes, size_t size,
 		control.header.cmsg_level = SOL_SOCKET;
 		control.header.cmsg_type = SCM_RIGHTS;
 		control.header.cmsg_len = CMSG_LEN(fds_size);
-		/* The array is all zeros, so it sends our standard input many
+		/* The array is all zeros, so descriptor 0 is sent several
 		 * times. */
 	}
 	cr_assert(eq(sz, (size_t)sendmsg(wire->fd, &msg, 0), size));
 }
 
-/* Check that the broker sends a sentence, then drops the connection, and that
+/* Check that the broker sends a sentence and closes the connection, and that
  * nothing else changes. */
 static void check_dropped(struct wire *wire, const char *what)
 {
@@ -133,7 +134,7 @@ static void check_dropped(struct wire *wire, const char *what)
 
 static const struct {
 	const char *what;
-	size_t size; /* of the frame */
+	size_t size; /* size of the frame */
 	uint16_t kind, n_fds_said;
 	int n_fds;
 	int32_t code;
@@ -274,8 +275,9 @@ Test(refusal_frame, of_a_number_that_is_under_way)
 
 /* --- dangerous descriptors ----------------------------------------------- */
 
-/* Send the broker the last reference to a lingering socket, after `n` bad
- * frames. If `is_nested`, it waits in another socket. */
+/* Send the broker the last reference to a lingering socket in a frame that
+ * follows `n` bad frames. With `is_nested`, the socket is in the queue of
+ * another socket. */
 static void check_lingering(int n, bool is_nested)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
@@ -318,7 +320,7 @@ Test(refusal_frame, of_a_socket_that_lingers_in_another_takes_no_time)
 
 /* --- reconnects ---------------------------------------------------------- */
 
-/* Reconnect our session with these files. Returns the code. */
+/* Reconnect to the session with these files. Returns the code. */
 static int reconnect(int refs_fd, int doorbell_fd, char *ret_sentence)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));

@@ -174,7 +174,8 @@ Test(refusal, of_names_of_members)
 	CHECK(all);
 }
 
-/* Start a process that keeps the bundle's memory mapped writable. */
+/* Start a process that maps the bundle's memory writable and keeps the
+ * mapping. */
 static pid_t map_elsewhere(int fd)
 {
 	int ready[2];
@@ -185,7 +186,8 @@ static pid_t map_elsewhere(int fd)
 	pid = fork();
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* Such a name would colour the text after it red. */
+		/* If the broker printed this name unescaped, the text after it
+		 * would be red on a terminal. */
 		prctl(PR_SET_NAME, "e\x1b[31mvil");
 		if (mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
 			 0) == MAP_FAILED)
@@ -216,7 +218,8 @@ Test(refusal, of_a_commit_while_another_process_could_write_names_it)
 	cr_assert(ge(int, fd, 0));
 	pid = map_elsewhere(fd);
 	snprintf(says, sizeof(says), "process %d (e?[31mvil)", (int)pid);
-	/* The broker's sandbox keeps one that is not root's from looking. */
+	/* A sandboxed broker that does not run as root cannot read which
+	 * process has the mapping. */
 	all[0].says = geteuid() ? "mapped writable" : says;
 	CHECK(all);
 	kill(pid, SIGKILL);

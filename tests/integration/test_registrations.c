@@ -87,7 +87,7 @@ static int count_left(void)
 	return (int)left;
 }
 
-/* Check a count, which only the fake has. */
+/* Check a count. Only the fake driver has these counts. */
 static void expect_count(uint32_t rank, actor_fn *count, int n)
 {
 	if (is_fake())
@@ -157,7 +157,7 @@ Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
 	n_retired = status_value(client, "chunks_retired");
 	all(reduce_large);
 	expect_count(0, count_left, n_left + 2);
-	/* One of each rank; and others, if a rank was late. */
+	/* One chunk of each rank is retired, and others if a rank was late. */
 	await_retired(n_retired + 2);
 	all(train);
 	expect_count(0, count_left, n_left);

@@ -24,7 +24,7 @@ static void start_client(const char *config)
 		  fsdp_error());
 }
 
-/* The test expects this value of a key, with its origin, as "VALUE ORIGIN". */
+/* The value and origin that the test expects of a key, as "VALUE ORIGIN". */
 struct wanted {
 	const char *name;
 	char text[256];

@@ -1,6 +1,6 @@
 /*
- * Tests memory: what is freed before an allocation is refused, and what is
- * returned to the kernel.
+ * Tests how the broker finds memory: what it frees before it refuses an
+ * allocation, and which memory it returns to the kernel.
  */
 #include "proto/error.h"
 #include "shm/refs.h"
@@ -70,7 +70,7 @@ Test(room, is_made_by_evicting_what_nobody_holds)
 	wire_close(alice);
 }
 
-/* By default a user's quota is all memory. */
+/* By default the quota of a user is all memory. */
 Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
 {
 	struct tensor_place held;
@@ -115,8 +115,8 @@ static void open_files(const struct wire *wire, struct refs *ret_refs,
 		  err.msg);
 }
 
-/* The tensor is released, and the doorbell is not rung yet. The broker finds it
- * before it refuses. */
+/* The tensor is released, but the doorbell has not rung yet. The broker must
+ * find the tensor itself before it refuses the request. */
 Test(room, is_made_by_collecting_limbo)
 {
 	struct tensor_place place;
@@ -140,7 +140,7 @@ Test(room, is_made_by_collecting_limbo)
 	wire_close(alice);
 }
 
-/* A thread holds and releases a tensor in limbo as fast as possible. */
+/* A thread takes and drops a hold of a tensor in limbo as fast as it can. */
 struct flicker {
 	struct refs *refs;
 	const struct table *table;
@@ -159,8 +159,8 @@ static void *do_flicker(void *data)
 	return NULL;
 }
 
-/* The search for memory for a view can free the tensor: it was held when the
- * request was checked, and is not any more. */
+/* The tensor is held when the request for a view is checked. It may not be held
+ * any more when the search for memory collects limbo, and may be freed then. */
 static void view_what_flickers(struct wire *wire, struct flicker *it)
 {
 	struct alloc_item view = {
@@ -187,7 +187,8 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	}
 	atomic_store(&it->is_over, true);
 	pthread_join(thread, NULL);
-	/* Nobody holds it now, whether a call met the gap or not. */
+	/* No session holds the tensor now, whether or not a call found it
+	 * without a hold. */
 	r = wire_call(wire, &request);
 	cr_assert(r == -EINVAL || r == -ESTALE, "%s", wire_sentence(wire));
 }
@@ -344,7 +345,8 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	cr_assert(eq(u64, wire_status(alice, "chunk_bytes"), 16 * MIB));
 	wire_must(alice, wire_release(alice, &staying.ref, 1));
 	wire_wait_status(alice, "chunk_bytes", 0);
-	/* Our mapping still exists, and keeps no page. */
+	/* This process still has the memory mapped, but no page of it is
+	 * left. */
 	cr_assert(zero(u64, resident(fd)));
 	close(fd);
 	wire_close(alice);
