@@ -1,14 +1,14 @@
 /*
- * Memory for the tests of fsdpctl and fsdp-exporter.
+ * Holds memory for the tests of fsdpctl and fsdp-exporter. Each command but
+ * `names` keeps it until its standard input ends.
  *
- *   hoard memory      100 MiB that a view of 16 bytes keeps, 3 MiB that a
- *                     ticket keeps, 2 MiB that were never published, 1 MiB in
- *                     the staged bundle "staged/"; prints the ticket, and ends
- *                     with its standard input
- *   hoard board       the board of a communicator of one rank; ends likewise
- *   hoard run         a group and then a channel; ends likewise
- *   hoard hold NAME   a hold of that tensor; prints a line, and ends likewise
- *   hoard names P N   N tensors of 4 bytes, published as P.0, P.1, ...
+ *   hoard memory      makes 100 MiB that a view of 16 bytes keeps, 3 MiB that a
+ *                     ticket keeps, 2 MiB that are never published, and 1 MiB
+ *                     in the staged bundle "staged/"; prints the ticket
+ *   hoard board       makes the board of a communicator of one rank
+ *   hoard run         makes a group and then a channel
+ *   hoard hold NAME   holds that tensor, and prints a line
+ *   hoard names P N   publishes N tensors of 4 bytes as P.0, P.1, ...
  */
 #include "client/fsdp.h"
 

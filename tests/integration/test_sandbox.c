@@ -1,6 +1,6 @@
 /*
- * Tests the sandbox of a running broker, which is on unless the configuration
- * disables it, and works from start to end.
+ * Tests the sandbox of a running broker. It is on unless the configuration
+ * disables it, from the start of the broker to its end.
  */
 #include "client/fsdp.h"
 #include "client/fsdp_admin.h"
@@ -125,7 +125,8 @@ Test(sandbox, beside_a_driver_leaves_other_calls_and_files)
 		cr_skip_test("CTest names the fake driver");
 	snprintf(driver, sizeof(driver), "FSDP_LIBCUDA=%s",
 		 getenv("FSDP_LIBCUDA"));
-	/* The kernel refuses it for want of a pointer. */
+	/* The kernel refuses this call for its NULL pointer, so the filter has
+	 * permitted it. */
 	start_trying("[access]\n", SYS_symlinkat, driver);
 	if (log_has("no sandbox"))
 		cr_skip_test("a build with sanitizers has none");

@@ -1,7 +1,8 @@
 /*
- * Tests sharing of memory that a process allocated itself. The numbers of cases
- * are those of PyTorch's behaviour, mostly in another form: here the broker
- * counts, and says when memory may be reused.
+ * Tests sharing of memory that a process has allocated itself. The numbers of
+ * cases are those of the list of PyTorch's behaviour. Most cases have another
+ * form here, because the broker counts the users and tells the producer when
+ * memory may be reused.
  */
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
@@ -26,7 +27,7 @@ static void ticket_for(struct fsdp_tensor *tensor)
 	must(fsdp_ticket_make(tensor, 1, 60000, &sharing.page->ticket) == 0);
 }
 
-/* Returns figures that match anything. The caller sets the one that matters. */
+/* Returns figures that match any values. The caller sets those that matter. */
 static struct figures any_figures(void)
 {
 	struct figures any;
@@ -236,9 +237,9 @@ Test(share, a_second_release_is_refused_and_counts_nothing)
 	fsdp_free(tensor);
 }
 
-/* Case 35: in PyTorch an allocator without a block asks which blocks are in
- * limbo. Ours asks for the blocks that it has shared, and is answered at
- * once. */
+/* Case 35: an allocator of PyTorch that runs out of blocks asks which blocks
+ * are in limbo. Here the allocator asks about the blocks that it has shared,
+ * and the broker replies at once. */
 Test(share, an_allocator_reuses_what_nobody_uses)
 {
 	struct fsdp_tensor *tensors[3];
@@ -411,7 +412,8 @@ Test(share, what_was_received_is_handed_on_by_a_view)
 	fsdp_free(tensor);
 }
 
-/* Case 36: a tensor without elements has no handle, and nothing to count. */
+/* Case 36: a tensor without elements has no memory, so there is nothing to
+ * share and no user to count. */
 Test(share, without_elements_there_is_nothing_to_share)
 {
 	const struct fsdp_spec specs[2] = {{FSDP_F32, 2, {0, 4}},
@@ -519,9 +521,9 @@ static bool is_more(const struct census *now, const struct census *than)
 	       now->broker > than->broker;
 }
 
-/* Wait until there is no more than that. The broker closes descriptors in
- * threads of its own, so the census may have counted some that were already
- * freed. */
+/* Wait until there are no more objects than in `expected`. Other threads of the
+ * broker close descriptors, so `expected` may include some that have been
+ * closed since. */
 static bool census_await(const struct census *expected)
 {
 	struct census now = census_now();
@@ -574,8 +576,8 @@ Test(share, after_many_cycles_all_is_as_before)
 	cr_expect(census_await(&before));
 }
 
-/* Cases 24 to 26: in PyTorch each send takes a counter in a file, and every
- * 10,000 sends take another file. Here a process has one file, whatever it
+/* Cases 24 to 26: in PyTorch each send uses a counter in a file, and every
+ * 10,000 sends use another file. Here a process has one file, however much it
  * shares. */
 Test(share, what_is_live_takes_no_files)
 {

@@ -265,8 +265,8 @@ static void close_chaos(void)
 
 TestSuite(share_chaos, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
-/* Use tensors in memory of both kinds. Whatever happens to the broker, each
- * step has the same result. */
+/* Use tensors in memory of both kinds. Each step must have the same result,
+ * even if the broker dies during it. */
 static void run_through(void *memory, const struct vmm_memory *donated)
 {
 	void *const pages = (void *)(uintptr_t)donated->address;

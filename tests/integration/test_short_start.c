@@ -1,7 +1,7 @@
 /*
- * Tests starts for which memory lacks when the broker has taken over part of
- * what an earlier one left. The test keeps the descriptors, and is not there
- * any more for the broker that fails.
+ * Tests starts of a broker that runs out of memory while it takes over what an
+ * earlier broker left. The test has kept the descriptors of the first broker.
+ * No keeper reads the notifications of the brokers after it.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -19,23 +19,25 @@
 #include <unistd.h>
 
 #define MAX_KEPT 32
-#define FIRST_FD 3 /* of LISTEN_FDS */
-/* With those of the communicator their deadlines do not fit into the first
- * reservation (broker/base/deadline.c), and the names are adopted last. */
+#define FIRST_FD 3 /* the first descriptor of LISTEN_FDS */
+/* The deadlines of this many names and of the communicator do not fit into the
+ * first reservation (broker/base/deadline.c), and the names are adopted
+ * last. */
 #define N_NAMES 64
 
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static char directory[] = "/tmp/fsdpd-start-XXXXXX";
 static int keeper_fd;
 static pthread_t keeper;
-/* What the keeper has, in the order in which it came. */
+/* These are the kept descriptors and their names, in the order in which they
+ * came. */
 static int fds[MAX_KEPT];
 static char names[MAX_KEPT * 64];
 static int n_kept;
 static struct fsdp_client *producer;
 static struct fsdp_channel *channel;
 
-/* What the run keeps is more than all names together. */
+/* The run keeps more than all names together. */
 static const struct fsdp_param_spec LARGE[] = {
 	{.name = "weight", .spec = {FSDP_F32, 2, {256, 256}}},
 };
@@ -99,7 +101,7 @@ static void open_keeper(void)
 	cr_assert(zero(int, pthread_create(&keeper, NULL, run_keeper, NULL)));
 }
 
-/* It has read all that a broker has sent when it reads this. */
+/* When the keeper reads END, it has read all that a broker has sent. */
 static void close_keeper(void)
 {
 	int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -124,7 +126,8 @@ static void __attribute__((noreturn)) become_next(const char *failure)
 	int copies[MAX_KEPT];
 
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	/* Above all those numbers that they get. */
+	/* The copies have numbers above those that the descriptors are to
+	 * get. */
 	for (int i = 0; i < n_kept; i++)
 		copies[i] = fcntl(fds[i], F_DUPFD, 1000);
 	for (int i = 0; i < n_kept; i++)
@@ -261,7 +264,8 @@ static void expect_all_there(void)
 	struct fsdp_client *mine;
 
 	daemon_.pid = start_next(NULL);
-	/* They wait for the broker, which then serves others, too. */
+	/* The ranks wait until the broker has taken over. It then serves other
+	 * clients, too. */
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 	mine = connect_to(&daemon_, 0);
 	cr_assert(zero(int, get(mine, "a/0", 0, &tensor)), "%s", fsdp_error());

@@ -1,8 +1,8 @@
 /*
  * Measures what a training step with streams costs the thread that makes it:
- * requests to the broker, calls of the driver and of NCCL, and calls that stop
- * it until a device has finished. The table is printed; docs/device.md has a
- * copy.
+ * requests to the broker, calls of the driver and of NCCL, and calls that block
+ * until a device has finished. The test prints a table, of which docs/device.md
+ * has a copy.
  *
  * The executable defines sendmsg() and nanosleep(), which the dynamic linker
  * prefers to libc's when libfsdp calls them.
@@ -17,7 +17,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#define N_STEPS 4 /* counted; earlier ones open what stays open */
+#define N_STEPS 4 /* counted steps; things that stay open are opened before */
 #define N_WARM  2
 
 static const struct fsdp_param_spec PARAMS[] = {
@@ -73,7 +73,7 @@ int nanosleep(const struct timespec *time, struct timespec *ret_left)
 	return (int)syscall(SYS_nanosleep, time, ret_left);
 }
 
-/* Does the call stop its thread until a device has finished? */
+/* Returns whether the call blocks its thread until a device has finished. */
 static bool is_sync(const char *name)
 {
 	return strcmp(name, "StreamSynchronize") == 0 ||
@@ -81,8 +81,8 @@ static bool is_sync(const char *name)
 	       strcmp(name, "CtxSynchronize") == 0;
 }
 
-/* Is it a call that only polls, as often as there is time, or one that
- * surrounds others? */
+/* Returns whether the call only polls, so that its count depends on timing, or
+ * only surrounds other calls. */
 static bool is_uncounted(const char *name)
 {
 	return strstr(name, "Query") || strstr(name, "Ctx") ||

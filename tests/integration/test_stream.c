@@ -48,7 +48,7 @@ Test(stream, without_the_wait_the_data_would_be_wrong)
 	cr_assert(zero(int, actor_run(&stage.producer, produce_ticket)));
 	stream = stream_make(gpu_nth(0));
 	seen = pinned_memory(STAGE_SIZE);
-	/* Nobody has waited for the tensor of the ticket. */
+	/* No stream waits for the tensor's writer yet. */
 	cr_assert(zero(int,
 		       fsdp_ticket_redeem(stage.client, &stage.shared->ticket,
 					  1, &tensor)));
@@ -103,7 +103,7 @@ Test(stream, without_a_stream_the_call_waits)
 	fsdp_free(tensor);
 }
 
-/* In this time work that does not wait is finished. */
+/* Within this time work that waits for nothing is finished. */
 #define MOMENT_MS 50
 
 static void *open_gate_later(void *unused)

@@ -64,7 +64,7 @@ static int produce_again(void)
 	return produce();
 }
 
-/* The event that is opened late has another use by then. */
+/* When the reader opens the event, it already has another use. */
 Test(stream_events, a_stream_waits_for_no_other_event_than_its_own)
 {
 	struct fsdp_tensor *tensor = NULL;
@@ -296,8 +296,9 @@ Test(stream_events, a_thread_that_waits_for_a_dead_producer_is_told)
 	cr_expect(await_slots(0));
 }
 
-/* Nothing ends the wait of its stream, as timelines do. So it is told, and the
- * connection cannot be closed in the usual way. */
+/* A dead producer's event is never reached, unlike a timeline, which the broker
+ * ends. So the stream keeps waiting, fsdp_tensor_check() reports the death, and
+ * the connection cannot be closed in the usual way. */
 Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 {
 	struct fsdp_client *hurried;
@@ -488,7 +489,8 @@ Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
 	open_gate();
 }
 
-/* How long it waits for a broker that is away is another matter. */
+/* The client waits 1 ms for a broker that is away. That must not shorten the
+ * time-out of a get. */
 Test(stream_events, a_client_that_waits_for_no_broker_waits_in_slices)
 {
 	struct fsdp_client *hurried;

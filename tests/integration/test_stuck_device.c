@@ -140,8 +140,8 @@ static int join_as_second(void)
 	return fsdp_reduce(pair, NULL, &work);
 }
 
-/* The gradients of this rank are never written. Its part of the reduction does
- * not begin, and does not end when NCCL is told to abort. */
+/* The gradients of this rank are never written, so its part of the reduction
+ * never begins. Telling NCCL to abort does not end it. */
 static struct fsdp_work reduce_with_one_who_dies(void)
 {
 	struct fsdp_reduce_options options;

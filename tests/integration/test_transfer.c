@@ -94,7 +94,8 @@ struct mail {
 	struct message received[RANKS_MAX][N_MESSAGES];
 };
 
-/* Messages of a tag are received in their order, tags in any order. */
+/* Messages of one tag are received in the order in which they were sent. The
+ * order of the tags does not matter. */
 static int begin_receives(struct mail *mail, uint32_t from, uint32_t tag)
 {
 	int r = 0;
@@ -163,7 +164,8 @@ Test(transfer, all_messages_arrive_whole_and_in_the_order_of_their_tag)
 	}
 }
 
-/* Rank 0 receives from any of the others. The message contains its sender. */
+/* Rank 0 receives from any rank. Each message contains the number of its
+ * sender. */
 static int receive_from_any(void)
 {
 	uint32_t number = rank_self(), from;
@@ -196,7 +198,7 @@ Test(transfer, a_receive_from_any_rank_says_which_one_it_was)
 
 static char large[2][MAX_SIZE];
 
-/* Both ranks make an all-reduce in between. */
+/* Both ranks do an all-reduce while the large message is under way. */
 static int send_large_around_a_collective(void)
 {
 	struct fsdp_transfer *out, *in;

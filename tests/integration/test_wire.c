@@ -1,6 +1,6 @@
 /*
- * Tests the broker's side of the protocol by a client that breaks its rules,
- * with raw frames over a real socket to a real fsdpd.
+ * Tests the broker's side of the protocol. A client that breaks the rules sends
+ * raw frames over a real socket to a real fsdpd.
  */
 #include "proto/frame.h"
 #include "proto/message.h"
@@ -286,7 +286,7 @@ Test(wire, a_one_way_request_that_comes_again_is_done_once)
 	wire->number++;
 	send_one_way(wire, &get);
 	send_one_way(wire, &get);
-	/* The recorded reply is sent once. */
+	/* The request was sent twice, but its recorded reply is sent once. */
 	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
 	cr_assert(eq(u64, wire->frame.number, wire->number));
 	cr_assert(zero(int, wire->frame.code));
@@ -340,7 +340,7 @@ Test(wire, a_second_reply_with_descriptors_waits_until_the_first_was_read)
 
 	for (int i = 0; i < 8; i++)
 		wire_send(wire, &chunk);
-	/* The broker serves others, however long we do not read. */
+	/* The broker serves others, however long this client does not read. */
 	cr_assert(zero(int, wire_call(other, &PING)));
 	for (int i = 0; i < 8; i++) {
 		cr_assert(eq(int, wire_receive(wire), FRAME_OK));

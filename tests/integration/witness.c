@@ -1,7 +1,7 @@
 /*
- * witness NAME TEXT: holds the tensor NAME and compares it with TEXT again and
- * again. It sometimes gets the tensor again. It ends with standard input,
- * prints a line when it holds the tensor, and fails if the contents ever
+ * witness NAME TEXT: holds the tensor NAME, and compares it with TEXT again and
+ * again. Sometimes it gets the tensor again. It prints a line when it holds the
+ * tensor, and ends when its standard input ends. It fails if the contents ever
  * differ.
  */
 #include "client/fsdp.h"
