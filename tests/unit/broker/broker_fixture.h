@@ -106,7 +106,8 @@ int client_release_n(struct client *client, const struct slot_ref *ref,
 
 int client_remove(struct client *client, const char *name);
 
-/* Make a named tensor that only its name keeps. */
+/* Publish a tensor under the name and release it, so that only the name keeps
+ * it. */
 struct slot_ref client_put(struct client *client, const char *name,
 			   uint32_t flags);
 

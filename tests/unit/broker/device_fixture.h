@@ -19,11 +19,11 @@ struct device_uuid broker_gpu(struct broker *self, uint32_t i);
 int client_alloc_on(struct client *client, const struct device_uuid *device,
 		    uint64_t n, int32_t timeout_ms, struct slot_ref *ret);
 
-/* Returns the code. */
+/* Get the timelines by request. Returns the code. */
 int client_timelines(struct client *client, uint64_t session,
 		     const struct slot_ref *ref, bool is_writable);
 
-/* Set the counter as a device does when it has come that far. */
+/* Set the counter as the client's device does when it reaches this point. */
 void client_reach(struct client *client, uint32_t timeline, uint64_t value);
 
 /* Publish a tensor that a device still writes. Returns the code. */

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The test shares this with all its processes. */
+/* The test and all its processes share this memory. */
 struct shared {
 	int n_starts;
 	int n_fds[8]; /* open descriptors of each child at its start */
@@ -136,9 +136,9 @@ Test(supervise, gives_up_after_five_deaths_in_a_row, .init = setup)
 	cr_expect(eq(int, shared->n_starts, 5));
 }
 
-/* In its first life the child stores two, removes one, and dies at once,
- * before the supervisor can have looked. In its second life it finds what
- * was stored. */
+/* The first child stores two descriptors, removes one, and dies at once, before
+ * the supervisor can have looked at the messages. The second child finds the
+ * one that is left. */
 static void store_and_die(struct fdstore *store)
 {
 	uint64_t value = 0;
@@ -175,8 +175,8 @@ Test(supervise, what_was_stored_comes_back_after_a_kill, .init = setup)
 	cr_expect(eq(int, shared->n_starts, 2));
 	cr_expect(eq(u64, shared->sum, 4711));
 	await_child();
-	/* These are stdin, stdout, stderr, "listen" and the notify socket; then
-	 * also "catalog" and "c1". */
+	/* The descriptors are stdin, stdout, stderr, "listen" and the notify
+	 * socket. The second child also has "catalog" and "c1". */
 	cr_expect(eq(int, shared->n_fds[0], 5));
 	cr_expect(eq(int, shared->n_fds[1], 7));
 }
@@ -292,6 +292,7 @@ Test(supervise, a_killed_broker_is_started_again_at_once, .init = setup)
 	await_child();
 	cr_expect(ne(int, shared->child, first));
 	kill(supervisor, SIGTERM);
-	/* It dies of the signal that was passed on, which is not a failure. */
+	/* The supervisor passes SIGTERM on to the broker. That the broker dies
+	 * of it is not a failure. */
 	cr_expect(eq(int, finish(supervisor), 0));
 }

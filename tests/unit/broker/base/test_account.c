@@ -1,6 +1,6 @@
 /*
- * Tests which charges accounts make and refuse, and that the machine bounds
- * root.
+ * Tests which charges accounts make and refuse, and that the size of the
+ * machine limits root.
  */
 #include "broker/base/account.h"
 #include "broker/base/config.h"

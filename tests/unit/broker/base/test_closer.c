@@ -1,6 +1,6 @@
 /*
- * Tests that descriptors are closed although a thread could not be made for
- * them at once.
+ * Tests that descriptors are closed even if a thread for that could not be made
+ * at once.
  */
 #include "broker/base/closer.h"
 #include "proto/error.h"
@@ -50,7 +50,7 @@ Test(closer, tries_again_when_no_thread_can_be_made)
 			   open("/dev/null", O_RDONLY | O_CLOEXEC));
 	unsetenv("FSDP_FAIL_AT");
 	cr_assert(closer_is_full(&closer, USER));
-	/* Nobody sends another descriptor. */
+	/* Keep the loop running, although no other descriptor is sent. */
 	uv_ref((uv_handle_t *)&closer.async);
 	(void)uv_run(&loop, UV_RUN_DEFAULT);
 	cr_expect(not(closer_is_full(&closer, USER)));

@@ -165,7 +165,7 @@ Test(config, users_and_groups_go_by_name_or_number)
 
 static const struct {
 	const char *text;
-	const char *where, *what; /* appears in the sentence */
+	const char *where, *what; /* must appear in the error's sentence */
 } mistakes[] = {
 	{"[memory]\nmemory_max = 12X\n", ":2:", "12X"},
 	{"[memory]\n\nmemory_max = -1\n", ":3:", "-1"},
@@ -245,7 +245,8 @@ Test(config, a_line_that_is_too_long_is_refused)
 	config_deinit(&config);
 }
 
-/* Read a prefix, from a line of this many bytes. */
+/* Read a configuration with a prefix, in which the line of the prefix has
+ * `size` bytes. */
 static int read_line_of(int size, struct config *config, struct error *err)
 {
 	char text[300];
@@ -407,7 +408,8 @@ static void read_document(const char *name, char *ret, size_t size)
 	fclose(file);
 }
 
-/* Do the documents describe the default in words instead of giving a value? */
+/* Returns whether the documents describe the default in words instead of giving
+ * a value. */
 static bool is_described(const struct config_key *key)
 {
 	return !key->default_value || !*key->default_value ||

@@ -281,8 +281,8 @@ Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 300)
 	receive_stored(&keeper, n);
 	while (n_on_room == 0)
 		loop_step(&loop);
-	/* The queued messages arrive in order, without those that had become
-	 * obsolete. */
+	/* The queued messages arrive in order. Those that have become obsolete
+	 * are not sent. */
 	expect_text(&keeper, "FDSTOREREMOVE=1\nFDNAME=c1");
 	expect_text(&keeper, "READY=1");
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));

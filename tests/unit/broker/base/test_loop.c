@@ -11,10 +11,10 @@
 struct job {
 	struct deferred handler;
 	struct loop *loop;
-	struct job *wakes; /* is woken in its first run; may be NULL */
-	long lost_ns;      /* in each run: time, but no CPU time */
+	struct job *wakes; /* woken by the first run of this job; may be NULL */
+	long lost_ns;      /* time that each run takes without using the CPU */
 	unsigned n_runs, n_wanted,
-		n_before; /* runs of others until its first */
+		n_before; /* runs of other jobs before its first run */
 };
 
 static struct loop loop;
@@ -98,7 +98,7 @@ Test(loop, begins_nothing_while_it_stops)
 	cr_expect(zero(uint, job.n_runs));
 }
 
-/* State after the first round, before the loop waits. */
+/* The state after the first round, before the loop blocks. */
 static bool is_paused, has_more_now;
 
 static void on_prepare(uv_prepare_t *prepare)

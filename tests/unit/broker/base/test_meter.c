@@ -1,5 +1,5 @@
 /*
- * Tests the measured length of iterations of the loop: work counts, waiting
+ * Tests the measured length of iterations of the loop. Work counts, and waiting
  * does not.
  */
 #include "broker/base/meter.h"
@@ -40,7 +40,7 @@ static void on_nothing(uv_timer_t *timer)
 	(void)timer;
 }
 
-/* Run one timer, and one more round, so that its iteration has an end. */
+/* Run one timer. One more round of the loop ends the timer's iteration. */
 static void run_timer(uv_timer_cb fn, uint64_t ms)
 {
 	uv_timer_t timer;
@@ -56,7 +56,8 @@ Test(meter, the_longest_iteration_is_kept_until_it_is_reset)
 {
 	uint64_t longest_ns;
 
-	run_timer(on_nothing, 0); /* the first iteration has no beginning */
+	/* the beginning of the first iteration is not measured */
+	run_timer(on_nothing, 0);
 	run_timer(on_work, 0);
 	longest_ns = meter.longest_ns;
 	cr_expect(ge(u64, longest_ns, 20 * MS));
@@ -68,7 +69,8 @@ Test(meter, the_longest_iteration_is_kept_until_it_is_reset)
 	cr_expect(ge(u64, meter.longest_ns, 20 * MS));
 }
 
-/* Any other load of the machine counts as work. */
+/* The load of other programs on the machine counts as work, so no exact time is
+ * expected. */
 Test(meter, waiting_for_events_is_no_iteration)
 {
 	uint64_t start_ns = uv_hrtime();

@@ -117,7 +117,8 @@ Test(process, that_was_killed_is_said_to_be)
 	cr_assert(eq(str, zombie, (char *)"was killed by signal 9 (Killed)"));
 	cr_assert(eq(int, waitpid(pid, NULL, 0), pid));
 	is_told = process_describe_end(pidfd, pid, end);
-	/* Linux before 6.15 has forgotten it by now. */
+	/* Linux before 6.15 no longer knows how a process ended for which its
+	 * parent has waited. */
 	cr_assert(eq(str, end, is_told ? zombie : (char *)"has ended"));
 	close(pidfd);
 	cr_assert(not(process_describe_end(-1, pid, end)));
@@ -131,7 +132,8 @@ static void *await_child(void *data)
 	return NULL;
 }
 
-/* Does the kernel tell how a process ended for which its parent has waited? */
+/* Returns whether the kernel remembers how a process ended for which its parent
+ * has waited. */
 static bool is_remembered(void)
 {
 	char end[PROCESS_END_SIZE];
@@ -147,7 +149,8 @@ static bool is_remembered(void)
 	return is_told;
 }
 
-/* Its parent may wait for it at any time. */
+/* A process must be described even if its parent waits for it at the same
+ * time. */
 Test(process, that_is_waited_for_meanwhile_is_described)
 {
 	char end[PROCESS_END_SIZE];

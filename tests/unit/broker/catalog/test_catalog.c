@@ -1,10 +1,12 @@
 /*
  * Tests the catalog's records, lists, buckets and blobs, and that a death
- * between any two instructions of a transaction leaves all of it or nothing.
+ * between any two instructions of a transaction leaves all of the transaction
+ * or nothing of it.
  *
- * For the latter a child runs a transaction under single-step. The file after
- * an instruction is what SIGKILL there would leave: it is copied, adopted and
- * compared with the files before and after the transaction.
+ * For the latter a child runs a transaction under single-step. After an
+ * instruction the file has the state that SIGKILL would leave there. The test
+ * copies and adopts the file, and compares the result with the files before and
+ * after the transaction.
  */
 #include "broker/catalog/catalog.h"
 #include "proto/error.h"
@@ -64,8 +66,8 @@ static int copy_file(int fd)
 	return copy;
 }
 
-/* Compares all bytes of a page that have a meaning: not the count of adoptions,
- * nor the journal's size, nor the area above the blobs in use. */
+/* Compares all bytes of a page that have a meaning. The count of adoptions, the
+ * journal's size and the area above the blobs in use have none here. */
 static void read_page(int fd, off_t at, char *page)
 {
 	uint64_t top;
@@ -81,8 +83,8 @@ static void read_page(int fd, off_t at, char *page)
 		memset(page + top % 4096, 0, 4096 - top % 4096);
 }
 
-/* Do the files have the same contents? Only data of `a` is compared, because
- * undoing makes no pages. */
+/* Returns whether the files have the same contents. Only ranges in which `a`
+ * has data are compared, because undoing makes no pages. */
 static bool is_same(int a, int b)
 {
 	off_t start = 0, end;
@@ -147,7 +149,7 @@ static void add_to_limbo(struct catalog *catalog, uint32_t slot)
 			    offsetof(struct slot_record, limbo_link), slot);
 }
 
-/* Free what make_slot() made and at once use all of it again; put another slot
+/* Free what make_slot() made and use all of it again. Then put another slot
  * into a list. */
 static void churn(struct catalog *catalog, uint32_t index, uint32_t other)
 {
@@ -215,8 +217,8 @@ Test(catalog, a_death_at_any_instruction_undoes_all_or_nothing)
 	before = copy_file(catalog.fd);
 	child = start_traced(&catalog);
 	while (step(child)) {
-		/* All instructions would take long; a prime reaches every part
-		 * of loops. */
+		/* To stop after every instruction would take too long. The step
+		 * is a prime, so that every part of a loop gets its turn. */
 		if (after >= 0 || ++n_steps % 7)
 			continue;
 		after = adopt_copy(catalog.fd);
@@ -226,7 +228,8 @@ Test(catalog, a_death_at_any_instruction_undoes_all_or_nothing)
 		after = -1;
 		n_undone++;
 	}
-	/* A transaction that was not undone was done completely. */
+	/* The first transaction that was not undone must have been done
+	 * completely. */
 	cr_expect(gt(int, n_undone, 100));
 	cr_assert(ge(int, after, 0));
 	cr_expect(zero(u64, catalog.header->journal_size));
@@ -294,9 +297,9 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 	struct catalog catalog = make();
 	uint64_t *trailer = (void *)(catalog.base + JOURNAL + 8);
 	const uint64_t bad[][2] = {
-		{JOURNAL, 8},           /* the journal itself */
-		{UINT64_C(1) << 60, 8}, /* after the end */
-		{0, 16},                /* more bytes than exist */
+		{JOURNAL, 8},           /* the journal itself is overwritten */
+		{UINT64_C(1) << 60, 8}, /* the address is after the end */
+		{0, 16},                /* this is more than the file has */
 		{0, UINT64_MAX},        /* an overflow */
 	};
 	size_t i;
@@ -342,7 +345,8 @@ Test(catalog, a_free_record_is_told_by_its_own_field)
 	struct catalog catalog = make();
 	uint32_t section;
 
-	/* Two of each are freed, so that the first has a link. */
+	/* Two records of each section are freed, so that the first has a link
+	 * to the second. */
 	for (section = 0; section < SECTION_N; section++) {
 		cr_assert(eq(u32, catalog_alloc(&catalog, section), 1));
 		cr_assert(eq(u32, catalog_alloc(&catalog, section), 2));

@@ -1,6 +1,6 @@
 /*
- * Tests what the broker reads on boards, which ranks can write: nonsense does
- * not keep it busy.
+ * Tests what the broker reads on boards. Ranks can write anything there, and
+ * that must not keep the broker busy.
  */
 #include "broker/comm/comm.h"
 #include "broker/comm/gather_look.h"

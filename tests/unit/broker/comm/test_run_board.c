@@ -1,6 +1,6 @@
 /*
- * Tests which runs get a board, and that the end of the run wakes ranks that
- * sleep by it.
+ * Tests which runs get a board, and that the end of a run wakes ranks that
+ * sleep on its board.
  */
 #include "broker/comm/comm.h"
 #include "broker/comm/run_board.h"
@@ -104,7 +104,7 @@ Test(run_board, is_charged_to_nobody_if_it_cannot_be_made)
 {
 	int fd;
 
-	setenv("FSDP_FAIL_AT", "memfd.create:1:24", 1); /* EMFILE */
+	setenv("FSDP_FAIL_AT", "memfd.create:1:24", 1); /* 24 is EMFILE */
 	cr_expect(eq(int, get(&fd, "cannot create memfd"), -EMFILE));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }

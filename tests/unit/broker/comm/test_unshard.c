@@ -1,6 +1,6 @@
 /*
- * Tests the list of gathers by itself: order, lateness, and the limiter's
- * tickets. Nothing is started here, so the tests need no memory and no engine.
+ * Tests the list of gathers alone: order, lateness, and the limiter's tickets.
+ * No gather starts, so the tests need no memory and no engine.
  */
 #include "broker/broker.h"
 #include "broker/comm/gather.h"
@@ -26,7 +26,7 @@ static void setup_with(enum comm_limiter form)
 		.limit = 2,
 	};
 
-	/* With this nothing uses the loop. */
+	/* Because the loop is stopping, nothing defers work to it. */
 	broker.base.loop.is_stopping = true;
 	broker_link(&broker);
 	comm = (struct comm){
@@ -67,7 +67,7 @@ static void setup(void)
 	setup_with(COMM_LIMITER_WINDOW);
 }
 
-/* Set-up of one test, after the suite's own. */
+/* Does the set-up of one test again, with the other limiter. */
 static void setup_faithful(void)
 {
 	limiter_free(comm.limiter);
@@ -225,7 +225,8 @@ Test(unshard, a_rank_is_late_for_its_next_only)
 	cr_assert(eq(u64, gathers_deadline(&comm), 6000));
 	gathers_describe_late(&comm, &err);
 	assert_says("rank 1 has not unsharded 'a'");
-	/* It has the whole time from the start of the previous gather on. */
+	/* The rank's time for this gather begins when it has started the
+	 * previous one. */
 	cr_assert(eq(int, start(1, 0), 0));
 	cr_assert(gt(u64, b->call.since_ms, 4000));
 	cr_assert(eq(u64, gathers_deadline(&comm), b->call.since_ms + 1000));

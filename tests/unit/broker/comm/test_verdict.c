@@ -1,6 +1,6 @@
 /*
- * Tests that a run has a word of its own from its begin to its end, and that a
- * run for which no word is free works without.
+ * Tests that each run has a word of its own from its begin to its end, and that
+ * a run works without one if no word is free.
  */
 #include "broker/broker.h"
 #include "broker/comm/comm.h"

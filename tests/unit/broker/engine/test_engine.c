@@ -246,7 +246,7 @@ Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
 	uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-/* The limit of the watch has passed. */
+/* Act as if the time limit of the watch had passed. */
 static void let_watch_pass(void)
 {
 	struct deadline watch =

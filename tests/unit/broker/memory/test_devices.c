@@ -33,8 +33,8 @@ Test(devices, a_device_is_asked_for_before_the_driver_is_there)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
-	/* Set the state as if the search had just begun; the reply waits for
-	 * it. */
+	/* Set the state of a search that has just begun. The reply waits for
+	 * the end of the search. */
 	devices_load(&broker->store.devices);
 	cr_assert(eq(int, broker->store.devices.state, DEVICES_LOADING));
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, 100, 0, &ref)), "%s",
@@ -75,7 +75,7 @@ Test(devices, who_needs_the_driver_has_it_loaded_at_once)
 	devices_start(&broker->store.devices);
 	cr_assert(gt(u32, broker->store.devices.put_off, 0));
 	send_alloc_on(&gpu);
-	/* The request does not wait for the deadline. */
+	/* The request makes the search begin now, before its deadline. */
 	cr_expect(zero(u32, broker->store.devices.put_off));
 	while (!client_recv(&alice, &reply, &code))
 		loop_step(&broker->base.loop.uv);

@@ -58,7 +58,7 @@ static void teardown(struct broker *broker)
 	free(broker);
 }
 
-/* Try as a parked request is run again. */
+/* Try again while the pool says POOL_WAIT, as a parked request does. */
 static int try_alloc(struct broker *broker, const struct access_class *access,
 		     uint32_t bundle, const uint64_t *sizes, uint32_t n,
 		     uint32_t *ret_blocks, struct error *err)
@@ -193,7 +193,8 @@ Test(pool, chunks_double_up_to_the_largest)
 
 		cr_expect(eq(u64, chunk_size(broker, block), size));
 	}
-	/* 20 MiB are left. They do not suffice for 16 more and 5, but for 5. */
+	/* Only 20 MiB are left, so the chunk is no larger than the request
+	 * needs. */
 	cr_expect(eq(u64, chunk_size(broker, alloc(broker, &bob, 17 * MIB)),
 		     18 * MIB));
 	teardown(broker);
@@ -231,7 +232,7 @@ Test(pool, empty_chunks_of_others_make_room)
 	alloc(broker, &bob, 30 * MIB);
 	cr_expect(eq(u64, broker->store.pools.host.total_size, 30 * MIB));
 	cr_expect(zero(u64, broker->store.pools.host.going_size));
-	/* The record is reused, but its id never. */
+	/* The chunk's record is used again, but its id is not. */
 	cr_expect(eq(u64, broker->store.table.header->chunks[1], 2));
 	cr_expect(eq(u64, broker->store.table.header->chunks_retired, 1));
 	cr_expect(zero(u64, accounts_get(&broker->base.accounts, 1000)
@@ -251,7 +252,7 @@ Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 300)
 	cr_expect(eq(u64, resident(fd), 4 * MIB));
 	release(broker, block);
 	run_until_empty(broker);
-	/* A process that still maps it pins nothing. */
+	/* The pages are freed although this process still has the file open. */
 	cr_expect(zero(u64, resident(fd)));
 	cr_expect(zero(u32, broker->store.pools.n_chunks));
 	cr_expect(eq(ptr, broker->store.pools.first, NULL));
@@ -339,8 +340,8 @@ Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
 	teardown(broker);
 }
 
-/* A number that is reused would show clients the chunk that they mapped
- * before. */
+/* If an id were used again, clients would use the chunk that they have mapped
+ * under it. */
 Test(pool, numbers_of_chunks_are_never_used_again)
 {
 	struct broker *broker = setup();
@@ -374,7 +375,8 @@ Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
 	uint32_t block;
 	int r;
 
-	/* The thread that makes the chunk must exist, with its descriptors. */
+	/* The first allocation starts the thread that makes chunks, which needs
+	 * descriptors. */
 	release(broker, alloc(broker, &bob, 64));
 	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &old)));
 	none = (struct rlimit){0, old.rlim_max};
@@ -410,7 +412,7 @@ static uint32_t alloc_member(struct broker *broker, uint32_t bundle)
 	return block;
 }
 
-/* Try as a parked commit is run again. */
+/* Try again while the pool says POOL_WAIT, as a parked commit does. */
 static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 {
 	int r;

@@ -36,7 +36,8 @@ static uint64_t size_on(const struct device_uuid *gpu)
 	return pools_device_size(&broker->store.pools, gpu);
 }
 
-/* Let another process of the machine use `size` bytes of the device. */
+/* Use `size` bytes of the device without the broker, as another process
+ * would. */
 static int take_outside(const struct device_uuid *gpu, uint64_t size)
 {
 	const struct device *device;
@@ -118,7 +119,8 @@ Test(pool_device, chunks_double_up_to_the_limit_of_their_device)
 	cr_expect(eq(u64, size_on(&gpu), 64 * MIB));
 	cr_expect(ne(ptr, strstr(alice.sentence, "device_memory_max"), NULL),
 		  "%s", alice.sentence);
-	/* The other device and the host have limits of their own. */
+	/* The limit of a device does not apply to the other device or the
+	 * host. */
 	cr_expect(zero(int, client_alloc_on(&alice, &other, MIB, 0, &ref)));
 	(void)client_alloc(&alice, MIB);
 }
@@ -215,8 +217,8 @@ Test(pool_device, a_quota_counts_all_devices_and_not_the_host)
 		  "%s", alice.sentence);
 	cr_expect(zero(int, client_alloc_on(&alice, &other, MIB, 0, &ref)));
 	(void)client_alloc(&alice, MIB);
-	/* It does not affect other users, and a size hint does not exceed the
-	 * limit. */
+	/* The quota does not affect other users. A chunk's size hint does not
+	 * exceed the limit. */
 	cr_assert(zero(int, client_alloc_on(&bob, &gpu, 2 * MIB, 0, &ref)));
 	cr_expect(eq(u64, chunk_of(&ref)->size, 2 * MIB));
 }
@@ -252,7 +254,8 @@ Test(pool_device, memory_that_others_have_is_an_error_with_figures)
 		  alice.sentence);
 	cr_expect(zero(u64, size_on(&gpu)));
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
-	/* A chunk that is smaller than usual is better than no chunk. */
+	/* If there is no memory for a chunk of the usual size, a smaller one is
+	 * made. */
 	broker->base.config.chunk_min = 16 * MIB;
 	while (client_alloc_on(&bob, &gpu, MIB, 0, &ref) == -ENOMEM)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
@@ -428,7 +431,8 @@ Test(pool_device, a_bundle_lies_in_chunks_that_nobody_gets_writable_any_more)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 }
 
-/* A reopened descriptor of a driver would not refer to the memory. */
+/* A driver's descriptor refers to the memory only if it is passed on. One that
+ * was opened again would not. */
 Test(pool_device, readers_get_the_descriptor_that_is_the_memory)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);

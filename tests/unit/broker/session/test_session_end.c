@@ -1,11 +1,12 @@
 /*
- * Tests the end of a session that has many objects: it takes several rounds of
- * the loop, between which others are served, and no client can resume the
- * session.
+ * Tests the end of a session that has many objects. It takes several rounds of
+ * the loop, in between which other sessions are served, and no client can
+ * resume the session.
  */
 #include "tests/unit/broker/broker_fixture.h"
 
-/* Each is written by its maker, and held, which takes two records. */
+/* Each tensor has two records that the end removes, because its maker can write
+ * it and holds it. */
 #define N 3000
 
 static void set_up(void)

@@ -1,5 +1,5 @@
 /*
- * Tests parked requests for which two reasons to run come at once.
+ * Tests parked requests that have two reasons to run at the same time.
  */
 #include "broker/comm/comm_commit.h"
 #include "broker/comm/comm_progress.h"
@@ -65,7 +65,7 @@ static void teardown(void)
 
 TestSuite(waiter, .init = setup, .fini = teardown);
 
-/* The time of the request with the nearest deadline has passed. */
+/* Act as if the time of the request with the nearest deadline had passed. */
 static void end_time(void)
 {
 	uv_timer_t *timer = &broker->base.deadlines.timer;
@@ -92,7 +92,8 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	cr_assert(zero(int, client_ask(&first, &commit)));
 	client_send(&first, &wait, ++first.number);
 	cr_assert(eq(u32, first.session->n_waiting, 1));
-	/* A reply would let the request run at once, so commit without one. */
+	/* A reply would let the waiting request run at once. So commit without
+	 * a request. */
 	must(comm_commit(broker->comms.first, 1,
 			 &(struct commit_request){.step = 1}, &err),
 	     &err);
@@ -104,8 +105,8 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 	cr_assert(zero(u32, first.session->n_waiting));
 }
 
-/* A request that had to wait for the end of an earlier run is not late for the
- * next. */
+/* The time that a request waited for the end of an earlier run does not make it
+ * late in the next one. */
 Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
 {
 	const struct request leave = {.kind = MESSAGE_COMM_LEAVE,
