@@ -17,7 +17,7 @@ struct sharing {
 	uint32_t gid, mode;
 	bool has_handle;
 	struct handle handle;
-	int fd; /* -1: none */
+	int fd; /* -1 if no descriptor is sent */
 	uint64_t size;
 	struct share_item item;
 };
@@ -46,5 +46,6 @@ int client_get_trusted(struct client *client, const char *name, uint32_t uid,
 int client_view(struct client *client, const struct slot_ref *base,
 		struct slot_ref *ret);
 
-/* Does the kernel tell which descriptors are one open file? */
+/* Returns whether the kernel can tell which descriptors refer to the same open
+ * file. */
 bool has_kcmp(void);

@@ -367,8 +367,9 @@ static uint32_t chunk_of(const char *name)
 		->chunk;
 }
 
-/* The second request comes while the first is parked. Either it gets new
- * memory, if that is there before the seal, or the bundle is committed. */
+/* The second request comes while the first one is parked. If its memory is
+ * there before the seal, it gets new memory; otherwise the bundle is committed
+ * first. */
 Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
 {
 	struct alloc_item item = item_of(1000);
@@ -464,7 +465,8 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	cr_assert(lt(u32, n_grants(&bob), N), "the test needs a larger one");
 	client_close(&alice);
 	client_open(&alice, broker, 1000, 0);
-	/* Only the lease keeps the members that bob was not granted yet. */
+	/* Bob has not been granted all members yet. Only the lease keeps the
+	 * others. */
 	cr_assert(zero(int, client_remove(&alice, "m/")));
 	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
 		     N));
@@ -483,8 +485,8 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 	assert_empty(broker, 1001);
 }
 
-/* If a member was released before it was granted, no client would ring for it
- * again. */
+/* No client would ring the doorbell for a member that was released before it
+ * was granted. So the broker must notice by itself. */
 Test(bundle, members_let_go_while_they_are_granted_are_freed)
 {
 	enum { N = 1024 };
@@ -552,7 +554,8 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 	cr_assert(eq(u32, n_grants(&bob), 1024));
 }
 
-/* This is half of the journal. A later round frees what does not fit. */
+/* The members need half of the journal. Those that do not fit are freed in a
+ * later round. */
 Test(bundle, a_large_one_goes_in_steps, .timeout = 300)
 {
 	enum { BATCHES = 240, N = 256 };

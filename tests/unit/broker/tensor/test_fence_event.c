@@ -59,7 +59,8 @@ static int say_done(struct client *client, const struct slot_ref *ref,
 						    .ordered = {1, &item}});
 }
 
-/* Returns the code, and the number of the event. */
+/* Request the ready fence. Returns the code and, in `ret_number`, the number of
+ * the event. */
 static int ask(struct client *client, const struct slot_ref *ref,
 	       uint64_t *ret_number)
 {
@@ -204,7 +205,8 @@ Test(fence_event, views_are_written_when_what_they_view_is)
 	cr_expect(eq(u32, n_fences(), 3));
 	cr_assert(zero(int, ask(&bob, &second, &number)), "%s", bob.sentence);
 	cr_expect(eq(u64, number, 7));
-	/* The producer does not know about them. */
+	/* The producer does not know the views, so it reports only the event of
+	 * the tensor. */
 	cr_assert(zero(int, say_done(&alice, &ref, 7)));
 	cr_expect(not(ready_fence_is_pending(&broker->store, first.slot)));
 	cr_expect(not(ready_fence_is_pending(&broker->store, second.slot)));

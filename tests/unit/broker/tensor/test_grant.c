@@ -1,4 +1,5 @@
-/* Tests grants: counts in two parts, over generations and deaths. */
+/* Tests grants. Their counts have two parts, which must be right over
+ * generations of a slot and after deaths. */
 #include "tests/unit/broker/broker_fixture.h"
 #include <sys/stat.h>
 
@@ -64,7 +65,7 @@ Test(grant, of_an_earlier_generation_pins_nothing)
 	client_remove(&alice, "a");
 	new = client_put(&alice, "b", 0);
 	cr_assert(eq(u32, new.slot, old.slot));
-	/* bob writes garbage into his own file */
+	/* Bob takes holds in his own file that he was not granted. */
 	refs_hold(&bob.refs, new.slot);
 	refs_hold(&bob.refs, new.slot);
 	client_remove(&alice, "b");
@@ -138,7 +139,7 @@ Test(grant, a_repeated_request_grants_once)
 
 #define N_MANY (2 * (int)refs_page_size() / (int)sizeof(struct refs_entry))
 
-/* Bob has had one of sixteen, so that his session ends in one round. */
+/* Bob gets every sixteenth tensor, so that his session ends in one round. */
 static void get_many(void)
 {
 	struct slot_ref ref;
@@ -160,7 +161,8 @@ Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
 	const uint64_t three = 3 * refs_page_size();
 
 	get_many();
-	/* Slots begin with 1. */
+	/* Slot numbers begin with 1, so the last entries are in a third
+	 * page. */
 	cr_assert(eq(u64, used(broker, 1001, ACCOUNT_REFS), three));
 	/* Set the state that a broker finds when it takes over. */
 	account_refund(bob.session->holdings.account, ACCOUNT_REFS, three);

@@ -1,21 +1,22 @@
 /*
- * Tests limbo on devices: memory that a device still reads or writes is not
- * reused, and the broker stops checking when there is none.
+ * Tests limbo on devices. Memory that a device still reads or writes is not
+ * reused, and the broker stops checking when there is no such memory.
  */
 #include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
 
 TestSuite(limbo, .init = broker_set_up, .timeout = 300);
 
-/* Run until the broker's deadlines have freed it, or the test's time has
- * passed. */
+/* Run until the broker has freed the tensor at one of its deadlines. The
+ * time-out of the test limits this. */
 static void run_until_freed(const struct slot_ref *ref)
 {
 	while (word_state(broker, ref) != SLOT_FREE)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-/* Grants outlive their tensors, see broker/tensor/grant.h. */
+/* Grants are not checked, because they outlive their tensors
+ * (broker/tensor/grant.h). */
 static void expect_nothing_left(void)
 {
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
@@ -27,7 +28,8 @@ static void expect_nothing_left(void)
 	cr_expect(zero(u32, broker->store.catalog.header->limbo.n));
 }
 
-/* Make a tensor that only alice holds, and that her device uses until 5. */
+/* Make a tensor that only alice holds, and that her device uses until its
+ * counter reaches 5. */
 static struct slot_ref fenced(void)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
@@ -106,7 +108,8 @@ Test(limbo, one_session_s_fence_is_enough_to_keep_memory)
 	cr_assert(zero(int, client_get(&bob, "a", &ref)));
 	cr_assert(zero(int, client_remove(&alice, "a")));
 	client_release_at(&bob, &ref, 63, 1);
-	cr_expect(zero(u32, broker->store.limbo.n_fenced)); /* alice holds it */
+	/* alice still holds the tensor */
+	cr_expect(zero(u32, broker->store.limbo.n_fenced));
 	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
 	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
 	client_reach(&bob, 63, 1);
@@ -121,18 +124,18 @@ Test(limbo, a_session_takes_its_fences_along)
 	client_close(&alice);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, broker->store.pools.n_timelines));
-	/* The tensor to check does not exist any more, which does no harm. */
+	/* The tensor that the deadline would check no longer exists. */
 	while (broker->store.limbo.fence_position)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 	expect_nothing_left();
 }
 
-/* A client may write anything into its own file. */
+/* A client may write any fence into its own file. */
 Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
-	client_release_at(&alice, &ref, 7, 1); /* there is no file */
+	client_release_at(&alice, &ref, 7, 1); /* alice has no timelines */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_expect(zero(u32, collect_released(&broker->store)));
 	client_close(&alice);
@@ -203,7 +206,8 @@ Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
 	cr_expect(eq(int, word_state(broker, &held), SLOT_FREE));
 }
 
-/* Alice's next request would look twice at everything that bob holds. */
+/* The search passes 1,999 tensors that bob holds before it finds the one that
+ * can be evicted. */
 Test(limbo, others_are_served_while_an_eviction_looks_for_something)
 {
 	struct request ping = {.kind = MESSAGE_PING};

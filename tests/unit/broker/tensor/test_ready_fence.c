@@ -1,6 +1,7 @@
 /*
- * Tests ready fences of tensors: readers are told of memory that a device still
- * writes, it is not reused before, and it is tainted if its writer ends first.
+ * Tests ready fences of tensors. Readers are told that a device still writes
+ * the memory. The memory is not reused before the device has finished, and it
+ * becomes tainted if the writer ends first.
  */
 #include "broker/tensor/ready_fence.h"
 #include "tests/unit/broker/tensor/fence_fixture.h"
@@ -132,7 +133,7 @@ Test(ready_fence, what_is_tainted_is_not_acquired_without_asking)
 		     refs_acquire(&bob.refs, &broker->store.table, ref.slot,
 				  ref.generation),
 		     REFS_STALE));
-	/* and is let go of as anything else */
+	/* A tainted tensor is released like any other. */
 	cr_assert(zero(int, client_remove(&carol, "a")));
 	cr_expect(client_release(&bob, &ref));
 	(void)collect_pending(&broker->store, &bob.session->holdings);

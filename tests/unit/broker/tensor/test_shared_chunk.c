@@ -1,7 +1,7 @@
 /*
  * Tests memory that processes share: which memory becomes a chunk, which
- * account is charged, and what remains when the sharer ends. Processes share
- * handles and descriptors only, and the broker opens none.
+ * account is charged, and what remains when the sharer ends. The processes
+ * share only handles and descriptors, and the broker opens none of them.
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
 
@@ -19,7 +19,7 @@ static void set_up(void)
 
 TestSuite(shared_chunk, .init = set_up, .fini = gpu_close, .timeout = 300);
 
-/* Run until dying chunks have gone. */
+/* Run until all chunks that are being freed are gone. */
 static void run_until_no_chunks(void)
 {
 	while (broker->store.pools.n_chunks > 0)
@@ -159,7 +159,8 @@ Test(shared_chunk, the_same_allocation_is_the_same_chunk)
 	cr_assert(zero(int, client_share(&alice, &sharing, &a)));
 	cr_assert(zero(int, client_share(&alice, &sharing, &b)));
 	cr_expect(eq(u32, chunk_of(&a)->id, chunk_of(&b)->id));
-	/* but not for others, of another allocation, or of another session */
+	/* Another mode, another allocation and another session make another
+	 * chunk. */
 	sharing.mode = 0600;
 	cr_assert(zero(int, client_share(&alice, &sharing, &c)));
 	cr_expect(ne(u32, chunk_of(&a)->id, chunk_of(&c)->id));
@@ -222,7 +223,8 @@ Test(shared_chunk, the_list_tells_it_from_ours)
 	cr_expect(eq(u64, size, MIB));
 }
 
-/* An eviction would return no memory. */
+/* Evicting the tensor would free no memory, because its sharer has allocated
+ * it. */
 Test(shared_chunk, it_is_not_evicted)
 {
 	struct sharing sharing = donation_of(&gpu, 64 * MIB);
@@ -329,7 +331,8 @@ Test(shared_chunk, who_may_not_read_is_not_given_the_handle)
 	cr_expect(zero(int, ask_for_chunk(&alice, chunk_of(&ref)->id)));
 }
 
-/* When a connection has gone, its descriptor has gone, too. */
+/* The broker closes the descriptor of a sharer that disconnects before its
+ * request is done. */
 Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 {
 	struct sharing sharing = donation_of(&gpu, 2 * MIB);
@@ -341,7 +344,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 	client_send_share(&alice, &sharing);
 	close(ends[0]);
 	client_close(&alice);
-	/* A thread may still look at it. */
+	/* A thread may still check the descriptor. */
 	while (broker->store.pools.n_works > 0)
 		loop_step(&broker->base.loop.uv);
 	cr_expect(zero(i64, recv(ends[1], &(char){0}, 1, 0)));
@@ -368,7 +371,7 @@ Test(shared_chunk, its_tensors_end_with_their_sharer)
 	cr_expect(eq(u64, broker->store.n_tainted, 1));
 	cr_expect(eq(int, client_get_trusted(&bob, "x", 1000, &got), -ENOENT));
 	cr_expect(zero(u64, used(broker, 1001, ACCOUNT_TICKETS)));
-	/* no client gets what is left */
+	/* No client gets the chunk, a ticket or a view any more. */
 	cr_expect(eq(int, ask_for_chunk(&bob, chunk), -EOWNERDEAD));
 	cr_expect(eq(int, client_ask(&bob, &ticket), -EOWNERDEAD));
 	cr_expect(eq(int, client_view(&bob, &ref, &got), -EOWNERDEAD));
@@ -376,7 +379,8 @@ Test(shared_chunk, its_tensors_end_with_their_sharer)
 	expect_nothing_left();
 }
 
-/* The next round of a session's end does what this one leaves. */
+/* The session's end takes several rounds, each of which ends some of the
+ * tensors. */
 Test(shared_chunk, many_tensors_end_with_their_sharer)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);

@@ -1,4 +1,5 @@
-/* Tests the life of slots: states, keepers, limbo, accounts, eviction. */
+/* Tests the life of slots: their states, what keeps them, limbo, accounts, and
+ * eviction. */
 #include "broker/session/recorded_reply.h"
 #include "broker/tensor/bundle_commit.h"
 #include "broker/tensor/slot_adopt.h"
@@ -353,7 +354,8 @@ Test(slot, a_group_keeps_it_until_it_lets_go)
 	assert_empty(broker, 1000);
 }
 
-/* Pins end with the process, unless they are made again; groups do not. */
+/* Pins end with the broker's process, unless the next broker makes them again.
+ * Groups outlive it. */
 Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 {
 	struct slot_ref pinned_anew = client_anonymous(64);
@@ -389,8 +391,8 @@ Test(slot, adoption_charges_and_updates_again)
 	struct slot_ref lost = client_alloc(&alice, 64);
 	struct error err = ERROR_NULL;
 
-	/* A transaction was undone: the word has changed, the record has
-	 * not. */
+	/* The state is that after a transaction was undone: the word has
+	 * changed, but the record has not. */
 	table_store(&broker->store.table, kept.slot,
 		    table_word(kept.generation, SLOT_FREE));
 	accounts_deinit(&broker->base.accounts);
@@ -430,7 +432,7 @@ struct snapshot {
 	int n;
 };
 
-/* Use all records and blobs. */
+/* Copy all records and blobs in use. */
 static void take(struct snapshot *snapshot)
 {
 	int fd = broker->store.catalog.fd;
@@ -453,7 +455,7 @@ static void take(struct snapshot *snapshot)
 	}
 }
 
-/* Frees the snapshot. */
+/* Compare the catalog with the snapshot, which is freed. */
 static void assert_same(struct snapshot *snapshot)
 {
 	size_t from = offsetof(struct catalog_header, epoch);
@@ -471,7 +473,8 @@ static void assert_same(struct snapshot *snapshot)
 	}
 }
 
-/* A broker that is killed here has done nothing. */
+/* If the broker is killed at this point, nothing may be left of the
+ * transaction. */
 Test(slot, an_unfinished_transaction_leaves_no_trace)
 {
 	struct bundle_begin_request request = {

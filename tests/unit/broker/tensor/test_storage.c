@@ -1,5 +1,5 @@
-/* Tests memory of collectives: it is allocated, charged, and sent to ranks, and
- * the broker makes room for it. */
+/* Tests the memory of collectives. It is allocated, charged to a user, and sent
+ * to ranks, and the broker evicts tensors for it. */
 #include "broker/tensor/storage.h"
 #include "broker/verbs/places.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -62,8 +62,8 @@ Test(storage, of_no_size_is_one_byte)
 	cr_expect(eq(u64, catalog_slot(&broker->store.catalog, slot)->size, 1));
 }
 
-/* The catalog has space for the shapes of two slots only: the first one's, and
- * another. */
+/* The catalog has space for the shapes of only two slots: the first one, and
+ * one more. */
 Test(storage, of_several_is_made_as_a_whole_or_not_at_all)
 {
 	struct catalog *catalog = &broker->store.catalog;

@@ -1,4 +1,4 @@
-/* Tests what tickets keep, for how long, and who can redeem them. */
+/* Tests what tickets keep, for how long, and which clients can redeem them. */
 #include "tests/unit/broker/broker_fixture.h"
 
 TestSuite(ticket, .init = broker_set_up, .timeout = 300);

@@ -1,5 +1,5 @@
 /*
- * Tests unsharing: a sharer is told when its memory is not used any more, and
+ * Tests unsharing. The sharer is told when its memory is no longer used and,
  * before that, which processes use it.
  */
 #include "tests/unit/broker/tensor/share_fixture.h"
@@ -57,7 +57,7 @@ static int take_back(int32_t timeout_ms)
 	return client_ask(&alice, &request);
 }
 
-/* Has the reply to the waiting request come? */
+/* Returns whether the reply to the waiting request has come. */
 static bool is_answered(int *ret_code)
 {
 	struct reply reply;
@@ -68,7 +68,7 @@ static bool is_answered(int *ret_code)
 	return true;
 }
 
-/* A request that waits for any use to end. */
+/* Send a request that waits until the memory is no longer used. */
 static void begin_wait(void)
 {
 	struct request request = request_of(-1);
@@ -104,7 +104,7 @@ Test(unshare, what_nobody_else_has_is_free_at_once)
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 	cr_expect(zero(u32, index_find(&broker->store, "x")));
-	/* a repeated request changes nothing */
+	/* Repeating the request changes nothing. */
 	cr_expect(zero(int, take_back(0)));
 }
 
@@ -137,7 +137,8 @@ Test(unshare, who_still_holds_it_is_named)
 	publish();
 	get(&bob);
 	expect_in_the_way(pid);
-	/* From then on no client gets it, and alice holds it as before. */
+	/* From then on no client can get the memory, and alice still has her
+	 * hold. */
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_LIMBO));
 	cr_expect(zero(u32, index_find(&broker->store, "x")));
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
@@ -187,7 +188,8 @@ Test(unshare, other_holds_of_the_sharer_are_in_the_way_too)
 	cr_expect(zero(int, take_back(0)));
 }
 
-/* What the client itself releases afterwards must still be right. */
+/* The holds must still be right when the sharer itself releases the tensor
+ * after it stopped waiting. */
 Test(unshare, a_sharer_that_gives_up_releases_as_always)
 {
 	publish();
@@ -197,7 +199,7 @@ Test(unshare, a_sharer_that_gives_up_releases_as_always)
 	begin_wait();
 	cr_assert(zero(int, client_release_n(&bob, &ref, 1)));
 	expect_done();
-	/* The slot's next life begins without holds. */
+	/* The next tensor in the slot begins without holds. */
 	share();
 	publish();
 	cr_assert(zero(int, client_remove(&alice, "x")));
@@ -278,7 +280,8 @@ Test(unshare, a_device_that_writes_it_is_in_the_way)
 	expect_done();
 }
 
-/* The checks for a device are no more frequent than for a tensor in limbo. */
+/* The broker checks a device for this request no more often than for a tensor
+ * in limbo. */
 Test(unshare, devices_are_looked_after_ever_more_rarely)
 {
 	publish();
@@ -293,7 +296,7 @@ Test(unshare, devices_are_looked_after_ever_more_rarely)
 	expect_done();
 }
 
-/* A name that already shows a later version is not removed. */
+/* The name shows a later version, so it is not removed. */
 Test(unshare, a_later_version_keeps_the_name)
 {
 	struct slot_ref later;
@@ -305,7 +308,7 @@ Test(unshare, a_later_version_keeps_the_name)
 	cr_expect(eq(u32, index_find(&broker->store, "x"), later.slot));
 }
 
-/* After a restart of the broker the request comes again. */
+/* After a restart of the broker the client sends the request again. */
 Test(unshare, a_lost_connection_loses_only_the_wait)
 {
 	publish();

@@ -106,7 +106,8 @@ Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 300)
 	cr_assert(eq(int, atomic_load(&n_runs), 93));
 }
 
-/* The first stream waits for the second. The test is that both end. */
+/* A task of the first stream waits for one of the second. The test ends only if
+ * both end. */
 Test(threads, streams_do_not_wait_for_one_another, .timeout = 300)
 {
 	struct threads *threads = start(2);
@@ -134,7 +135,7 @@ Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 300)
 	cr_assert(eq(int, ends[1], 3));
 }
 
-/* The caller runs each task, and is told when there are no more. */
+/* The caller itself runs each task, and is told when there are no more. */
 Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 300)
 {
 	struct threads *threads = start(0);
@@ -170,7 +171,8 @@ Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 300)
 	cr_assert(eq(int, n_cut_off, 0));
 }
 
-/* This holds even if some were moved to other CPUs meanwhile. */
+/* The threads may run on all CPUs on which the process may, even if some were
+ * moved meanwhile. */
 Test(threads, threads_may_run_where_they_could_before, .timeout = 300)
 {
 	struct threads *threads = start(3);

@@ -1,6 +1,6 @@
 /*
- * Tests fsdp-worker as the executor of ranks on devices, at the end of a link:
- * NCCL and kernels for several ranks, failures, and what it forgets.
+ * Tests fsdp-worker as the executor of ranks on devices, over its link: NCCL
+ * and kernels for several ranks, failures, and what the worker releases.
  */
 #include "tests/unit/broker/worker/worker_device_fixture.h"
 #include <signal.h>
@@ -32,8 +32,8 @@ Test(worker_device, ranks_of_one_process_gather_and_reduce)
 	world_close();
 }
 
-/* No streams of the worker share a queue, whatever the default of the
- * driver. */
+/* The worker needs a hardware queue for each of its streams, whatever the
+ * driver's default is. */
 Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
 {
 	struct node node;
@@ -49,7 +49,7 @@ Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
 	world_close();
 }
 
-/* The sums of one microbatch wait for those of the next. */
+/* The sums of one microbatch are kept until those of the next are added. */
 Test(worker_device, partial_sums_are_kept_for_the_all_reduce)
 {
 	struct node node;
@@ -130,8 +130,8 @@ Test(worker_device, a_new_communicator_follows_one_that_was_forgotten)
 	world_close();
 }
 
-/* The device's memory is free when the job is done, the chunk is forgotten, and
- * the last descriptor is closed. */
+/* The memory of the device is free when the job is done, the worker has
+ * forgotten the chunk, and the last descriptor is closed. */
 Test(worker_device, what_is_forgotten_is_unmapped)
 {
 	struct job_chunk chunk = {.kind = JOB_FORGET_CHUNK, .chunk = 1};
@@ -209,7 +209,7 @@ Test(worker_device, workers_of_two_nodes_work_together)
 	nodes_stop(nodes);
 }
 
-/* The difference is not a failure of the communicator. */
+/* A difference between nodes does not make the communicator fail. */
 Test(worker_device, ranks_of_two_nodes_hear_that_they_differ)
 {
 	struct node nodes[2];
@@ -296,7 +296,8 @@ Test(worker_device, a_worker_that_dies_ends_the_others_gather)
 	world_close();
 }
 
-/* The worker's memory would stay in use by a call that cannot be ended. */
+/* A call that cannot be ended would keep the worker's memory in use, so the
+ * worker exits. */
 Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
 {
 	struct node nodes[2];
@@ -404,7 +405,7 @@ Test(worker_device, a_bad_job_is_answered_and_the_next_one_done)
 	world_close();
 }
 
-/* Neither uses the other's plans and chunks. */
+/* Jobs of the host do not use plans and chunks of devices, and vice versa. */
 Test(worker_device, jobs_of_the_host_and_of_devices_are_not_mixed)
 {
 	struct job_plan plan;
@@ -498,7 +499,7 @@ Test(worker_device, without_a_driver_the_communicator_says_so)
 	world_close();
 }
 
-/* The call of one rank fails, whichever comes first. */
+/* NCCL fails in one rank, whichever rank calls it first. */
 Test(worker_device, a_failure_of_one_rank_is_one_of_all)
 {
 	struct node node;

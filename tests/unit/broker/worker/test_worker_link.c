@@ -1,5 +1,4 @@
-/* Tests fsdp-worker itself, at the end of a link: its jobs, refusals, and
- * end. */
+/* Tests the program fsdp-worker over its link: its jobs, refusals, and end. */
 #include "tests/unit/broker/worker/worker_process.h"
 #include "tests/unit/collective/host/host_fixture.h"
 
@@ -28,7 +27,7 @@ struct worker {
 
 /* --- the broker's side --------------------------------------------------- */
 
-/* Returns how it ended. */
+/* Returns the status of the worker's process (waitpid()). */
 static int await_end(const struct worker *worker)
 {
 	int status;
@@ -275,7 +274,7 @@ Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 300)
 	struct worker worker;
 
 	start_ready(&worker);
-	/* Forget it with the job that may still use it. */
+	/* Let the worker forget the chunk while a job may still use it. */
 	send_job(&worker, &gather);
 	send_chunk(&worker, JOB_FORGET_CHUNK, 1);
 	expect_done(&worker, 1);
@@ -327,7 +326,7 @@ Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 300)
 	stop(&worker);
 }
 
-/* It is the thread that listens. */
+/* The only thread is the one that also reads from the link. */
 Test(worker_link, one_thread_does_all_jobs, .timeout = 300)
 {
 	struct worker worker;
@@ -344,8 +343,8 @@ Test(worker_link, one_thread_does_all_jobs, .timeout = 300)
 	stop(&worker);
 }
 
-/* Is the state of each of its threads 'S', so that none runs, or is ready
- * to? */
+/* Returns whether each thread of the process has the state 'S', so that none of
+ * them runs or is ready to run. */
 static bool is_asleep(pid_t pid)
 {
 	char path[64], line[256];
@@ -375,8 +374,8 @@ static bool is_asleep(pid_t pid)
 	return is_asleep;
 }
 
-/* A thread that looks for tasks takes a lock now and then, and may be seen
- * asleep in it, but not so many times in a row. */
+/* A thread that looks for tasks now and then sleeps in a lock for a moment. It
+ * is not found asleep there many times in a row. */
 Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 300)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
@@ -443,7 +442,7 @@ Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
 	drop(&worker);
 }
 
-/* The link stays open in this process, while its parent ends. */
+/* This process keeps the link open when the worker's parent ends. */
 Test(worker_link, it_dies_with_its_parent, .timeout = 300)
 {
 	struct job_hello hello;

@@ -1,8 +1,8 @@
 /*
- * Ranks on devices whose executor is fsdp-worker, seen from the broker: a world
- * of ranks, each with a device and a chunk of its memory, and nodes, each with
- * a worker for some of the ranks. The test itself writes and reads the memory
- * of ranks, by its own mapping.
+ * Ranks on devices whose executor is fsdp-worker, seen from the broker. A world
+ * consists of ranks, each with a device and a chunk of its memory. A node has a
+ * worker for some of the ranks. The test itself has mapped the memory of all
+ * ranks, to write and read it.
  */
 #pragma once
 #include "cuda/nccl_comm.h"
@@ -23,9 +23,10 @@
 #define AT_GRADS   (3 * AREA)
 #define AT_PARTIAL (4 * AREA)
 
-#define COMM       UINT64_C(1)
-#define PLAN       UINT64_C(1)
-#define TIMEOUT_MS 40000 /* for what does not happen; recv() waits for less */
+#define COMM UINT64_C(1)
+#define PLAN UINT64_C(1)
+/* limit of waits that do not end; recv() waits for less */
+#define TIMEOUT_MS 40000
 
 static struct {
 	struct plan plan;
@@ -109,8 +110,8 @@ static inline float element(uint32_t entry, uint64_t i)
 	return (float)(100 * entry + i + 1);
 }
 
-/* Returns how many elements of the entry the rank's chunk has, and the first of
- * them. */
+/* Returns how many elements of the entry are in the rank's chunk. Sets
+ * `ret_first` to the index of the first of them. */
 static inline uint64_t own_part(uint32_t rank, uint32_t entry,
 				uint64_t *ret_first)
 {
@@ -319,7 +320,7 @@ static inline void node_forget(const struct node *node)
 	send_with_fd(node->fd, &forget, sizeof(forget), -1);
 }
 
-/* Wait until the worker has called a function of the driver that often. */
+/* Wait until the worker has called this function of the driver `n` times. */
 static inline void await_calls(const struct node *node, const char *what,
 			       long n)
 {
@@ -337,7 +338,8 @@ static inline void expect_done(const struct node *node, uint64_t number)
 	cr_assert(eq(u64, done.number, number));
 }
 
-/* Expect that it failed, with that code and these words in its sentence. */
+/* Expect that the job failed with this code, and that its sentence contains
+ * `text`. */
 static inline void expect_failed(const struct node *node, uint64_t number,
 				 int code, const char *text)
 {
