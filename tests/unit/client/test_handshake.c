@@ -17,7 +17,8 @@
 static char path[64];
 static int listener;
 
-/* A socket that lets nobody send descriptors before the accept. */
+/* Make a listening socket that permits no descriptors before a connection is
+ * accepted. */
 static void setup(void)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

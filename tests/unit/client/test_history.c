@@ -90,7 +90,7 @@ Test(history, a_quantile_is_the_limit_of_its_bucket)
 	snapshot_deinit(&snapshot);
 }
 
-/* Its counters began at 0. */
+/* The counters of a new broker begin at 0. */
 Test(history, another_broker_gives_no_rate_at_first)
 {
 	add(1, 1000, 0, 5000);

@@ -1,5 +1,5 @@
 /*
- * Tests the text for Prometheus of what a quiet broker does not have:
+ * Tests the text for Prometheus with objects that an idle broker does not have:
  * communicators, pools of several chunks, and accounts without a limit.
  */
 #include "client/monitor/prometheus.h"

@@ -7,7 +7,8 @@
 #include <errno.h>
 #include <stdint.h>
 
-/* The struct in the first release, in the library, and in a later release. */
+/* These structs are one struct in the first release, in this library, and in a
+ * later release. */
 struct grown_first {
 	size_t struct_size;
 	uint64_t a;

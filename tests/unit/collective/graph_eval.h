@@ -3,9 +3,9 @@
  *
  * Every dtype is treated as an integer of its width that wraps around, so that
  * results are exact in any order. A convert between two dtypes changes the
- * value, so that a missing one is noticed. All groups have the same ranks. The
- * effect of an operation does not matter, as long as it depends on all of its
- * operands and on the called function.
+ * value, so that a missing convert is noticed. All groups have the same ranks.
+ * What an operation computes does not matter, as long as it depends on all of
+ * its operands and on the called function.
  */
 #pragma once
 #include "collective/graph.h"
@@ -24,7 +24,7 @@ static inline int64_t eval_load(const uint8_t *data, uint32_t size, uint64_t i)
 {
 	uint64_t bits = 0;
 
-	/* wider elements: the first eight bytes count */
+	/* Only the first eight bytes of wider elements are used. */
 	memcpy(&bits, data + i * size, size < 8 ? size : 8);
 	if (size < 8 && bits >> (8 * size - 1))
 		bits |= ~UINT64_C(0) << (8 * size);

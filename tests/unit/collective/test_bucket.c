@@ -1,5 +1,5 @@
-/* Tests bucket plans: the reference's cases, and our behaviour in place of its
- * quirks. */
+/* Tests bucket plans: the reference's cases, and the behaviour that replaces
+ * the reference's quirks. */
 #include "collective/bucket.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
@@ -13,8 +13,8 @@
 #define REJECT 255 /* a key: the filter rejects the item */
 #define N_MAX  8
 
-/* The string has one character for each item: the number of its bucket, or
- * '-'. */
+/* Returns a string with one character for each item: the number of its bucket,
+ * or '-' if it is in no bucket. */
 static const char *plan_needing(const uint64_t *sizes, const int *keys,
 				const uint32_t *n_before, uint32_t n,
 				const struct bucket_options *options)
@@ -121,8 +121,8 @@ Test(bucket, dependents_begin_the_next_bucket_and_are_not_dropped)
 		     (char *)"0112"));
 }
 
-/* A plan is made of one number for each item. The reference compares all items
- * with all, as here. */
+/* A plan needs one number for each item. The reference compares all items with
+ * each other, as this test does. */
 enum { N_RANDOM = 24 };
 
 struct descendants {
@@ -168,7 +168,7 @@ static bool needs_one(const struct descendants *descendants, uint32_t item,
 	return false;
 }
 
-/* The walk as documented, with one cap for all buckets. */
+/* Make buckets as the documentation describes it, with one cap for all. */
 static void walk(const struct bucket_item *items,
 		 const struct descendants *descendants, bool is_faithful,
 		 uint64_t cap, uint32_t *ret)
@@ -256,7 +256,8 @@ Test(bucket, each_bucket_of_a_run_has_its_own_cap)
 	static const int keys[] = {0, 0, 0, 0, 1};
 	struct bucket_options options = {.caps_mb = caps, .n_caps = 2};
 
-	/* 1, then 2 for all that follow; a new run begins at 1 again */
+	/* The first bucket has cap 1, all following ones have cap 2. A new run
+	 * begins with cap 1 again. */
 	cr_assert(eq(str, (char *)plan(sizes, keys, 5, &options),
 		     (char *)"01123"));
 	options.is_faithful = true;

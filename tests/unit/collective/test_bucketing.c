@@ -26,7 +26,8 @@ static struct graph read_graph(const char *path)
 	return graph;
 }
 
-/* "all_gather bf16: a b; ...": the buckets, and the offsets of entries. */
+/* Returns the buckets and the offsets of their entries, as "all_gather bf16: a
+ * b; ...". */
 static const char *show(const struct bucketing *result)
 {
 	static char text[512];
@@ -102,7 +103,8 @@ Test(bucketing, replicas_are_reduced_in_two_buckets)
 	check_plan(GRAPHS "all_reduce.json", BUCKETING_DEFAULT, true, plan);
 }
 
-/* One reduction is gathered again, in a bucket that also has another gather. */
+/* The result of one reduction is gathered in a bucket that also has another
+ * gather. */
 Test(bucketing, a_bucket_of_gathers_leaves_reductions_to_fsdp)
 {
 #define F32   "\"dtype\": \"f32\", \"shape\": "
@@ -181,7 +183,7 @@ Test(bucketing, gathers_and_reductions_have_a_rule_each)
 	graph_deinit(&graph);
 }
 
-/* For every kind of node, reading returns what was written. */
+/* Check that reading gives what was written, for every kind of node. */
 static void check_round_trip(const struct graph *graph)
 {
 	json_t *document = graph_json_write(graph), *again;

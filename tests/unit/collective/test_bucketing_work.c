@@ -76,7 +76,7 @@ static void make_graph(struct build *build, enum shape shape, uint32_t n_nodes)
 	free(outputs);
 }
 
-/* Convert text to text, as the verb does. */
+/* Convert the text of a graph to the text of the result, as the verb does. */
 static uint64_t count_work(enum shape shape, uint32_t n_nodes,
 			   const struct bucketing_options *options)
 {

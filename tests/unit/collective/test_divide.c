@@ -1,5 +1,5 @@
-/* Tests divide factors: they equal the reference's table, and always divide by
- * the right number. */
+/* Tests divide factors. They must equal the reference's table, and must always
+ * divide by the right number. */
 #include "collective/divide.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
@@ -77,13 +77,14 @@ static const struct {
 	{DTYPE_F32, 1, 1, 2, SUM, SUM, 1, 2, 1},
 	{DTYPE_F32, 1, 1, 1, SUM, SUM, 1, 1, 1},
 	{DTYPE_F16, 1, 1, 2, SUM, SUM, 1, 2, 1},
-	/* one shard divides, and is not multiplied by the reciprocal */
+	/* When one shard divides, it divides, and does not multiply by the
+	 * reciprocal. */
 	{DTYPE_F32, 1, 1, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_F64, 1, 1, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_BF16, 1, 4, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_F16, 1, 4, 6, SUM, SUM, 4, 1.5, 1},
-	/* ours: integers are divided after the sum; a factor of 1 means no
-	 * division */
+	/* These rows differ from the reference: integers are divided after the
+	 * sum, and a factor of 1 means no division. */
 	{DTYPE_I32, 4, 2, 0, SUM, SUM, 1, 8, 1},
 	{DTYPE_U8, 4, 1, 3, SUM, SUM, 1, 3, 1},
 	{DTYPE_BF16, 8, 1, 1, SUM, SUM, 1, 1, 1},

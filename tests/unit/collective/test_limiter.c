@@ -1,5 +1,5 @@
-/* Tests the limiter: the reference's event queue case by case, and the window
- * under random work. */
+/* Tests the limiter: the reference's event queue, case by case, and the window
+ * with random requests. */
 #include "collective/limiter.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
@@ -40,8 +40,9 @@ static struct limiter_state state_of(const struct limiter *limiter)
 
 #define N_LAYERS 5
 
-/* Unshard layer `layer` (numbers from 1, like its ticket). It waits for `event`
- * (0 if for none), which then completes. */
+/* Unshard a layer, whose number is that of its ticket and begins with 1. It
+ * must wait for `event`, or for no event if that is 0. The event then
+ * completes. */
 static void unshard(struct limiter *limiter, uint64_t layer, uint64_t event)
 {
 	cr_assert(eq(u64, request(limiter, 1), layer));
@@ -111,7 +112,7 @@ Test(limiter, fsdp1_prefetching_leaves_three_events)
 		reshard(limiter, i);
 	}
 	cr_assert(eq(u32, state_of(limiter).n_events, 3));
-	/* stale ones are for the next iteration */
+	/* The events that are left are for the next iteration. */
 	unshard(limiter, N_LAYERS + 1, 3);
 	limiter_free(limiter);
 }
@@ -230,7 +231,9 @@ Test(limiter, an_exempt_group_counts_by_its_bytes_and_starves_nobody)
 
 	cr_assert(zero(int, limiter_request(limiter, 60, true, &root, NULL)));
 	request(limiter, 30); /* 2 */
-	request(limiter, 50); /* 3: not beside the root, but alone with it */
+	/* ticket 3: too large beside ticket 2, but admitted when only the root
+	 * is there */
+	request(limiter, 50);
 	cr_assert(limiter_is_admitted(limiter, 2));
 	cr_assert(not(limiter_is_admitted(limiter, 3)));
 	limiter_free_ticket(limiter, 2, false);
@@ -275,7 +278,7 @@ static uint64_t draw(struct model *model, uint64_t n)
 	return model->random % n;
 }
 
-/* May this one be admitted now? */
+/* Returns whether the model permits to admit the ticket now. */
 static bool fits(const struct model *model, const struct model_ticket *ticket)
 {
 	bool has_place = ticket->is_exempt || model->n_counted < model->limit;
@@ -404,9 +407,9 @@ Test(limiter, bad_options_and_endless_memory_are_refused)
 
 #define N_RULE 40
 
-/* In whatever order tickets are freed: a caller without tickets, which passes
- * the rule those that are not over, finds the same ones admitted as a caller
- * with tickets. */
+/* A caller that keeps no tickets passes the rule those that are not over. Check
+ * that it finds the same ones admitted as a caller with tickets, in whatever
+ * order tickets are freed. */
 static void compare_rule(uint32_t seed)
 {
 	const struct limiter_options options = {

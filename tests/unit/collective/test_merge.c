@@ -38,7 +38,7 @@ static enum graph_kind kind_of(const struct graph *graph, const char *name)
 	return i == GRAPH_NONE ? GRAPH_N_KINDS : graph->nodes[i].kind;
 }
 
-/* Returns the i-th element of a node on a rank. */
+/* Returns element `i` of a node's value on a rank. */
 static int64_t element(const struct eval *eval, const char *name, uint32_t rank,
 		       uint64_t i)
 {
@@ -61,8 +61,8 @@ static void check_elements(const struct eval *eval, const char *name,
 			  "%s[%d] on rank %u", name, (int)i, rank);
 }
 
-/* Evaluate again with these values of a placeholder, which are the same on all
- * ranks or one part for each. */
+/* Evaluate the graph again with these values of a placeholder. With `is_same`
+ * all ranks have the same values, otherwise each rank has its part of them. */
 static void feed(struct eval *eval, const char *name, uint64_t n,
 		 const int64_t *values, bool is_same)
 {
@@ -492,7 +492,7 @@ Test(merge, gathers_of_one_placeholder_are_fsdps)
 	op = add_op(&build, "one", 1, &p);
 	add_both(&build, "d", GRAPH_ALL_GATHER, op);
 	check_filter(&build, "a c d");
-	/* the caller's tag takes precedence */
+	/* A tag from the caller has precedence over the filter. */
 	build.graph.nodes[find(&build.graph, "b")].tag = GRAPH_IS_FSDP;
 	build.graph.nodes[find(&build.graph, "c")].tag = GRAPH_IS_NOT_FSDP;
 	check_filter(&build, "a b d");
@@ -511,7 +511,8 @@ Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
 
 		wait[i] = add_both(&build, name, GRAPH_REDUCE_SCATTER, p);
 	}
-	/* a: output, b: convert, c: two unary, d: binary, e: without users */
+	/* The users are: a: the output, b: a convert, c: two unary operations,
+	 * d: a binary operation, e: none. */
 	wait[1] = add_convert(&build, "cb", wait[1], DTYPE_BF16);
 	wait[2] = add_op(&build, "c1", 1, &wait[2]);
 	wait[2] = add_op(&build, "c2", 1, &wait[2]);

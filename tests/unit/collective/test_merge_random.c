@@ -90,7 +90,8 @@ static void close_one(struct random_graph *random)
 	random->open[i] = random->open[--random->n_open];
 }
 
-/* Choose placeholders mostly, so that filters accept some. */
+/* Choose placeholders in most cases, so that the filters accept some
+ * collectives. */
 static void add_random_collective(struct random_graph *random)
 {
 	static const enum graph_kind kinds[] = {
@@ -103,7 +104,8 @@ static void add_random_collective(struct random_graph *random)
 
 	if (type_of(build, in)->shape[0] > 64)
 		return;
-	/* a scattered tensor need not be divisible any more */
+	/* A scattered tensor may not be divisible by the number of ranks any
+	 * more. */
 	if (type_of(build, in)->shape[0] % build->n_ranks)
 		kind = GRAPH_ALL_REDUCE;
 	if (pick(3) == 0) {
@@ -130,7 +132,7 @@ static void add_outputs(struct random_graph *random)
 	add_output(&random->build, "out", 8, inputs);
 }
 
-/* A graph has few dtypes, so that runs are long. */
+/* A graph has few dtypes, so that runs of one dtype are long. */
 static void build_random(struct random_graph *random, uint64_t seed)
 {
 	uint32_t n_steps;
@@ -164,8 +166,8 @@ static void build_random(struct random_graph *random, uint64_t seed)
 	add_outputs(random);
 }
 
-/* Nodes of one name compute the same, and outputs are made of the same
- * nodes. */
+/* Check that nodes with the same name have the same values in both graphs, and
+ * that the outputs come from the same nodes. */
 static void check_same(const struct eval *before, const struct eval *after,
 		       uint64_t seed, int mode)
 {

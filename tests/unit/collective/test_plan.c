@@ -13,8 +13,8 @@
 /* --- wire layouts -------------------------------------------------------- */
 
 /*
- * Write the bytes that are sent for f32 parameters that hold `values` one after
- * another: the shards as a plan lays them out, without the alignment between
+ * Write what is sent for f32 parameters that hold `values` one after another.
+ * The shards are laid out as in the plan, but without the alignment between
  * chunks. Returns the number of elements.
  */
 static size_t lay_out(const struct plan *plan, const float *values, float *wire)
@@ -68,7 +68,8 @@ Test(plan, a_flat_shard_is_the_row_of_its_rank)
 	struct tensor_type view;
 
 	check_wire(&plan, values, rows, 12);
-	/* rank 1 sees A as (1, 2) and B as (2) at these places of its row */
+	/* Rank 1 has A with the shape (1, 2) and B with the shape (2) at these
+	 * places of its row. */
 	cr_assert(eq(u64, a->shard_stride, 2 * PLAN_ALIGN));
 	cr_assert(eq(u64, b->shard_stride, 2 * PLAN_ALIGN));
 	cr_assert(eq(u64, a->shard_offset, 0));
@@ -78,19 +79,19 @@ Test(plan, a_flat_shard_is_the_row_of_its_rank)
 	cr_assert(eq(i64, view.shape[1], 2));
 	shard_type_of(&b->shard, &params[1].type, 1, &view);
 	cr_assert(eq(i64, view.shape[0], 2));
-	/* whole, A is the first 6 of 8 elements */
+	/* The whole of A is the first 6 of 8 elements. */
 	cr_assert(eq(u64, a->shard.padded_numel, 8));
 	cr_assert(eq(u64, a->full_offset, 0));
 	cr_assert(eq(u64, b->full_offset, PLAN_ALIGN));
-	/* gradients go the same way back */
+	/* Gradients have the same layout on their way back. */
 	cr_assert(eq(u64, b->grad_offset, b->shard_offset));
 	cr_assert(eq(u64, b->grad_stride, b->shard_stride));
 	cr_assert(eq(u64, plan.gather_buckets[0].size, 12 * 4));
 	plan_deinit(&plan);
 }
 
-/* case 51: the reference gathers 28 bytes as uint8; each dtype has its own
- * bucket here, and together they are as large */
+/* case 51: the reference gathers 28 bytes as uint8. Here each dtype has a
+ * bucket of its own, and all of them together have the same size. */
 Test(plan, mixed_dtypes_are_gathered_side_by_side)
 {
 	const struct plan_param params[] = {PARAM("h", DTYPE_BF16, 1, 6),
@@ -119,7 +120,8 @@ Test(plan, gradients_of_two_dtypes_are_reduced_each_in_its_own)
 	cr_expect(eq(u32, plan.entries[1].reduce_dtype, DTYPE_F32));
 	cr_expect(eq(u32, plan.n_reduce_buckets, 2));
 	plan_deinit(&plan);
-	plan = make(params, 2, &wide, 2, 1); /* widened in the copy-in */
+	/* widened when they are copied in */
+	plan = make(params, 2, &wide, 2, 1);
 	cr_expect(eq(u32, plan.entries[0].reduce_dtype, DTYPE_F32));
 	cr_expect(eq(u32, plan.n_reduce_buckets, 1));
 	plan_deinit(&plan);
@@ -175,7 +177,7 @@ Test(plan, a_rank_of_a_real_model_has_its_share)
 	cr_assert(eq(u32, plan.gather_buckets[0].n_entries, 8));
 	cr_assert(eq(u64, plan.gather_buckets[0].size, 64 * numel * 4));
 	cr_assert(eq(u64, plan.reduce_buckets[0].size, 64 * numel * 4));
-	/* each chunk is rounded up to PLAN_ALIGN, and nothing else is added */
+	/* Each chunk is rounded up to PLAN_ALIGN, and nothing else is added. */
 	cr_assert(eq(u64, plan.shards_size,
 		     64 * (1088 + 64 + 1280 + 64 + 256 + 2048 + 64 + 1216)));
 	cr_assert(eq(u64, plan.shards_size, 64 * plan.entries[0].shard_stride));

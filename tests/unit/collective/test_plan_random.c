@@ -55,7 +55,7 @@ static int compare_ranges(const void *a, const void *b)
 	return (x->end > y->end) - (x->end < y->end);
 }
 
-/* One space of memory, and the ranges in it. */
+/* One memory, and the ranges in it. */
 struct space {
 	struct range ranges[N_PARAMS * 8];
 	size_t n;

@@ -1,6 +1,6 @@
 /*
  * Tests that invalid plans are refused, and that ranks whose plans differ are
- * told where.
+ * told what differs.
  */
 #include "collective/plan.h"
 #include "proto/error.h"
@@ -95,7 +95,7 @@ static void stay(struct registration *r)
 	r->policy.stays_unsharded = true;
 }
 
-/* Rank 1 does this differently, and is told this sentence. */
+/* Rank 1 changes its registration in this way, and is told this sentence. */
 static const struct {
 	void (*change)(struct registration *);
 	const char *sentence;
@@ -310,12 +310,13 @@ Test(plan_refusal, groups_over_all_bounds_are_refused)
 {
 	struct registration r = make_registration();
 
-	/* each fits, and both fit in one replica, but not in four */
+	/* Each parameter fits. Both together fit with one replica, but not with
+	 * four. */
 	r.params[0].type = PARAM("", DTYPE_F16, 1, INT64_C(1) << 58).type;
 	r.params[1].type = r.params[0].type;
 	cr_expect(ne(u64, hash_of(&r, 2, 1), 0));
 	check_refused(&r, 2, 4, -EOVERFLOW, "with parameter \"b\"");
-	/* stored it fits, cast it does not */
+	/* The parameter fits as it is stored, but not after the cast. */
 	r.n = 1;
 	r.params[0].type = PARAM("", DTYPE_F16, 1, INT64_C(1) << 60).type;
 	r.policy.param_dtype = DTYPE_F64;

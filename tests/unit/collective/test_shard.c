@@ -184,6 +184,6 @@ Test(shard, what_cannot_be_cut_is_refused_with_the_way_out)
 	check_refused(TYPE(4, 3, 7, 8, 4), 1, 4, -EINVAL, "cut along 0, 2, 3");
 	check_refused(TYPE(2, 4, 6), 0, 0, -EINVAL, "0 ranks");
 	check_refused(TYPE(2, 4, -6), 0, 2, -EINVAL, "-6");
-	/* 2^62 bytes are valid, but not with a third half of them */
+	/* 2^62 bytes are valid. Padding them to three halves is not. */
 	check_refused(TYPE(2, 2, INT64_C(1) << 59), 0, 3, -EOVERFLOW, "2^62");
 }

@@ -182,7 +182,7 @@ Test(wire, a_world_may_be_larger_than_a_node)
 		     -EINVAL));
 }
 
-/* Only values on which ranks must agree differ. */
+/* The plans differ only in a value on which the ranks must agree. */
 Test(wire, offload_moves_nothing_and_is_agreed_about)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0),

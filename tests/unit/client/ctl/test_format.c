@@ -1,4 +1,5 @@
-/* Compares numbers as people read them with what printf() makes of them. */
+/* Compares numbers in their form for people with what printf() makes of
+ * them. */
 #include "client/ctl/format.h"
 #include "tests/lib/check.h"
 

@@ -1,6 +1,6 @@
 /*
- * The rest of the library as the ranks' part sees it. It records the requests,
- * and gives the replies that the test chose.
+ * Replaces the parts of libfsdp that ranks use. It records the requests, and
+ * gives the replies that the test chose.
  */
 #include "tests/unit/client/rank/rank_world.h"
 #include "client/copy.h"
@@ -17,7 +17,7 @@ struct fsdp_client client = {
 	.comms_lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
-/* Only devices need these. */
+/* Only devices need these functions. */
 int fsdp_release_on(struct fsdp_tensor *tensor, void *stream)
 {
 	(void)tensor;
@@ -266,7 +266,7 @@ struct fsdp_work unshard(struct fsdp_group *group)
 	return work;
 }
 
-/* The broker refuses the last one-way request. */
+/* Act as if the broker refused the one-way request. */
 void refuse_one_way(const struct one_way *one_way)
 {
 	const struct error cause = {-EINVAL, "rank 0 unshards another"};
@@ -274,7 +274,7 @@ void refuse_one_way(const struct one_way *one_way)
 	one_way->refused(one_way->data, one_way->number, &cause);
 }
 
-/* The broker replies to a wait by one place. */
+/* Prepare a reply to a wait that contains one place. */
 void answer_place(struct tensor_place *place)
 {
 	world.received.places = (struct places_reply){1, place, 0, NULL};

@@ -1,5 +1,6 @@
 /*
- * One rank without a broker. The test replaces the rest of libfsdp.
+ * One rank without a broker. The test replaces the parts of libfsdp that the
+ * rank uses.
  */
 #pragma once
 #include "client/rank/comm.h"
@@ -20,9 +21,10 @@ struct world {
 	struct request sent_one_way; /* the last one-way request */
 	struct one_way one_way;
 	int n_asked, n_commands, n_one_way;
-	struct reply received; /* to the next one */
-	int code;              /* refuse it if below 0 */
-	int n_refusals;        /* and as many; 0: all that come */
+	struct reply received; /* reply to the next request */
+	/* code of the next reply; below 0 if it is a refusal */
+	int code;
+	int n_refusals; /* number of refusals; 0 for no limit */
 	bool is_down;
 };
 
@@ -38,18 +40,18 @@ extern struct fsdp_client client;
 extern const struct fsdp_param_spec specs[N_PARAMS];
 extern struct group_entry entries[N_PARAMS];
 
-/* Call it before each test. */
+/* Each test must call this function first. */
 void world_open(void);
 
-/* Make a place in the slot, with one more hold. */
+/* Returns a place in this slot, and adds a hold of the slot. */
 struct tensor_place place_of(uint32_t slot, int64_t size);
 struct reply group_reply(uint64_t step, uint32_t side);
 struct fsdp_comm *join(uint64_t step);
 struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side);
 struct fsdp_work unshard(struct fsdp_group *group);
-/* The broker refuses the one-way request. */
+/* Act as if the broker refused the one-way request. */
 void refuse_one_way(const struct one_way *one_way);
-/* The broker replies to a wait by one place. */
+/* Prepare a reply to a wait that contains one place. */
 void answer_place(struct tensor_place *place);
 void commit_step(struct fsdp_comm *comm, uint64_t step);
 struct fsdp_shard shard_of(struct fsdp_group *group, size_t param);

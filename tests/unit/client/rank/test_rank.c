@@ -1,6 +1,7 @@
 /*
- * Tests a rank's own records: client/rank/comm.c and client/rank/group.c,
- * between a broker whose replies the test chooses and memory of the test.
+ * Tests the records that a rank keeps (client/rank/comm.c and
+ * client/rank/group.c), with memory of the test and a broker whose replies the
+ * test chooses.
  */
 #include "tests/lib/check.h"
 #include "tests/unit/client/rank/rank_world.h"
@@ -86,7 +87,7 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 	fsdp_comm_leave(comm);
 }
 
-/* Each of these entries replaces the first. */
+/* Each of these entries replaces the group's first entry. */
 static const struct group_entry bad_entries[] = {
 	{DTYPE_BF16, DTYPE_BF16, 0, 2, 16, 0, 0, 16}, /* divided differently */
 	{DTYPE_BF16, DTYPE_BF16, 1, 2, 16, 0, 0, 16}, /* by another dimension */
@@ -125,7 +126,8 @@ Test(rank, a_group_that_does_not_fit_its_memory_is_refused_and_let_go)
 		     fsdp_group_register(comm, "layer", specs, 3, NULL, &group),
 		     -EPROTO));
 	world.received = group_reply(0, 0);
-	world.received.group.n_places = 2; /* but something is trainable */
+	/* a place is missing, because a parameter is trainable */
+	world.received.group.n_places = 2;
 	world.holds[GRADS]--;
 	cr_expect(eq(int,
 		     fsdp_group_register(comm, "layer", specs, 3, NULL, &group),
@@ -174,7 +176,8 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 
 	world.received.work.sequence = 3;
 	cr_assert(zero(int, fsdp_commit(comm, 3, &work)));
-	/* Before the wait, the rank does not know which is which. */
+	/* Until the wait is done, the rank does not know which version is the
+	 * current one. */
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -EBUSY));
 	cr_expect(eq(int, fsdp_commit(comm, 4, &other), -EBUSY));
 	cr_expect(eq(int, fsdp_unshard(group, &other), -EBUSY));
@@ -202,12 +205,14 @@ Test(rank, a_commit_carries_frozen_parameters_over)
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_group *group = enrol(comm, 0, 0);
 
-	/* The first time the rank writes it like all others. */
+	/* The first values of a frozen parameter are written like all
+	 * others. */
 	memset(shard_of(group, 1).next, 0x11, 8);
 	commit_step(comm, 1);
 	cr_expect(eq(u8, world.memory[SHARDS_1][128], 0x11));
 	cr_expect(eq(u8, world.memory[SHARDS_0][128], 0xee));
-	/* Afterwards a commit does, also over what the rank wrote there. */
+	/* Later commits copy the parameter. They replace what the rank has
+	 * written there. */
 	commit_step(comm, 2);
 	cr_expect(eq(u8, world.memory[SHARDS_0][128], 0x11));
 	cr_expect(eq(u8, world.memory[SHARDS_0][135], 0x11));
@@ -215,7 +220,7 @@ Test(rank, a_commit_carries_frozen_parameters_over)
 	memset(shard_of(group, 1).next, 0x22, 8);
 	commit_step(comm, 3);
 	cr_expect(eq(u8, *(const uint8_t *)shard_of(group, 1).current, 0x11));
-	/* The rank may write a parameter that is trained. */
+	/* Values of a trainable parameter are not replaced. */
 	memset(shard_of(group, 0).next, 0x33, 8);
 	commit_step(comm, 4);
 	cr_expect(eq(u8, *(const uint8_t *)shard_of(group, 0).current, 0x33));
@@ -279,7 +284,8 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	cr_expect(eq(int, fsdp_shard(group, 0, &shard), -ECONNABORTED));
 	cr_expect(eq(str, (char *)fsdp_error(), "rank 1 has died"));
 	cr_expect(zero(int, world.n_asked));
-	/* The broker waits until its survivors leave. */
+	/* The broker keeps a failed run until all survivors have left, so the
+	 * rank tells it. */
 	fsdp_comm_leave(comm);
 	cr_expect(eq(int, world.n_commands, 1));
 	cr_expect(eq(u64, world.asked.comm_leave.comm, 5));
@@ -321,7 +327,8 @@ Test(rank, leaving_gives_everything_back)
 	fsdp_comm_leave(NULL);
 }
 
-/* The wait would last until the broker returns, which then does not know us. */
+/* A wait would last until the broker returns, and a new broker may not know
+ * this client. */
 Test(rank, leaving_says_nothing_to_a_broker_that_is_away)
 {
 	struct fsdp_comm *comm = join(4);

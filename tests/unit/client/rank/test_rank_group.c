@@ -69,7 +69,8 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 	fsdp_comm_leave(comm);
 }
 
-/* The broker gets both requests before we get a reply to the first. */
+/* The broker has received both requests before the rank gets a reply to the
+ * first. */
 Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 {
 	struct fsdp_comm *comm = join(4);
@@ -89,8 +90,8 @@ Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 	fsdp_comm_leave(comm);
 }
 
-/* The broker had no room for one more recorded reply, so the unshard is sent
- * again. */
+/* The broker could not record one more reply, so the client sends the unshard
+ * again. The wait may arrive before it. */
 Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
 {
 	struct fsdp_comm *comm = join(4);

@@ -1,7 +1,7 @@
 /*
- * Tests a group's gathers and reductions on devices: every element is compared
- * with the rule of sharding. Values are small integers, whose sums every dtype
- * of the tests holds.
+ * Tests a group's gathers and reductions on devices. Every element is compared
+ * with the rule of sharding. Values are small integers, so that every dtype of
+ * the tests can hold their sums.
  */
 #include "collective/device/device_group.h"
 #include "collective/wire.h"
@@ -55,7 +55,7 @@ static struct {
 	struct plan plan;
 	struct device_group *group;
 	CUdeviceptr shards, full, input, grads, partial;
-	uint8_t host[8192]; /* of any of these */
+	uint8_t host[8192]; /* copy of any of these memories */
 } own;
 
 static uint32_t shard_self(void)

@@ -1,9 +1,9 @@
 /*
- * Helpers for the tests of the worker's arithmetic: numbers, one at a time, by
- * the definitions of the formats; random groups; memory.
+ * Helpers for the tests of the worker's arithmetic: single numbers by the
+ * definitions of the formats, random groups, and memory.
  *
- * They share no code with the worker's kernels. Floats of any dtype are kept as
- * doubles, which hold all of them.
+ * The helpers share no code with the worker's kernels. Floats of any dtype are
+ * kept as doubles, which can hold all their values.
  */
 #pragma once
 #include "collective/host/layout.h"
@@ -95,8 +95,8 @@ static inline double round_float(uint32_t dtype, double x)
 	}
 }
 
-/* Returns the bits of a value that the 16-bit format has. NaN is the quiet
- * one. */
+/* Returns the bits of a value that the 16-bit format can hold exactly. A NaN
+ * becomes the quiet NaN. */
 static inline uint16_t small_bits(double x, int n_mantissa, int min_exponent)
 {
 	unsigned int infinity = ((1u << (15 - n_mantissa)) - 1) << n_mantissa;
@@ -110,7 +110,8 @@ static inline uint16_t small_bits(double x, int n_mantissa, int min_exponent)
 	exponent = x == 0 ? min_exponent : ilogb(x);
 	if (exponent < min_exponent)
 		exponent = min_exponent;
-	/* The leading 1 of normal numbers is carried into the exponent. */
+	/* Adding the leading 1 of a normal number increases the exponent by
+	 * 1. */
 	return (uint16_t)(sign +
 			  ((unsigned int)(exponent - min_exponent)
 			   << n_mantissa) +
@@ -151,7 +152,7 @@ static inline union number number_load(uint32_t dtype, const void *from)
 	return x;
 }
 
-/* The number is one of the dtype, or an integer to be cut off. */
+/* Store a number that the dtype can hold, or an integer, which is cut off. */
 static inline void number_store(uint32_t dtype, void *to, union number x)
 {
 	const uint32_t quiet_f32 = 0x7fc00000;
@@ -194,7 +195,7 @@ static inline void group_make_layout(struct group *group)
 
 static const char *const group_names[MAX_PARAMS] = {"a", "b", "c", "d", "e"};
 
-/* Draw a parameter that `n_shards` can share. */
+/* Draw a parameter that can be divided over `n_shards` shards. */
 static inline void group_throw_param(struct dice *dice, uint32_t n_shards,
 				     const uint32_t *dtypes, uint32_t n_dtypes,
 				     struct plan_param *param)

@@ -1,5 +1,5 @@
 /* Tests folds of whole tensors: the defined operations, their order, and NaN.
- * (integration/test_collective_values has random values of all dtypes.) */
+ * Random values of all dtypes are in integration/test_collective_values. */
 #include "collective/host/fold.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"

@@ -63,7 +63,7 @@ static void run_all(const struct gather *gather, struct dice *dice)
 {
 	uint64_t n = gather_count_tasks(gather), first = dice_next(dice);
 
-	/* Any order gives the same result. */
+	/* The tasks may run in any order. */
 	for (uint64_t i = 0; i < n; i++)
 		gather_run(gather, (first + i) % n);
 }
@@ -124,7 +124,8 @@ Test(gather, any_group_comes_out_whole_with_zeros_around)
 	}
 }
 
-/* The gather has several tasks, some streamed, and an uneven last rank. */
+/* The gather has several tasks, some of which use streaming stores, and the
+ * last rank's part is smaller. */
 Test(gather, large_parameters_are_cut_into_tasks)
 {
 	const struct plan_param params[] = {

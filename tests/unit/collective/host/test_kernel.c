@@ -11,7 +11,7 @@ static const uint32_t floats[] = {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F64};
 static const uint32_t integers[] = {DTYPE_I8, DTYPE_I16, DTYPE_I32, DTYPE_I64,
 				    DTYPE_U8, DTYPE_U16, DTYPE_U32, DTYPE_U64};
 
-/* Compute one element, by kernel.h. */
+/* Compute one element by the definition in kernel.h. */
 static union number fold_one(uint32_t from, uint32_t to, const union number *in,
 			     uint32_t n_in, double factor, double divisor)
 {
@@ -114,7 +114,7 @@ static bool is_output_right(const struct call *call, const uint8_t *out)
 	return is_same;
 }
 
-/* Compare some call of the kernel with fold_one(). */
+/* Compare one random call of the kernel with fold_one(). */
 static bool is_right(const struct kernels *kernels, struct dice *dice,
 		     uint32_t from, uint32_t to)
 {

@@ -1,4 +1,5 @@
-/* Tests which plans the worker accepts, and what it finds in them. */
+/* Tests which plans the worker accepts, and the layout that it derives from
+ * them. */
 #include "collective/host/layout.h"
 #include "tests/lib/check.h"
 #include "tests/unit/collective/host/host_fixture.h"
@@ -38,8 +39,8 @@ static int try_plan(struct error *err)
 	return r;
 }
 
-/* Each changes one field of the second entry, or of the head, so that it leads
- * elsewhere. */
+/* Each case changes one field of the second entry, or of the head, so that it
+ * contradicts other fields or leads outside of the memory. */
 Test(layout, a_plan_that_contradicts_itself_is_refused)
 {
 #define ENTRY(field) offsetof(struct plan_entry, field)
@@ -133,7 +134,8 @@ Test(layout, dtypes_that_nobody_casts_or_adds_are_refused)
 
 Test(layout, a_range_ends_with_its_chunk_row_or_limit)
 {
-	/* 4 rows of 6, two of 3 each; then 5 rows of 3 as 3 + 2. */
+	/* Entry 1 has 4 rows of 6 elements, of which each rank has 3. Entry 0
+	 * has 5 rows of 3 elements, which are divided into 3 and 2 rows. */
 	const struct {
 		int entry;
 		uint64_t position, max;

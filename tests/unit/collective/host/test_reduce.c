@@ -18,7 +18,7 @@ struct memory {
 
 /* --- one element, by reduce.h -------------------------------------------- */
 
-/* Add some numbers and divide the sum, in the accumulator of that dtype. */
+/* Add the numbers and divide the sum, in the accumulator of the dtype. */
 static union number add(uint32_t dtype, const union number *x, uint32_t n,
 			double factor, double divisor)
 {
@@ -80,7 +80,7 @@ static union number replica_sum(const struct step *step,
 			number_load(from, input + entry->input_offset +
 						  step->i * dtype_size(from)));
 	}
-	/* Either is 1, and pre has an exact reciprocal. */
+	/* One of the two is 1, and the reciprocal of `pre` is exact. */
 	sum = round_to(
 		reduce,
 		add(reduce, x, n, step->divide.premul / step->divide.pre, avg));
@@ -172,7 +172,7 @@ static void want_group(const struct group *group,
 
 /* --- memory -------------------------------------------------------------- */
 
-/* Before a reduction, zeros surround the numbers. */
+/* Before a reduction, all bytes around the numbers are zero. */
 static void fill_chunks(struct dice *dice, const struct plan *plan, uint8_t *to,
 			bool is_partial)
 {
@@ -262,8 +262,8 @@ static void run_all(const struct group *group, const struct kernels *kernels,
 
 /* --- the same bits ------------------------------------------------------- */
 
-/* Run on every level, each time from a state without any part of the right
- * result. */
+/* Run the reduction on every level. Each time the memory holds no part of the
+ * right result at first. */
 static void check_options(const struct group *group,
 			  const struct reduce_options *options,
 			  struct memory *memory)
@@ -358,7 +358,8 @@ Test(reduce, integers_have_the_bits_of_the_documented_order)
 		throw_and_check(&dice, integers, 8);
 }
 
-/* Test one parameter with that many elements and ranks. */
+/* Make a group of one parameter with this many elements, for this many
+ * ranks. */
 static void make_group(struct group *group, uint32_t dtype, int64_t numel,
 		       const struct plan_policy *policy, uint32_t n_shards,
 		       uint32_t n_replicas)
@@ -531,7 +532,8 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 		const float *grads = (const float *)(memory.grads +
 						     i * group.plan.grads_size);
 
-		/* There are two shards of 3, the last of padding. */
+		/* The two shards have 3 elements each. The last element is
+		 * padding. */
 		for (int j = 0; j < 6; j++)
 			cr_assert(
 				eq(flt, grads[j], j < 5 ? 3.0f * (j + 1) : 0));
@@ -540,7 +542,7 @@ Test(reduce, partial_sums_over_microbatches_add_up)
 	group_deinit(&group);
 }
 
-/* The f16 sums reach 80,000 in between, which is above its largest number. */
+/* The sums in between reach 80,000, which is more than f16 can hold. */
 Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 {
 	const struct plan_policy policy = {0};
