@@ -1,8 +1,9 @@
 /*
- * A machine with two GPUs for one test: the fake driver that FSDP_LIBCUDA
- * names, with a folder of its own, so that tests can run side by side.
+ * Gives one test a machine with two GPUs. The GPUs are those of the fake driver
+ * that FSDP_LIBCUDA names, with a folder of its own, so that tests can run at
+ * the same time.
  *
- * A loaded driver does not survive fork(), so actors are started before the
+ * A loaded driver does not survive fork(), so actors must be started before the
  * first machine_gpu().
  */
 #pragma once
@@ -51,7 +52,7 @@ static inline const struct device *machine_gpu(uint32_t i)
 	return &devices[i];
 }
 
-/* Checks code that returns no value, also in actors. */
+/* Checks a condition, also in actors and in functions that return no value. */
 #define MUST(condition)                                                        \
 	do                                                                     \
 		if (!(condition)) {                                            \

@@ -1,11 +1,11 @@
 /*
  * Sizes, offsets and values of the CUDA driver's interface, as facts() of the
- * including file sees them. One such file includes our declarations before, the
- * other cuda.h.
+ * including file sees them. Before this file one of these files includes our
+ * declarations, and the other one cuda.h.
  */
 #pragma once
 #include "cuda/driver_symbols.h"
-/* DRIVER_API_CONSTANTS(X) lists all of ours. */
+/* DRIVER_API_CONSTANTS(X) lists all of our constants. */
 #include "driver_api_constants.h"
 #include <stddef.h>
 #include <stdint.h>

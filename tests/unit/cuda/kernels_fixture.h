@@ -8,8 +8,8 @@
 
 #define CASE_MAX_ENTRIES 1024
 
-/* A launch over memories in the host, which a runner copies to where kernels
- * run. */
+/* A launch on memories of the host. The runner copies them to the place where
+ * its kernels run. */
 struct kernels_case {
 	enum kernels_kind kind;
 	struct kernels_entry entries[CASE_MAX_ENTRIES];
@@ -213,7 +213,7 @@ static inline uint64_t case_throw_place(struct dice *dice, uint64_t end,
 				   : place + dice_throw(dice, 40) * size;
 }
 
-/* `from_end` and `to_end` advance past it. */
+/* Draw an entry. `from_end` and `to_end` are advanced past it. */
 static inline void case_throw_entry(struct dice *dice, enum kernels_kind kind,
 				    struct kernels_entry *entry,
 				    uint64_t *from_end, uint64_t *to_end)
@@ -295,7 +295,7 @@ static inline void case_fill_from(struct dice *dice,
 			  chunk);
 }
 
-/* Allocate and fill memories for its entries. */
+/* Allocate and fill memories for the entries of the launch. */
 static inline void case_make_memory(struct dice *dice,
 				    struct kernels_case *launch,
 				    uint64_t from_size, uint64_t to_size)
@@ -350,7 +350,7 @@ static inline uint64_t case_compare(const uint8_t *a, const uint8_t *b,
 	return i;
 }
 
-/* Describe the entry of byte `at`, for a sentence. */
+/* Describe the entry to which byte `at` belongs, for an error's sentence. */
 static inline const char *case_describe(const struct kernels_case *launch,
 					uint64_t at)
 {

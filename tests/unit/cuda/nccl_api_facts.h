@@ -1,7 +1,7 @@
 /*
  * Sizes, offsets and values of NCCL's interface, as facts() of the including
- * file sees them. One such file includes our declarations before, the other
- * nccl.h.
+ * file sees them. Before this file one of these files includes our
+ * declarations, and the other one nccl.h.
  */
 #pragma once
 #include <stddef.h>

@@ -18,9 +18,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define TIMEOUT_MS                                                             \
-	20000 /* for what does not happen on a machine that works              \
-	       */
+/* The limit of waits that end much earlier on a machine that works. */
+#define TIMEOUT_MS 20000
 
 /* The test passes this to its ranks, and a rank that makes an id passes it to
  * the others. */
@@ -180,9 +179,9 @@ static inline void rank_get(void *to, CUdeviceptr from, size_t size)
 }
 
 /*
- * The stream of this rank waits here until rank_let_go(), which is called once.
- * That is no call of the driver: it would wait, too, while NCCL is in one for
- * its end.
+ * Let the stream of this rank wait until rank_let_go(), which must be called
+ * once. That function makes no call of the driver, because such a call would
+ * block, too, while NCCL blocks in one.
  */
 static _Atomic uint64_t *gate;
 
@@ -264,7 +263,7 @@ static inline void mesh_join(uint32_t n_shards, uint32_t n_replicas)
 	cr_assert(zero(int, ranks_run(&ranks, rank_join)));
 }
 
-/* Returns the sentence of a rank's last failure. */
+/* Check that the sentence of the rank's last failure contains `part`. */
 static inline void expect_said(uint32_t rank, const char *part)
 {
 	const char *sentence = ranks.notes[rank].sentence;
@@ -273,8 +272,8 @@ static inline void expect_said(uint32_t rank, const char *part)
 		  sentence);
 }
 
-/* Apply it from the rank's next call of NCCL on: it has not loaded NCCL yet,
- * and the fake reads its environment then. */
+/* Let the fake fail from the rank's next call of NCCL on. The fake reads its
+ * environment when the rank loads it, which has not happened yet. */
 static inline int become_faulty(void)
 {
 	return setenv("FAKENCCL_FAIL", mesh->fault, 1);

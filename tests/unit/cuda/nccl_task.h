@@ -17,11 +17,11 @@
 struct task {
 	uint32_t dtype;
 	uint32_t n_parts;
-	uint64_t numel[MAX_PARTS]; /* of a chunk */
+	uint64_t numel[MAX_PARTS]; /* elements of one chunk */
 	bool is_in_place;
 	enum nccl_op scatter_op, reduce_op;
 	double premul;
-	uint8_t found[RANKS_MAX][MAX_BYTES]; /* error of each rank in the end */
+	uint8_t found[RANKS_MAX][MAX_BYTES]; /* result that each rank copied */
 };
 
 static struct task *task; /* shared */
@@ -42,9 +42,9 @@ static inline void task_open(void)
 
 /* --- elements ------------------------------------------------------------ */
 
-/* Returns element i of part p of rank r's input, which is the same on all
- * ranks. Values are small numbers of both signs, which cancel, with bits in
- * every place. */
+/* Returns element `i` of part `p` of rank `r`'s input. Every rank computes the
+ * same value for it. Values are small, have both signs, so that they cancel,
+ * and have bits in every place. */
 static inline uint64_t element(uint32_t rank, uint32_t part, uint64_t i)
 {
 	uint64_t x = (rank * 1000003 + part * 7919 + i + 1) *
@@ -136,8 +136,8 @@ static inline int begin_gather(void)
 			err.msg);
 }
 
-/* Copy the result of a collective on the stream immediately after it. So the
- * order is the stream's, not the test's. */
+/* Queue a copy of the collective's result on the stream, immediately after the
+ * collective. So the order is that of the stream, and not of the test. */
 static inline int find(CUdeviceptr from)
 {
 	int r;

@@ -5,7 +5,7 @@
 #include "tests/lib/device_code.h"
 #include "tests/unit/cuda/kernels_fixture.h"
 
-/* Launch it on the host's memory, with some number of blocks. */
+/* Launch the kernel on memory of the host, with a random number of blocks. */
 static void run_case(struct dice *dice, struct kernels_case *launch)
 {
 	static struct kernels_row rows[CASE_MAX_ENTRIES];
@@ -84,7 +84,7 @@ Test(device_code, grad_out_divides_casts_and_adds)
 
 #define N_HOST 3000
 
-/* Divide and cast one entry of any bits in both ways. */
+/* Divide and cast one entry of random bits in both ways. */
 static void check_host(struct dice *dice, uint32_t from, uint32_t to,
 		       double divisor)
 {

@@ -13,7 +13,7 @@
 
 TestSuite(kernels_image, .init = gpu_open, .fini = gpu_close);
 
-/* Loads the fake, which does not report that it is one, as a driver. */
+/* This driver is the fake, but does not say so. */
 Test(kernels_image, a_build_without_nvcc_says_so)
 {
 	struct error err = ERROR_NULL;

@@ -55,7 +55,8 @@ Test(kernels_toolkit, and_one_that_is_newer)
 	expect_load("14020", 0, &err);
 }
 
-/* That happens, for example, on a device that the toolkit did not know. */
+/* A driver refuses the image, for example, if the toolkit did not know the
+ * device. */
 Test(kernels_toolkit, what_the_driver_does_not_take_is_explained)
 {
 	static const char *const refusals[] = {"LibraryLoadData:1:200",
