@@ -1,6 +1,6 @@
 /*
- * Tests that contexts are entered and left without a trace, and refused with
- * the reason.
+ * Tests that contexts are entered and left without side effects, and that a
+ * refusal names the reason.
  */
 #include "cuda/context.h"
 #include "proto/error.h"
@@ -129,7 +129,7 @@ Test(context, one_that_cannot_be_made_now_can_be_made_later)
 	context_leave();
 }
 
-/* Let another process use a context until *ret is closed. */
+/* Let another process use a context until the file in `ret` is closed. */
 static pid_t hold_elsewhere(int *ret)
 {
 	int ready[2], end[2];
@@ -223,7 +223,7 @@ Test(context, a_stream_of_another_device_is_refused_naming_both)
 	cr_expect(current() == NULL);
 }
 
-/* Only the fake has this. */
+/* Returns a function that only the fake driver has. */
 static void *of_fake(const char *name)
 {
 	void *library = dlopen(getenv("FSDP_LIBCUDA"), RTLD_NOW | RTLD_NOLOAD);
@@ -271,7 +271,7 @@ Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
 	enter(0);
 	enter(1);
 	context_leave();
-	/* The call is still within a block. */
+	/* This call is still between an enter and its leave. */
 	cr_expect(zero(int, cu.MemAlloc(&memory, 64)));
 	cr_expect(zero(int, cu.MemFree(memory)));
 	context_leave();
@@ -295,7 +295,7 @@ Test(context, outside_of_a_block_the_mode_is_the_programs)
 		eq(int, end_capture(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
 }
 
-/* A refused call has not changed it either. */
+/* A call that is refused leaves the mode as it was, too. */
 Test(context, one_that_is_not_entered_leaves_the_mode_alone)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -332,7 +332,7 @@ static void pass_gate(void *gate)
 
 Test(context, waiting_for_a_device_has_a_limit)
 {
-	static sem_t gate; /* the device checks the whole string */
+	static sem_t gate;
 	CUstream stream = make_stream(0);
 	struct error err = ERROR_NULL;
 	char text[DEVICE_TEXT_SIZE];

@@ -132,7 +132,7 @@ Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
 	const struct device *device;
 
 	need_fake("calls must fail");
-	/* The test asks for a third device. */
+	/* The third attribute that is queried is that of fabric handles. */
 	setenv("FAKECUDA_FAIL", "DeviceGetAttribute:3:1", 1);
 	device = list(2);
 	cr_expect(not(device->has_fabric));
@@ -182,13 +182,14 @@ Test(device, an_instance_of_a_gpu_has_its_own_name)
 	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
 	cr_assert(zero(int, device_find(&parsed, &found, NULL)));
 	cr_expect(found->is_mig);
-	/* a program that has not found it writes this */
+	/* Programs that do not look for instances write this prefix. */
 	memcpy(text, "GPU", 3);
 	cr_assert(zero(int, device_parse(text, &parsed, NULL)));
 	cr_expect(zero(int, memcmp(&parsed, &uuid, sizeof(uuid))));
 }
 
-/* A process sees only one, so another process reports the other. */
+/* A process can see only one of the instances, so another process reports the
+ * name of the other one. */
 Test(device, an_instance_is_made_visible_by_that_name)
 {
 	char text[DEVICE_TEXT_SIZE] = "";
@@ -267,7 +268,7 @@ Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
 	setenv("FAKECUDA_FAIL", "DeviceGetUuid:2:999", 1);
 	cr_expect(eq(int, device_list(&devices, &n, &err), -EIO));
 	cr_expect(says(&err, "device 1"), "%s", err.msg);
-	/* and stays the only one */
+	/* The error stays the result of all later calls. */
 	cr_expect(eq(int, device_list(&devices, &n, NULL), -EIO));
 }
 

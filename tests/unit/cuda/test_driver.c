@@ -1,5 +1,5 @@
 /*
- * Tests loading the driver: each reason for which there is none has its
+ * Tests loading the driver. Each reason for which that fails must have its own
  * sentence.
  */
 #include "cuda/context.h"
@@ -150,7 +150,7 @@ Test(driver, many_threads_load_it_once)
 	pthread_t threads[8];
 	void *result;
 
-	/* A second cuInit() would fail. */
+	/* A second call of cuInit() would fail. */
 	setenv("FAKECUDA_FAIL", "Init:2+:999", 1);
 	for (int i = 0; i < 8; i++)
 		cr_assert(zero(int,

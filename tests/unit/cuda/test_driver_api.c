@@ -33,7 +33,8 @@ Test(driver_api, functions_are_the_versions_of_cuda_h)
 
 	for (const struct fact *ours = driver_api_facts(); ours->name;
 	     ours++, theirs++) {
-		/* This is on purpose; driver_functions.h says why. */
+		/* Our declaration differs on purpose; driver_functions.h says
+		 * why. */
 		if (!ours->symbol || !strcmp(ours->name, "cuEventElapsedTime"))
 			continue;
 		cr_expect(

@@ -75,7 +75,8 @@ static const struct device *counted_gpu(void)
 
 TestSuite(event_cache, .init = setup, .fini = machine_end, .timeout = 300);
 
-/* Tests keep what they take, so that a search for leaks finds it. */
+/* Tests keep the events that they take here, so that the leak checker finds
+ * them. */
 static struct event *taken[32768];
 static _Atomic uint32_t n_taken;
 
@@ -294,7 +295,7 @@ Test(event_cache, an_event_goes_home_whoever_puts_it)
 	pthread_t thread = visitor_start(&visitor, gpu);
 	struct event *its = visitor.event, *mine = plain(gpu);
 
-	event_cache_put(its); /* by this thread */
+	event_cache_put(its); /* put by this thread */
 	cr_expect(ne(ptr, plain(gpu), its));
 	sem_post(&visitor.go);
 	gate_pass(&visitor.ready);
@@ -408,7 +409,7 @@ static void put_burst(void)
 		event_cache_put(burst[i]);
 }
 
-/* Case 44: the reference keeps all 500 for ever. */
+/* Case 44: the reference never destroys any of the 500. */
 Test(event_cache, after_a_burst_the_oldest_are_destroyed_down_to_the_bound)
 {
 	const struct device *gpu = counted_gpu();
@@ -450,7 +451,7 @@ Test(event_cache, nothing_is_destroyed_while_the_device_is_stuck)
 	cr_assert(zero(int, cu.EventRecord(burst[100]->handle, stream)));
 	context_leave();
 	put_burst();
-	/* The hundred events before it are done. */
+	/* The hundred events before this one are done. */
 	cr_expect(eq(ptr, plain(gpu), burst[100]));
 	cr_expect(eq(int, n_destroyed, 100));
 	event_cache_put(burst[100]);
@@ -523,7 +524,7 @@ static void *hammer(void *gpu)
 	return NULL;
 }
 
-/* This runs in the child, which was forked at any moment, so any lock may be
+/* This runs in a child that was forked at a random moment, so any lock may be
  * held. */
 static void *be_forked(void *gpu)
 {

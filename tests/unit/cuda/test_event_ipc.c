@@ -287,7 +287,7 @@ static void expect_full(const struct device *gpu, CUstream stream)
 	cr_expect(eq(ptr, event, NULL));
 }
 
-/* Nothing is in flight, so the whole budget can be recorded. */
+/* Check that nothing is in flight: the whole budget can be recorded. */
 static void expect_none(const struct device *gpu, CUstream stream)
 {
 	record_all(gpu, stream);
@@ -358,13 +358,13 @@ Test(event_ipc, an_own_event_that_was_dropped_is_stale_though_used_again)
 
 /* --- the budget ---------------------------------------------------------- */
 
-/* The reference synchronises the CPU instead. */
+/* The reference makes the CPU wait for the device instead. */
 Test(event_ipc, the_1001st_event_in_flight_is_refused_at_once)
 {
 	const struct device *gpu = machine_gpu(0);
 	CUstream stream = gpu_stream(gpu);
 
-	/* A thread that waited for this stream would wait for ever. */
+	/* A thread that waited for this stream would never return. */
 	gpu_run(gpu, stream, gate_pass, &stage->gate);
 	record_all(gpu, stream);
 	expect_full(gpu, stream);
@@ -411,7 +411,7 @@ Test(event_ipc, threads_share_the_budget_exactly)
 		event_ipc_drop(all[i]);
 }
 
-/* Fail more often than the budget has units. */
+/* Let more calls fail than the budget has units. */
 static void fail_often(const struct device *gpu, CUstream stream, int code)
 {
 	struct event_ipc *event = NULL;
@@ -451,7 +451,8 @@ static void *record_one(void *stream)
 	return record(machine_gpu(0), stream);
 }
 
-/* If it were counted when it is made, the count would be one too high. */
+/* If an event were counted after it is made, two threads could exceed the
+ * budget by one. */
 Test(event_ipc, an_event_is_counted_before_it_is_made)
 {
 	const struct device *gpu = machine_gpu(0);

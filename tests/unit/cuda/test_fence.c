@@ -40,7 +40,7 @@ TestSuite(fence, .init = setup, .fini = teardown, .timeout = 300);
 
 static const uint64_t at_5 = 5 * TIMELINE_STRIDE;
 
-/* The map of the counters on one side. */
+/* The counters as one of the two sides has mapped them. */
 struct side {
 	struct timelines timelines;
 	struct fence_map map;
@@ -169,7 +169,7 @@ Test(fence, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
 	cr_expect(eq(int, gpu_query(gpu, side.stream), CUDA_ERROR_NOT_READY));
 	timelines_poison(&broker);
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
-	/* This also holds for a stream that waits later. */
+	/* A stream that waits after the poisoning does not block either. */
 	cr_assert(zero(int, fence_wait(&side.map, side.stream, at_5, 1, NULL)));
 	cr_expect(zero(int, gpu_sync(gpu, side.stream)));
 	side_close(&side);

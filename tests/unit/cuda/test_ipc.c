@@ -388,7 +388,7 @@ Test(ipc, ones_own_memory_that_is_shared_no_more_is_stale)
 
 	ipc_unexport(export);
 	cr_expect(eq(int, ipc_open(gpu, 7, &handle, &import, NULL), -ESTALE));
-	/* A peer that invents a handle reaches only shared memory. */
+	/* A peer that invents a handle can only reach memory that is shared. */
 	export = share(gpu, at, 1, &offset);
 	handle.generation += 1000;
 	cr_expect(eq(int, ipc_open(gpu, 8, &handle, &import, NULL), -ESTALE));
@@ -514,9 +514,9 @@ Test(ipc, a_handle_of_anything_else_is_refused)
 	cr_expect(eq(int, n_closed, 0));
 }
 
-/* The driver decides what happens to open memory (it stays), and whether it
- * opens more of what was the dead producer's: an H200's did, perhaps because
- * drivers put small allocations into one block. */
+/* The driver decides what happens to memory of a dead producer. Open memory
+ * stays. An H200's driver also opened more of it, perhaps because drivers put
+ * small allocations into one block. */
 Test(ipc, what_is_open_of_a_dead_producer_stays_open)
 {
 	const struct device *gpu = begin_two_processes();

@@ -104,7 +104,7 @@ static void launch_on_device(const struct kernels_case *launch,
 		  err.msg);
 }
 
-/* Launch it, and copy the result to `to`. */
+/* Launch the case on the device, and copy the result to `to`. */
 static void run_case(struct kernels_case *launch)
 {
 	struct kernels_table *table = make_table(launch);
@@ -439,7 +439,7 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 	n = gpu_count(getpid(), "LaunchKernel");
 	launch.n = 0;
 	launch_on_device(&launch, table);
-	launch.n = 1; /* because it is empty */
+	launch.n = 1; /* no launch for this entry either, because it is empty */
 	launch_on_device(&launch, table);
 	if (is_fake())
 		cr_assert(eq(long, gpu_count(getpid(), "LaunchKernel"), n));
@@ -450,8 +450,8 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 	case_deinit(&launch);
 }
 
-/* A driver loads a kernel at its first launch, and may wait for all streams
- * then. One of them may wait for later work of this process. */
+/* A driver loads a kernel at its first launch, and may then wait for all
+ * streams. A stream may wait for something that this process does later. */
 Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 {
 	static struct kernels_case launch;
@@ -491,7 +491,8 @@ Test(kernels, entries_may_be_absolute)
 	case_deinit(&launch);
 }
 
-/* Otherwise it would not return, because the value is written only later. */
+/* If the launch waited, it would never return, because the test writes the
+ * value only afterwards. */
 Test(kernels, a_launch_does_not_wait_for_the_stream)
 {
 	static struct kernels_case launch;
@@ -615,8 +616,8 @@ Test(kernels, factors_are_only_for_what_is_calculated_with)
 
 /* --- failures ------------------------------------------------------------ */
 
-/* Each test is a process of its own, and sets it before the first call of the
- * driver. */
+/* Each test is a process of its own, so it can set the faults before its first
+ * call of the driver. */
 static void open_failing(const char *faults)
 {
 	setenv("FAKECUDA_FAIL", faults, 1);
@@ -627,8 +628,8 @@ static void open_failing(const char *faults)
 
 TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
-/* Every call that making a table needs fails once. The counts include the calls
- * of open_device(), and earlier failures are waited for. */
+/* Each call that is needed to make a table fails once. The numbers of the calls
+ * include those of open_device() and of earlier attempts. */
 Test(kernels_failing, a_table_that_cannot_be_made_leaves_nothing)
 {
 	static const char faults[] = "MemAlloc:3:2,StreamCreate:2:2,"
@@ -720,7 +721,7 @@ Test(kernels_failing, the_image_is_a_fat_binary)
 	cr_expect(ge(int, kernels_image_toolkit, 12000));
 }
 
-/* Then its names are readable. */
+/* The names of the kernels are readable in an image that is not compressed. */
 Test(kernels_failing, the_image_is_not_compressed)
 {
 	static const char name[] = "fsdp_grad_out";

@@ -1,6 +1,6 @@
 /*
- * Tests loading NCCL: each reason for which there is none, or a wrong one, has
- * its sentence, and so has each of its errors.
+ * Tests loading NCCL. Each reason for which that fails, and each of NCCL's
+ * errors, must have its own sentence.
  */
 #include "cuda/driver.h"
 #include "cuda/nccl.h"
@@ -127,7 +127,8 @@ Test(nccl, without_a_driver_that_is_what_is_said)
 	expect_refusal(NULL, -ENODEV, "there is no CUDA driver");
 }
 
-/* A forked child of a process that has loaded it gets this error. */
+/* Check the error that a forked child of a process that has loaded NCCL
+ * gets. */
 static void load_in_child(void)
 {
 	struct error err = ERROR_NULL;

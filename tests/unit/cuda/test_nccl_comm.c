@@ -59,8 +59,8 @@ Test(nccl_comm, without_replicas_reductions_are_the_worlds)
 	cr_expect(zero(int, ranks_run(&ranks, has_one_part)));
 }
 
-/* The communicators are of the same processes, one after another, each with a
- * new id. */
+/* The same processes make one communicator after another, each with a new
+ * id. */
 Test(nccl_comm, ranks_meet_again_after_they_parted)
 {
 	mesh_start(2, 1);
@@ -190,7 +190,7 @@ Test(nccl_comm, those_who_came_go_on_without_it)
 	cr_expect(eq(int, rank_run(&ranks, 0, rank_count_fds), n_fds));
 }
 
-/* The limit applies from now on only, because meeting may take any time. */
+/* The limit is set only now, because making the communicator may take long. */
 static int become_impatient(void)
 {
 	self.comm->options.timeout_ms = 100;
@@ -257,7 +257,7 @@ static int gather(void)
 	return r < 0 ? r : rank_wait_stream();
 }
 
-/* The others of three are told, and continue as two. */
+/* Of three ranks, the other two are told, and continue as two. */
 static void expect_death_survived(void)
 {
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -351,8 +351,9 @@ int nanosleep(const struct timespec *time, struct timespec *left)
 	return clock_nanosleep(CLOCK_MONOTONIC, 0, time, left) == 0 ? 0 : -1;
 }
 
-/* Each of them is in progress when the call returns (tests/fakes/nccl). The
- * process may wait for a CPU meanwhile, for so long that the call sleeps. */
+/* Each call of the fake is in progress when it returns (tests/fakes/nccl). If
+ * the process has to wait for a CPU, the call may sleep nevertheless, so try
+ * again. */
 static int gather_until_awake(void)
 {
 	bool is_awake = false;
@@ -377,7 +378,8 @@ Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
-/* It does not return before the others have come, but not for ever. */
+/* The first collective waits until the other ranks come, but not longer than
+ * the limit. */
 Test(nccl_comm, a_first_collective_that_connects_ranks_has_a_limit)
 {
 	setenv("NCCL_RUNTIME_CONNECT", "1", 1);
@@ -460,7 +462,7 @@ static void expect_recovery(const char *fault, actor_fn *fn)
 	expect_all_well();
 }
 
-/* `timeout_ms`: the time for which the others wait if it does not come at
+/* `timeout_ms` is the time for which the others wait if rank 1 does not come at
  * all. */
 static void expect_opening_to_fail(const char *fault, uint32_t timeout_ms)
 {
@@ -512,7 +514,7 @@ static int count_registrations(void)
 	return (int)self.comm->n_registrations;
 }
 
-/* Test it for communicators of one part and of two. */
+/* Test a communicator with one part (one replica) or with two parts. */
 static void expect_registered_once(uint32_t n_replicas)
 {
 	mesh_join(2, n_replicas);
@@ -520,7 +522,8 @@ static void expect_registered_once(uint32_t n_replicas)
 	cr_expect(zero(int, ranks_run(&ranks, register_chunk)));
 	cr_expect(zero(int, ranks_run(&ranks, register_chunk)));
 	cr_expect(eq(int, rank_run(&ranks, 0, count_registrations), 1));
-	/* The fake does not release registered memory. */
+	/* The close must deregister the chunk, because the fake refuses to
+	 * release registered memory. */
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 	ranks_stop(&ranks);
 }
@@ -531,8 +534,8 @@ Test(nccl_comm, a_chunk_is_registered_once_and_until_the_close)
 	expect_registered_once(2);
 }
 
-/* With one of two parts it is registered with none; otherwise the fake would
- * not release it. */
+/* If one of two parts cannot register the chunk, the other part must deregister
+ * it. Otherwise the fake would refuse to release it. */
 Test(nccl_comm, a_chunk_is_registered_wholly_or_not_at_all)
 {
 	need_fakes();

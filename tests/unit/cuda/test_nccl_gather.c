@@ -5,7 +5,7 @@
 
 TestSuite(nccl_gather, .init = task_open, .fini = mesh_close, .timeout = 300);
 
-/* Part `p` as rank `rank` found it: n_shards times numel elements. */
+/* Check part `p` in rank `rank`. It has n_shards times numel elements. */
 static void expect_gathered(uint32_t rank, uint32_t p, uint64_t at)
 {
 	const uint8_t *found = task->found[rank] + at;
@@ -66,8 +66,8 @@ Test(nccl_gather, each_replica_gathers_its_own_shards)
 	expect_gather(2, 2);
 }
 
-/* The collectives are of the same communicator, on which another was called
- * before. */
+/* Begin a reduction that waits, and then a gather on the same communicator. The
+ * gather must not wait for the reduction. */
 static int gather_past_a_reduction(void)
 {
 	CUstream held = rank_make_stream(), own = self.stream;
@@ -90,7 +90,8 @@ static int gather_past_a_reduction(void)
 static void expect_gather_past_a_reduction(uint32_t n_replicas)
 {
 	begin(2, n_replicas);
-	/* The first collective connects in step with the other ranks. */
+	/* The first collective waits for the other ranks to connect, so do it
+	 * before. */
 	cr_assert(zero(int, ranks_run(&ranks, begin_reduce)));
 	cr_assert(zero(int, ranks_run(&ranks, gather)));
 	cr_expect(zero(int, ranks_run(&ranks, gather_past_a_reduction)));

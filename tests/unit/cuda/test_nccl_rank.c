@@ -1,6 +1,6 @@
 /*
- * Tests a rank's state on its device: streams, a comparison with all other
- * ranks, and an end.
+ * Tests a rank's state on its device: its streams, a comparison with all other
+ * ranks, and its end.
  */
 #include "cuda/nccl_rank.h"
 #include "tests/lib/fake_nccl.h"

@@ -9,7 +9,7 @@ TestSuite(nccl_reduce, .init = task_open, .fini = mesh_close, .timeout = 300);
 
 /* --- sums ---------------------------------------------------------------- */
 
-/* Add as the fake does: in the order of the ranks, in the accumulator. */
+/* Add as the fake does: in the order of the ranks, with its accumulator. */
 static double sum_floats(const double *values, uint32_t n, double factor,
 			 enum nccl_op op)
 {
@@ -293,8 +293,8 @@ static void expect_fault(const char *fault, const char *part)
 	ranks_stop(&ranks);
 }
 
-/* Rank 1 fails in this way and reports it, the others are told, and all meet
- * again. */
+/* Let rank 1 fail in this way. It must report the failure, the others must be
+ * told, and all must be able to meet again. */
 Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
 {
 	need_fakes();
@@ -314,7 +314,7 @@ Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
 
 /* --- with kernels -------------------------------------------------------- */
 
-/* In a rank. */
+/* These belong to each rank. */
 static CUdeviceptr kept;
 static struct kernels_table *chunk_cat, *add, *grad_out;
 

@@ -1,6 +1,6 @@
 /*
- * Tests objects that are opened once: which thread opens, which waits, which
- * closes.
+ * Tests objects that are opened once: which thread opens one, which threads
+ * wait, and which thread closes it.
  */
 #include "cuda/shared.h"
 #include "tests/unit/cuda/cuda_fixture.h"
@@ -21,7 +21,7 @@ static struct {
 	_Atomic int n_opened, n_closed;
 	_Atomic bool is_open, is_failing;
 	_Atomic bool is_slow_to_open, is_slow_to_close;
-	sem_t begun, go; /* of slow opens */
+	sem_t begun, go; /* used if opening or closing is slow */
 } of[10];
 
 static int open_thing(struct shared *shared, struct error *err)
@@ -171,7 +171,7 @@ Test(shared, who_comes_while_it_is_opened_gets_the_same)
 	a = begin_open(1);
 	gate_pass(&of[1].begun);
 	b = begin_open(1);
-	/* Neither waits for them. */
+	/* Opening another key waits for neither of the two. */
 	other = open_key(2);
 	close_it(other);
 	sem_post(&of[1].go);
@@ -211,7 +211,7 @@ Test(shared, nothing_is_opened_before_its_predecessor_is_closed)
 	of[1].is_slow_to_close = true;
 	MUST(pthread_create(&a, NULL, close_in_thread, thing) == 0);
 	gate_pass(&of[1].begun);
-	b = begin_open(1); /* MUST(!is_open) would end us */
+	b = begin_open(1); /* MUST(!is_open) would abort otherwise */
 	other = open_key(2);
 	sem_post(&of[1].go);
 	join(a);
@@ -319,7 +319,7 @@ Test(shared, a_forked_child_is_refused_and_never_waits)
 	int status;
 	pid_t pid;
 
-	pthread_mutex_lock(&list.lock); /* another thread might have it */
+	pthread_mutex_lock(&list.lock); /* in place of another thread */
 	pid = fork();
 	if (pid == 0) {
 		if (find(1))

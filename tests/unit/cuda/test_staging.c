@@ -10,7 +10,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define BUFFER 4096 /* of the two: small, so that they turn often */
+/* size of each of the two buffers; small, so that both are used often */
+#define BUFFER 4096
 #define MAX    (64 * BUFFER)
 
 TestSuite(staging, .init = gpu_open, .fini = gpu_close);
@@ -86,7 +87,7 @@ Test(staging, all_sizes_arrive_whole)
 	staging_free(staging);
 }
 
-/* The check does not use staging_get(), which would itself wait for the
+/* This does not check with staging_get(), because that would wait for the
  * copies. */
 Test(staging, what_is_finished_is_there_for_everybody)
 {
@@ -97,7 +98,8 @@ Test(staging, what_is_finished_is_there_for_everybody)
 	staging = new_staging();
 	address = allocate();
 	for (size_t n = 0; n < 16; n++) {
-		/* Each copy ends in the second buffer, except the last four. */
+		/* The last part of each copy is in the second buffer, except in
+		 * the last four copies. */
 		size_t size = n < 12 ? 2 * BUFFER : BUFFER;
 
 		source[size - 1] ^= 0xff;

@@ -1,6 +1,6 @@
 /*
- * Tests VMM chunks: the descriptor is the lifetime, a mapping is a view of it,
- * and no failure leaves anything.
+ * Tests VMM chunks. The descriptor keeps the memory, a mapping is a view of it,
+ * and a failure leaves neither.
  */
 #include "cuda/context.h"
 #include "cuda/vmm.h"
@@ -88,7 +88,7 @@ static uint64_t get(const struct vmm_mapping *mapping)
 	return word;
 }
 
-/* A context has some descriptors, too, and keeps them. */
+/* Enter the context first, because it opens descriptors and keeps them. */
 static int count_fds(void)
 {
 	DIR *dir;
@@ -104,8 +104,8 @@ static int count_fds(void)
 	return n;
 }
 
-/* What was asked for last: the properties of memory that was passed do not
- * say. */
+/* The properties of the last allocation. Those of memory that was passed do not
+ * contain all of them. */
 static CUmemAllocationProp asked;
 static CUresult (*create_memory)(CUmemGenericAllocationHandle *handle,
 				 size_t size, const CUmemAllocationProp *prop,
@@ -368,7 +368,8 @@ Test(vmm, another_file_is_not_taken_for_memory)
 		cr_expect(lt(int, vmm_check(device(0), fd, SIZE, &err), 0),
 			  "kind %d", kind);
 		cr_expect(says(&err, "passed"), "%s", err.msg);
-		/* A process that maps the chunk knows its device. */
+		/* vmm_map() does not check the device, because a process that
+		 * maps a chunk knows it. */
 		if (kind != OTHER_DEVICE)
 			cr_expect(lt(int,
 				     vmm_map(device(0), fd, SIZE, true,
@@ -458,7 +459,7 @@ Test(vmm, whose_kernel_writes_a_read_only_mapping_has_lost_the_device)
 	cr_expect(says(&err, "start it again"), "%s", err.msg);
 }
 
-/* Make and map a chunk on a device that has room for this one only. */
+/* Make and map a chunk. The device has memory for only one. */
 static int make_and_map(void)
 {
 	struct vmm_mapping mapping = VMM_MAPPING_NULL;
@@ -473,7 +474,7 @@ static int make_and_map(void)
 	return r;
 }
 
-/* Returns the number of those that were made and not freed. */
+/* Returns the number of address ranges that were reserved and not freed. */
 static long count_reservations(const char *fault)
 {
 	const char name[] = "MemAddressReserve";
@@ -483,7 +484,7 @@ static long count_reservations(const char *fault)
 	       gpu_count(getpid(), "MemAddressFree");
 }
 
-/* There is one fault for each process: FAKECUDA_FAIL. */
+/* Each process has one fault: FAKECUDA_FAIL. */
 struct fault {
 	char fail[56];
 };

@@ -1,6 +1,6 @@
-/* The words of assertions compare as their names say, in the range of their
- * type, and a failure names its values. That cr_assert() and cr_expect() fail a
- * test is seen wherever one fails. */
+/* Tests that the words of assertions compare as their names say, in the range
+ * of their type, and that a failure names its values. Each failing test shows
+ * that cr_assert() and cr_expect() make it fail. */
 #include "tests/lib/check.h"
 #include <math.h>
 
@@ -44,7 +44,8 @@ Test(check, a_text_that_is_missing_is_less_than_any)
 	cr_assert(zero(ptr, NULL) && ne(ptr, "", NULL));
 }
 
-/* Of the last comparison of this assertion, and of no earlier one. */
+/* A failure names the values of the last comparison in this assertion, and none
+ * of an earlier one. */
 Test(check, a_failure_says_its_values)
 {
 	char *said;

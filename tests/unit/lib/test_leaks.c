@@ -1,5 +1,5 @@
-/* What a test leaves behind ends its process, but not what a driver keeps as
- * long as the process lives. */
+/* Tests that a process ends if a test leaves something behind, but not if a
+ * driver keeps something as long as the process lives. */
 #include "tests/lib/check.h"
 #include "tests/lib/leaks.h"
 #include <signal.h>

@@ -1,5 +1,5 @@
 /*
- * Tests tests/lib/scalar.h, with whose small dtypes other tests compare.
+ * Tests tests/lib/scalar.h, which other tests use to check small dtypes.
  */
 #include "tests/lib/check.h"
 #include "tests/lib/property.h"
@@ -16,7 +16,8 @@ Test(scalar, f32_is_rounded_as_the_compiler_does)
 		float single;
 
 		memcpy(&value, &bits, sizeof(value));
-		/* Most doubles are out of range; these are not. */
+		/* Most doubles are out of the range of f32. Those of odd `i`
+		 * are in it. */
 		if (i % 2)
 			value = ldexp((double)(int64_t)bits,
 				      -63 + (int)(i % 300) - 150);

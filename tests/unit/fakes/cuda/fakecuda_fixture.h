@@ -1,7 +1,7 @@
 /*
- * Helpers for the tests of the fake driver. They call it directly: it is
- * linked, not loaded. Other processes (tests/lib/actor.h) are started before
- * cuInit().
+ * Helpers for the tests of the fake driver. The tests call the driver directly,
+ * because it is linked with them and not loaded. Other processes
+ * (tests/lib/actor.h) are started before cuInit().
  */
 #pragma once
 #include "cuda/driver_api.h"
@@ -18,7 +18,8 @@
 #define MIB   (UINT64_C(1) << 20)
 #define CHUNK (2 * MIB)
 
-/* Checks also in actors and threads, where there is no cr_assert(). */
+/* Checks a condition, also in actors and threads, which cannot use
+ * cr_assert(). */
 #define MUST(condition)                                                        \
 	do                                                                     \
 		if (!(condition)) {                                            \
@@ -29,8 +30,9 @@
 	while (0)
 #define OK(call) MUST((call) == CUDA_SUCCESS)
 
-/* Does the function, in a child that has called nothing yet, end the process by
- * SIGABRT, with a sentence that has `part`? */
+/* Runs the function in a child that has not called the driver yet. Returns
+ * whether it ends the process with SIGABRT, and with a sentence that contains
+ * `part`. */
 static inline bool ends_with(void (*function)(void), const char *part)
 {
 	char text[512] = "";
@@ -64,8 +66,8 @@ static inline void leave_at_once(void)
 	_exit(7);
 }
 
-/* For a forked child: end by exit(), with status 7, but without the search for
- * leaks, which would report its parent's threads. */
+/* Let a forked child end by exit(), with status 7, but without the leak
+ * checker, which would report the threads of its parent. */
 static inline void expect_exit(void)
 {
 	MUST(atexit(leave_at_once) == 0); /* runs after the fake's */
@@ -189,9 +191,9 @@ static inline struct words new_words(void)
 }
 
 /*
- * Tests whether the stream has come this far too early. It copies word 2 to
- * word 3. The test calls arrive() before it releases the stream, and then word
- * 3 is 1 if the order is right.
+ * Queue a copy of word 2 to word 3 on the stream, to find out whether the
+ * stream gets here too early. The test calls arrive(), which sets word 2,
+ * before it releases the stream. So word 3 becomes 1 if the order is right.
  */
 static inline void look(CUstream stream, const struct words *words)
 {
@@ -201,7 +203,8 @@ static inline void look(CUstream stream, const struct words *words)
 
 static inline void arrive(const struct words *words)
 {
-	/* a chance for the stream to be wrong; the test is valid without it */
+	/* This gives a wrong stream time to be too early. The test is valid
+	 * without it. */
 	for (int i = 0; i < 2000; i++)
 		sched_yield();
 	words->host[2] = 1;

@@ -107,7 +107,7 @@ Test(fakecuda, what_devices_lack_is_neither_told_nor_done)
 		      CUDA_ERROR_NOT_SUPPORTED);
 	prop.allocFlags.gpuDirectRDMACapable = 0;
 	EXPECT_RESULT(cuMemCreate(&handle, CHUNK, &prop, 0), CUDA_SUCCESS);
-	/* the system may forbid what the attribute promises */
+	/* The attribute promises this, but the system may forbid it. */
 	OK(cuDeviceGetAttribute(
 		&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
 	cr_expect(eq(int, value, 1));
@@ -410,8 +410,8 @@ Test(fakecuda, one_access_may_cover_several_mappings)
 	OK(cuMemUnmap(at, 2 * CHUNK));
 }
 
-/* A fill or a copy to it is refused. Other work that writes there ends the
- * context, which only a later call finds. */
+/* Fills and copies to this address are refused. Other work that writes there
+ * breaks the context, which only a later call reports. */
 static void expect_fault(CUdeviceptr at)
 {
 	CUmemGenericAllocationHandle handle;
@@ -425,7 +425,7 @@ static void expect_fault(CUdeviceptr at)
 	OK(cuStreamWriteValue64(stream, at, 1, 0));
 	EXPECT_RESULT(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT_RESULT(cuMemsetD8(at, 1, 64), CUDA_ERROR_ILLEGAL_ADDRESS);
-	/* memory does not belong to the context */
+	/* Memory does not belong to a context. */
 	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_SUCCESS);
 }
 
@@ -549,7 +549,7 @@ Test(fakecuda, each_export_is_a_file_of_its_own)
 	copy = fcntl(one, F_DUPFD_CLOEXEC, 3);
 	cr_expect(is_same_file(one, copy));
 	cr_expect(not(is_same_file(one, two)));
-	/* But each of them refers to the memory, and keeps it. */
+	/* Each of the two files keeps the memory by itself. */
 	OK(cuMemRelease(handle));
 	close(one);
 	close(copy);

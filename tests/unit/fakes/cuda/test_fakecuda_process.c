@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* Test and actor share this. */
+/* The test and the actor share this memory. */
 static struct shared {
 	CUipcMemHandle memory;
 	CUipcEventHandle event;
@@ -43,7 +43,7 @@ static void tear_down(void)
 
 TestSuite(fakecuda_process, .init = set_up, .fini = tear_down, .timeout = 300);
 
-/* Start it, and let it do this. */
+/* Let the actor run the function. Starts it first if necessary. */
 static void act(actor_fn *fn)
 {
 	if (!actor.pid)
@@ -162,7 +162,7 @@ Test(fakecuda_process, fabric_handles_are_bytes)
 	act(import_fabric);
 	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
 	OK(cuMemRelease(handle));
-	act(import_fabric); /* it still has the first */
+	act(import_fabric); /* it still has the first import */
 	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
 	actor_kill(&actor);
 	EXPECT_RESULT(cuMemImportFromShareableHandle(&handle, shared->fabric,
@@ -194,7 +194,7 @@ Test(fakecuda_process, without_descriptors_nothing_is_made_nor_forgotten)
 	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_OPERATING_SYSTEM);
 	EXPECT_RESULT(vmm_try(16 * MIB, &handle), CUDA_ERROR_OUT_OF_MEMORY);
 	close(fd);
-	few.rlim_cur++; /* enough to open the folder, but no file in it */
+	few.rlim_cur++; /* enough to open the folder, but not a file in it */
 	MUST(setrlimit(RLIMIT_NOFILE, &few) == 0);
 	EXPECT_RESULT(vmm_try(16 * MIB, &handle), CUDA_ERROR_OUT_OF_MEMORY);
 	MUST(setrlimit(RLIMIT_NOFILE, &old) == 0);
@@ -643,13 +643,13 @@ Test(fakecuda_process, calls_and_contexts_are_counted_past_any_end)
 	pid = actor.pid;
 	actor_kill(&actor);
 	cr_expect(eq(long, gpu_count(pid, "MemRelease"), 3));
-	make_file("control", ""); /* MPS's daemon has this, too */
+	make_file("control", ""); /* the daemon of MPS makes such a file, too */
 	use_device(1);
 	cr_expect(eq(long, gpu_count(getpid(), "contexts"), 1));
 	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
 }
 
-/* Leave these without freeing them. */
+/* End the process without freeing these objects. */
 static void leak(void)
 {
 	expect_exit();

@@ -1,5 +1,5 @@
-/* Tests the fake driver's shared parts of streams: hardware queues, and the
- * thread that calls host functions. */
+/* Tests what streams of the fake driver share: hardware queues, and the thread
+ * that calls host functions. */
 #include "tests/fakes/cuda/fake.h"
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
 #include <sched.h>
@@ -7,7 +7,7 @@
 
 TestSuite(fakecuda_queue, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
-/* The first stream waits; then each other one gets a write. */
+/* Let the first stream wait. Then queue a write on each other stream. */
 static void queue_behind(CUstream streams[], int n, const struct words *words)
 {
 	for (int i = 0; i < n; i++)
@@ -60,7 +60,8 @@ static void spin_until_1(void *data)
 		sched_yield();
 }
 
-/* A kernel that runs lets the next one of its queue begin. */
+/* A kernel that runs lets later work of its queue begin. Only a wait blocks the
+ * queue. */
 Test(fakecuda_queue, a_queue_is_held_up_by_waits_only)
 {
 	struct words words;

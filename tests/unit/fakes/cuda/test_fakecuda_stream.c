@@ -56,7 +56,8 @@ Test(fakecuda_stream, a_copy_to_pageable_memory_waits)
 	cr_expect(eq(u64, found, UINT64_C(0x0101010101010101)));
 }
 
-/* Only work of the same stream, or after a wait for it, sees the copy. */
+/* Other work sees the copy only if it is on the same stream, or waits for that
+ * stream. */
 Test(fakecuda_stream, a_copy_from_pageable_memory_is_not_done_when_it_returns)
 {
 	uint64_t value = 1;
@@ -94,7 +95,7 @@ Test(fakecuda_stream, wrong_copies_are_refused)
 
 /* --- order --------------------------------------------------------------- */
 
-/* `second` waits while `first`, which began before, is blocked. */
+/* `first` began before and is blocked. `second` must wait for it. */
 static void expect_turns(CUstream first, CUstream second)
 {
 	struct words words = new_words();
@@ -186,7 +187,8 @@ Test(fakecuda_stream, a_destroyed_stream_does_what_it_was_given)
 
 /* --- words --------------------------------------------------------------- */
 
-/* The comparison is greater or equal for counters that wrap around. */
+/* The counters wrap around, so "greater or equal" is decided by the signed
+ * difference. */
 Test(fakecuda_stream, waits_compare_signed_and_cyclic)
 {
 	static const struct {
@@ -361,7 +363,7 @@ Test(fakecuda_stream, wrong_registrations_are_refused)
 		      CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
 	EXPECT_RESULT(cuMemHostUnregister(pages + 64),
 		      CUDA_ERROR_INVALID_VALUE);
-	/* not portable, so of this context only */
+	/* The registration is not portable, so only this context can use it. */
 	OK(cuDevicePrimaryCtxRetain(&second, 1));
 	OK(cuCtxPushCurrent(second));
 	EXPECT_RESULT(cuMemHostGetDevicePointer(&at, pages, 0),
@@ -390,7 +392,7 @@ Test(fakecuda_stream, an_event_is_what_was_there_when_it_was_recorded)
 	EXPECT_RESULT(cuEventQuery(event), CUDA_ERROR_NOT_READY);
 	OK(cuStreamWaitEvent(second, event, 0));
 	look(second, &words);
-	/* neither changes the work for which second waits */
+	/* Neither call changes the work for which `second` waits. */
 	OK(cuEventRecord(event, NULL));
 	OK(cuEventDestroy(event));
 	EXPECT_RESULT(cuStreamQuery(second), CUDA_ERROR_NOT_READY);
@@ -644,7 +646,7 @@ static void *release_later(void *data)
 {
 	struct words *words = data;
 
-	/* the allocation below is then waiting, or is about to */
+	/* The allocation below waits at this time, or is about to. */
 	while (words->host[1] == 0)
 		sched_yield();
 	*words->host = 1;

@@ -32,7 +32,8 @@ static void begin(uint32_t n_ranks)
 	cr_assert(zero(int, ranks_run(&ranks, allocate)));
 }
 
-/* In a rank: was the call refused with this error? Notes any other result. */
+/* Returns 0 in a rank if the call was refused with this error. Reports any
+ * other result. */
 static int expect(ncclResult_t result, ncclResult_t wanted, const char *part)
 {
 	char text[300];
@@ -123,7 +124,7 @@ Test(fakenccl, a_beginning_must_make_sense)
 		zero(int, ranks_run(&ranks, refuses_to_begin_without_context)));
 }
 
-/* Call it as rank 1 of 2, in any rank. */
+/* Join as rank 0 of 2 in rank 0, but as rank 1 of 3 in rank 2. */
 static int join_as_rank_1(void)
 {
 	struct error err = ERROR_NULL;
@@ -176,7 +177,7 @@ Test(fakenccl, a_communicator_must_not_be_used_before_it_is_ready)
 
 /* --- memory and streams -------------------------------------------------- */
 
-/* Call it as rank 1 of 2. */
+/* Run this as rank 1 of 2. */
 static int refuses_wrong_overlaps(void)
 {
 	int r = expect(all_gather(0, 0), ncclInvalidArgument, "overlap");
@@ -248,7 +249,7 @@ Test(fakenccl, a_stream_must_be_of_the_communicators_device)
 		int, rank_run(&ranks, 0, refuses_a_stream_of_another_device)));
 }
 
-/* It is mapped, but without access, which is found only when the collective
+/* The memory is mapped without access. The collective finds that only when it
  * runs. */
 static int gather_what_may_not_be_read(void)
 {
