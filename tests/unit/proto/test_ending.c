@@ -1,5 +1,5 @@
 /*
- * Tests which processes count as ending, and that none that can still run does.
+ * Tests which processes count as ending. A process that can still run must not.
  */
 #include "proto/ending.h"
 #include "tests/lib/check.h"
@@ -44,7 +44,8 @@ static pid_t start(void (*be)(void))
 	cr_assert(ge(int, pid, 0));
 	if (pid > 0)
 		return pid;
-	/* CTest waits for all that have its pipe, also after a failure. */
+	/* The child has CTest's pipe. CTest would wait for it if this process
+	 * failed. */
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	be();
 	for (;;)
@@ -110,7 +111,7 @@ static void lose_first_thread(void)
 	syscall(SYS_exit, 0);
 }
 
-/* The first line of that file about the process. */
+/* Read the first line of this file of the process in /proc. */
 static void read_line(pid_t pid, const char *name, char ret[512])
 {
 	char path[64];
@@ -142,7 +143,8 @@ Test(ending, does_not_concern_who_lost_the_first_thread_only)
 	end(pid);
 }
 
-/* Processes that are exempt have a score of 0 while they run. */
+/* A process that is exempt from the OOM killer has a score of 0 also while it
+ * runs, so its score does not show that it is ending. */
 Test(ending, is_not_seen_of_who_is_exempt)
 {
 	char path[64];
@@ -205,8 +207,8 @@ static void *exec_sleep(void *data)
 	_exit(1);
 }
 
-/* The process takes a new address space, and the thread the number of the
- * first one. */
+/* The process gets a new address space, and the thread gets the number of the
+ * first thread. */
 static void be_exec(void)
 {
 	pthread_t thread;

@@ -233,7 +233,8 @@ Test(frame, the_end_of_the_other_side_is_an_outcome)
 	struct frame frame = {.kind = 1};
 
 	pair_open(&pair);
-	/* Unread data at the peer makes our error ECONNRESET first. */
+	/* The peer closes with unread data, so that our first error is
+	 * ECONNRESET. */
 	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_OK));
 	close(pair.theirs);
 	cr_assert(eq(int,
@@ -357,7 +358,8 @@ Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
 	n = count_open_fds();
 	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &limit)));
 	low = limit;
-	/* This is the lowest free number plus one. */
+	/* At most two more descriptors can be opened, but the frame has
+	 * three. */
 	low.rlim_cur = (rlim_t)dup(pair.ours) + 2;
 	close((int)low.rlim_cur - 2);
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));

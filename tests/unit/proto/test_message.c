@@ -18,9 +18,9 @@ static struct reply reply;
 
 TestSuite(message, .init = read_samples);
 
-/* --- rules across fields --------------------------------------------------
- *
- * Where one field is enough, test_message_field.c has it. */
+/* --- rules across fields ------------------------------------------------- */
+
+/* test_message_field.c has the rules of single fields. */
 
 #define refuse(KIND, change, code)                                             \
 	do {                                                                   \
@@ -127,7 +127,8 @@ Test(message, fields_behind_a_flag_travel_with_it_only)
 	cr_expect(not(reply.timelines.has_event));
 }
 
-/* The plan judges the value of a cap or a factor, so NaN gets there. */
+/* The plan checks caps and factors, so the decoder passes any value on, even
+ * NaN. */
 Test(message, caps_and_factors_pass_as_they_are)
 {
 	double caps[] = {NAN, -0.0, -INFINITY};
@@ -187,8 +188,8 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 		many[i].name = "";
 		many[i].type = (struct tensor_type){
 			DTYPE_U8, TENSOR_MAX_DIMS, {0}, {0}};
-		/* The tensor has one size of 2^61, and strides of 2^62 that are
-		 * not used. */
+		/* One size of the tensor is 2^61. The strides of 2^62 belong to
+		 * sizes of 1, so they are not used. */
 		for (int k = 0; k < TENSOR_MAX_DIMS; k++) {
 			many[i].type.shape[k] = 1;
 			many[i].type.strides[k] = INT64_C(1) << 62;
@@ -208,7 +209,7 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 	free(many);
 }
 
-/* These are names as models have them: 1,024 of 42 bytes. */
+/* The names are as long as those of models: 1,024 names of 42 bytes. */
 Test(message, a_group_of_the_most_parameters_fits_a_frame_both_ways)
 {
 	struct group_param *params =
@@ -260,8 +261,8 @@ Test(message, bodies_larger_than_a_frame_are_refused_both_ways)
 	cr_expect(ne(str, err.msg, ""));
 }
 
-/* A frame full of empty items would need much memory before they are
- * counted. */
+/* Decoding a frame full of empty items would take much memory before the items
+ * are counted. */
 Test(message, a_flood_of_empty_items_is_refused)
 {
 	static uint8_t body[FRAME_MAX_BODY];
@@ -316,7 +317,7 @@ Test(message, a_manifest_of_many_places_arrives)
 	free(text);
 }
 
-/* Most tensors are on the host, and have no bytes for devices. */
+/* Most tensors are on the host, and have no bytes for a fence or a taint. */
 Test(message, order_and_taint_take_bytes_only_where_there_are_some)
 {
 	struct tensor_place place;
@@ -376,7 +377,7 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 	}
 }
 
-/* The broker uses this for a reply that is sent again. */
+/* The broker uses reply_places() when it sends a reply again. */
 Test(message, the_places_of_a_reply_are_found)
 {
 	const struct tensor_place *first;
@@ -410,7 +411,7 @@ Test(message, unknown_kinds_are_refused)
 
 Test(message, what_the_encoder_never_makes_is_refused)
 {
-	/* C would read "a" as the name and never see the rest. */
+	/* A C program would see only "a" as the name. */
 	const uint8_t a_0_byte[] = {4 << 3 | 2, 3, 'a', 0, 'b'};
 	const uint8_t uuid[] = {1 << 3 | 2, 2, 'a', '/', 7 << 3 | 2, 1, 9};
 	/* one item: {slot 1, generation 1, event of 2 bytes} */
@@ -458,7 +459,7 @@ Test(message, columns_that_do_not_fit_together_are_refused)
 		uint8_t size, bytes[12];
 		int code;
 	} columns[] = {
-		/* of places: */
+		/* columns of places */
 		{MESSAGE_GET, 6, {0x0a, 4, 0x82, 1, 1, 1}, 0}, /* tainted */
 		{MESSAGE_GET, 6, {0x0a, 4, 0x82, 1, 1, 2}, -EPROTO},
 		{MESSAGE_GET, 7, {0x0a, 5, 0x82, 1, 2, 0, 0}, -EPROTO},
@@ -484,7 +485,7 @@ Test(message, columns_that_do_not_fit_together_are_refused)
 		int r;
 
 		/* A later value of a field that is not repeated replaces the
-		 * first; messages are merged. */
+		 * first one. Messages are merged. */
 		reply = reply_of(kind, "least");
 		if (kind == MESSAGE_GET)
 			reply.places =
@@ -529,7 +530,7 @@ Test(message, mutated_bodies_never_crash, .timeout = 300)
 
 	for (size_t i = 0; i < n_samples; i++) {
 		const struct sample *it = &samples[i];
-		/* The buffer has exactly this size, so that ASan sees a read
+		/* The buffer ends with the message, so that ASan finds a read
 		 * past the end. */
 		uint8_t *copy = (uint8_t *)malloc(it->size + 1) + 1;
 

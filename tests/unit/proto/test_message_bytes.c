@@ -1,6 +1,6 @@
 /*
- * Compares our reader and writer of protobuf's bytes with those of protobuf-c:
- * what we accept, both make the same of.
+ * Compares our reader and writer of protobuf's bytes with those of protobuf-c.
+ * From bytes that we accept, both must make the same.
  */
 #include "proto/message_pb.h"
 #include "tests/lib/check.h"
@@ -13,7 +13,7 @@
 #define fsdp__empty_request__descriptor fsdp__empty__descriptor
 #define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
 
-#define N_CHANGES 2000 /* of each sample */
+#define N_CHANGES 2000 /* changes of each sample */
 
 TestSuite(message_bytes, .init = read_samples);
 
@@ -44,11 +44,13 @@ static struct bytes pack(const ProtobufCMessage *pb)
 	return bytes;
 }
 
-/* We refuse numbers of another form than their type's, which protobuf-c takes
- * for a bool, and tags beyond 32 bits, of which it takes the lower ones. */
+/* Counts the bytes that only we refuse. These are numbers of another form than
+ * their type's, which protobuf-c takes for a bool, and tags beyond 32 bits, of
+ * which protobuf-c takes the lower bits. */
 static size_t n_stricter;
 
-/* Unknown fields are lost by both. False: the bytes are refused. */
+/* Compare the result of both readers, which drop unknown fields. Returns false
+ * if the bytes are refused. */
 static bool compare(const struct sample *it, const uint8_t *data, size_t size)
 {
 	ProtobufCMessage *theirs =

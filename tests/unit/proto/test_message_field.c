@@ -1,8 +1,8 @@
 /*
  * Tests messages field by field: recorded messages are still understood, and
  * each field has the same range as before. message_golden.txt has the messages.
- * message_limits.txt has the result for each value of each field: its code if
- * it is refused, "lost" if it is left out.
+ * For each value of each field message_limits.txt has the result: the code if
+ * the value is refused, or "lost" if it is left out.
  */
 #include "fsdp.pb-c.h"
 #include "proto/error.h"
@@ -64,7 +64,8 @@ Test(message_field, recorded_bytes_encode_to_themselves)
 		const struct sample *it = &samples[i];
 		struct bytes again = encode_again(it);
 
-		/* Decoding sets fields that some of the others leave out. */
+		/* Decoding sets defaults for fields that a `least` request
+		 * leaves out, so those are not compared. */
 		if (it->direction != REQUEST ||
 		    strcmp(it->form, "least") != 0) {
 			cr_expect(eq(sz, again.size, it->size), "line %zu", i);
@@ -77,7 +78,7 @@ Test(message_field, recorded_bytes_encode_to_themselves)
 	}
 }
 
-/* What a decoded reply has as the cursor of the next page. */
+/* Returns the cursor of the next page in a decoded reply. */
 static uint64_t cursor_of(uint16_t kind, size_t *ret_at)
 {
 	struct reply reply = reply_of(kind, "full");
@@ -126,7 +127,7 @@ static struct seen *seen_of(const ProtobufCMessageDescriptor *descriptor)
 
 	while (it->descriptor && it->descriptor != descriptor)
 		it++;
-	/* The last one stays empty, by which loops end. */
+	/* The last entry stays empty, because it ends loops. */
 	cr_assert(lt(ptr, it, &seen[sizeof(seen) / sizeof(*seen) - 1]),
 		  "seen[] is too small");
 	it->descriptor = descriptor;
@@ -135,7 +136,7 @@ static struct seen *seen_of(const ProtobufCMessageDescriptor *descriptor)
 
 static void see(const ProtobufCMessage *pb);
 
-/* Is any value other than zero? */
+/* Returns whether the field has any value other than zero. */
 static bool see_field(const ProtobufCFieldDescriptor *f, const char *pb)
 {
 	size_t n = *(const size_t *)(const void *)(pb + f->quantifier_offset);
@@ -229,7 +230,8 @@ struct at_hand {
 	char last[32]; /* result of the previous value */
 };
 
-/* Returns its code, or "lost" if decoding leaves out a part of it. */
+/* Returns the code of the result, or "lost" if decoding leaves out a part of
+ * the message. */
 static const char *outcome(const struct at_hand *it)
 {
 	size_t size = protobuf_c_message_get_packed_size(it->pb);
@@ -324,7 +326,7 @@ static void try_bytes(struct at_hand *it, ProtobufCBinaryData *at)
 	*at = right;
 }
 
-/* Try with this many copies of the first item. */
+/* Try the message with this many copies of the first item. */
 static void try_counts(struct at_hand *it, size_t *n, void **at, size_t size)
 {
 	static const size_t counts[] = {0,   1,   2,   3,    4,   5,   16,
@@ -411,7 +413,8 @@ static void try_fields(struct at_hand *it, ProtobufCMessage *pb)
 	}
 }
 
-/* Several kinds may have one body. */
+/* Returns whether no earlier sample has the same body. Several kinds may have
+ * one body. */
 static bool is_first(const struct sample *it)
 {
 	const struct sample *other = samples;

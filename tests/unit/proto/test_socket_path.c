@@ -1,7 +1,7 @@
 /*
- * Tests where brokers listen and where clients look. If the test cannot become
- * another user, it omits the parts that write to /tmp, because a broker of this
- * user may be there.
+ * Tests on which paths brokers listen and clients connect. If the test cannot
+ * become another user, it leaves out the parts that write to /tmp, because a
+ * broker of this user may use them.
  */
 #include "proto/socket_path.h"
 
@@ -113,13 +113,13 @@ Test(socket_path, a_user_without_a_runtime_directory_has_one_in_tmp)
 	struct stat st;
 
 	become_user();
-	expect_system(); /* there is none of the user's yet */
+	expect_system(); /* the user has no directory yet */
 	expect_users();
 	cr_assert(zero(int, stat(users, &st)));
 	cr_expect(eq(u32, st.st_uid, geteuid()));
 	cr_expect(eq(u32, st.st_mode & 07777, 0700));
 	make_file(path);
-	expect_users(); /* as a restarted broker does */
+	expect_users(); /* a restarted broker uses the path again */
 	cr_assert(zero(int, socket_path_to_connect(path, NULL)));
 	cr_expect(eq(int, strncmp(path, users, strlen(users)), 0));
 	become_root();

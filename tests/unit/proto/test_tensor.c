@@ -110,7 +110,8 @@ Test(tensor, a_scalar_has_one_element_and_an_empty_tensor_none)
 	cr_assert(eq(u64, tensor_type_numel(&empty), 0));
 }
 
-/* Its product wraps around to the stride 0 in 64 bits. */
+/* The product of the sizes wraps around to 0 in 64 bits, which is the
+ * stride. */
 Test(tensor, products_that_wrap_around_are_not_contiguous)
 {
 	struct tensor_type type = {DTYPE_U8, 3, {2, BIG * 2, 4}, {0, 4, 1}};

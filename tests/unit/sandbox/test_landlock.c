@@ -1,6 +1,6 @@
 /*
- * Tests which files can be opened behind Landlock's rules. Each test is a
- * process of its own, which never leaves them.
+ * Tests which files can be opened under Landlock's rules. Each test is a
+ * process of its own, because the rules cannot be left.
  */
 #include "proto/error.h"
 #include "sandbox/landlock.h"
@@ -19,14 +19,14 @@
 
 #define SKIPPED 77
 
-/* In a child: its status says that something is wrong. */
+/* Let the child's exit status say that a condition is not met. */
 static void must(bool is_met)
 {
 	if (!is_met)
 		_exit(1);
 }
 
-/* Four folders, each with the file `there`. */
+/* Folders, each of which contains the file `there`. */
 static char readable[64], own[64], other[64];
 
 static void make_folder(char folder[64])
@@ -50,7 +50,7 @@ static void make_folders(void)
 	make_folder(other);
 }
 
-/* In a process that may do it. */
+/* This must run in a process without the rules. */
 static void remove_folders(void)
 {
 	char command[320];
@@ -155,7 +155,7 @@ Test(landlock, holds_for_children)
 	in_landlock(open_in_programs);
 }
 
-/* As the broker does for those who may only read. */
+/* Open memory again, as the broker does for clients that may only read it. */
 static void open_memory_again(void)
 {
 	int fd = memfd_create("x", MFD_CLOEXEC);

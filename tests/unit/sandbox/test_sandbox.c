@@ -1,7 +1,7 @@
 /*
  * Tests which calls the sandbox refuses, in which threads and programs, and
- * what still works. Each test is a process of its own, which never leaves the
- * sandbox.
+ * what still works. Each test is a process of its own, because the sandbox
+ * cannot be left.
  */
 #include "proto/error.h"
 #include "sandbox/sandbox.h"
@@ -47,7 +47,7 @@ static int try_call(long call)
 	return syscall(call, 0, 0, 0, 0, 0, 0) < 0 ? errno : 0;
 }
 
-/* The kernel would return another error for most of these. */
+/* Without the sandbox, most of these would fail with another error. */
 static const long dangerous[] = {
 	SYS_bpf,
 	SYS_init_module,
@@ -89,7 +89,8 @@ Test(sandbox, of_a_broker_beside_a_driver_refuses_it_too)
 {
 	enter(SANDBOX_BROKER_DEVICES);
 	expect_all_refused();
-	/* What is not on the list of calls for host memory, a driver may. */
+	/* This call is not on the list for host memory, but a driver may make
+	 * it. */
 	cr_expect(eq(int, try_call(SYS_symlinkat), EFAULT));
 }
 
@@ -109,11 +110,12 @@ Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
 	cr_expect(ge(int, memfd_create("x", MFD_CLOEXEC), 0));
 	cr_expect(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds)));
 	cr_expect(ge(int, open("/dev/null", O_RDWR), 0));
-	/* The request is unknown, and the device itself refuses it. */
+	/* The filter permits the call. The device refuses the unknown
+	 * request. */
 	cr_expect(eq(int, try_call(SYS_ioctl), ENOTTY));
 }
 
-/* fsdp-worker spreads its threads so. */
+/* fsdp-worker sets the CPUs of its threads in this way. */
 Test(sandbox, of_the_broker_leaves_threads_their_cpus)
 {
 	cpu_set_t cpus;
@@ -125,7 +127,7 @@ Test(sandbox, of_the_broker_leaves_threads_their_cpus)
 						   &cpus)));
 }
 
-/* The kernel would return another error for these. */
+/* Without the sandbox, these would fail with another error. */
 static const long programs[] = {SYS_execve, SYS_execveat};
 static const long servers[] = {SYS_accept, SYS_accept4, SYS_bind, SYS_listen};
 
@@ -146,7 +148,7 @@ Test(sandbox, of_a_worker_is_entered_in_that_of_its_broker)
 	cr_expect(eq(int, try_call(SYS_symlinkat), ENOSYS));
 }
 
-/* NCCL binds and listens. */
+/* NCCL calls bind() and listen(). */
 Test(sandbox, of_a_worker_beside_a_driver_lets_it_serve_connections)
 {
 	enter(SANDBOX_BROKER_DEVICES);

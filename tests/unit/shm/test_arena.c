@@ -96,7 +96,7 @@ Test(arena, the_range_released_last_is_taken_first)
 	uint64_t at[8];
 	int i;
 
-	/* This size is not the lower end of its class. */
+	/* The size is larger than the smallest of its size class. */
 	for (i = 0; i < 8; i++)
 		at[i] = take(arena, 65 * 64);
 	arena_release(arena, at[1]);
@@ -343,7 +343,8 @@ Test(arena, a_rebuilt_arena_has_the_same_free_ranges, .timeout = 300)
 	world_init(&world);
 	for (i = 0; i < 6000; i++)
 		do_something(&world, (int)i);
-	/* Release in the order of the live list, which is arbitrary. */
+	/* Reserve the blocks in the order of the live list, which is
+	 * arbitrary. */
 	for (i = 0; i < world.n_live; i++)
 		cr_assert(zero(int, arena_reserve(rebuilt, world.live[i].offset,
 						  world.live[i].size, NULL)));
@@ -360,8 +361,9 @@ Test(arena, a_rebuilt_arena_has_the_same_free_ranges, .timeout = 300)
 
 Test(arena, reserving_many_ranges_in_any_order_is_quick, .timeout = 60)
 {
-	/* There are 200,000 ranges with gaps, each odd multiple once around a
-	 * ring. A search that walked all of them would take minutes. */
+	/* There are 262,144 ranges with gaps between them, reserved in steps of
+	 * 100,003 around a ring. A search through all of them would take
+	 * minutes. */
 	const uint64_t n = 1 << 18, step = 2 * ALIGN;
 	struct arena *arena = make(n * step);
 	uint64_t i;

@@ -1,5 +1,5 @@
 /*
- * Tests what ends a wait on a bell, and that this wakes a sleeper.
+ * Tests what ends a wait on a bell, and that a ring wakes a sleeper.
  */
 #include "shm/bell.h"
 #include "tests/lib/check.h"
@@ -44,7 +44,8 @@ static void *wait_long(void *data)
 	return NULL;
 }
 
-/* It sleeps, or is about to, so a ring from now on must wake it. */
+/* Wait until the other thread sleeps, or is about to, so that a ring from now
+ * on must wake it. */
 static void await_sleeper(void)
 {
 	while (atomic_load(&bell.sleepers) == 0)

@@ -1,5 +1,6 @@
 /*
- * Tests which files are boards, which ranks are missing, and numbers that wrap.
+ * Tests which files are boards, how missing ranks are found, and numbers that
+ * wrap around.
  */
 #include "proto/error.h"
 #include "shm/board.h"
@@ -85,7 +86,7 @@ Test(board, both_mappings_see_who_is_missing)
 	board_arrive(&rank, 1, 1);
 	cr_expect(zero(u64, board_missing(&broker, 1)));
 	cr_expect(eq(int, look(&rank, 1), BELL_MET));
-	/* A rank that is further has passed this point. */
+	/* A rank that has arrived at a later point has passed this one. */
 	board_arrive(&rank, 1, 2);
 	cr_expect(eq(int, look(&rank, 1), BELL_MET));
 	cr_expect(eq(u64, board_missing(&rank, 2), 5));
@@ -175,7 +176,8 @@ Test(board, a_cell_is_what_its_rank_handed_in)
 	board_close(&board);
 }
 
-/* Its rank cannot come that far while another rank still reads it. */
+/* The cell's number is that of a later reduction. A rank cannot get that far
+ * while another one still reads the cell. */
 Test(board, a_cell_that_was_used_again_is_none)
 {
 	struct board board = make(2);

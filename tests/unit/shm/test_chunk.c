@@ -61,8 +61,7 @@ Test(chunk, populating_makes_the_pages_asked_for)
 	int fd = make(40 * MIB);
 
 	cr_expect(zero(u64, resident(fd)));
-	/* The range is across two steps, and does not begin at the start of
-	 * one. */
+	/* The range touches two of the steps, and begins within a step. */
 	cr_assert(zero(int, chunk_populate(fd, 12 * MIB, 8 * MIB, NULL)));
 	cr_expect(eq(u64, resident(fd), 8 * MIB));
 	cr_assert(zero(int, chunk_populate(fd, 0, 40 * MIB, NULL)));
@@ -175,7 +174,7 @@ Test(chunk, the_setting_of_2_mib_pages_is_found)
 		{"always advise [never]\n", "2097152\n", "", HUGE_PAGES_NEVER},
 		{"[always] advise never\n", "536870912\n", "",
 		 HUGE_PAGES_NEVER},
-		/* This has a setting for each size. */
+		/* This kernel has a setting for each size. */
 		{"[always] advise never\n", "536870912\n",
 		 "always inherit advise [never]\n", HUGE_PAGES_NEVER},
 		{"always advise [never]\n", "536870912\n",

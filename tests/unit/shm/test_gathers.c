@@ -1,5 +1,5 @@
 /*
- * Tests gathers on the board: all ranks have one order, a gather ends when all
+ * Tests gathers on the board. All ranks have one order, a gather ends when all
  * ranks have ended it, and a buffer has one owner.
  */
 #include "proto/error.h"
@@ -120,7 +120,7 @@ Test(gathers, all_reshard_to_the_same_mesh)
 	cr_expect(eq(u32, rank, 1));
 	cr_expect(eq(u32, mesh, 2));
 	cr_expect(not(gathers_set_mesh(&board, 0, 3, 0, 0, &rank, &mesh)));
-	/* First reshard to no mesh. */
+	/* Here the first rank that reshards chooses no mesh. */
 	cr_expect(gathers_set_mesh(&board, 0, 4, 0, 0, &rank, &mesh));
 	gathers_end(&board, 0, 4, 0);
 	cr_expect(not(gathers_set_mesh(&board, 1, 4, 0, 2, &rank, &mesh)));
@@ -128,7 +128,8 @@ Test(gathers, all_reshard_to_the_same_mesh)
 	cr_expect(zero(u32, mesh));
 }
 
-/* Rank 1 reshards when rank 0 touches that page of the board. */
+/* Lets rank 1 reshard at the moment when rank 0 touches that page of the
+ * board. */
 static struct {
 	void *page;
 	size_t size;
@@ -239,19 +240,22 @@ Test(gathers, a_later_gather_shares_what_others_still_have)
 	begin_all(1, 0);
 	first = choose(1, 0);
 	gathers_end(&board, 0, 1, 0);
-	/* Rank 0 unshards again while rank 1 has not resharded. */
+	/* Rank 0 unshards again before rank 1 has resharded. */
 	begin(0, 2, 0);
 	second = choose(2, 0);
 	cr_expect(eq(u32, first.buffer, second.buffer));
 	cr_expect(eq(u32, first.lap, second.lap));
-	/* It is also the memory of the second. */
+	/* The second gather still uses the memory, so the third must not get
+	 * it. */
 	gathers_end(&board, 1, 1, 0);
 	begin(0, 3, 1);
 	third = choose(3, 1);
 	cr_expect(ne(u32, first.buffer, third.buffer));
-	/* Rank 1 comes to the first and finds it in the second. */
+	/* Rank 1 comes to the first gather, and finds its values in the buffer
+	 * of the second. */
 	cr_expect(eq(u32, find(1, 0).buffer, first.buffer));
-	/* After both, the group is made whole again. */
+	/* After both have ended, the next gather of the group must fill a
+	 * buffer again. */
 	begin(1, 2, 0);
 	end_all(2, 0);
 	begin(1, 3, 1);
@@ -288,22 +292,22 @@ Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
 	gathers_keep(&board, 1, 0, STEP);
 	gathers_unlock(&board);
 	end_all(1, 0);
-	/* No other group gets the buffer, and the group need not be made whole
-	 * again. */
+	/* No other group gets the buffer, and the group itself can use it
+	 * without gathering again. */
 	begin_all(2, 1);
 	cr_expect(ne(u32, choose(2, 1).buffer, first.buffer));
 	begin_all(3, 0);
 	second = choose(3, 0);
 	cr_expect(eq(u32, second.buffer, first.buffer));
 	cr_expect(eq(u32, second.lap, first.lap));
-	/* It was kept once. */
+	/* The buffer was kept for one gather only. */
 	end_all(3, 0);
 	begin_all(4, 2);
 	cr_expect(eq(u32, choose(4, 2).buffer, first.buffer));
 }
 
-/* The last gather of the group decides what is kept, not the rank that comes
- * first. */
+/* The last gather of the group decides what is kept. A rank that reshards an
+ * earlier one must not. */
 Test(gathers, a_late_rank_keeps_nothing_that_a_later_gather_has)
 {
 	struct gathers_fill first;
@@ -367,7 +371,8 @@ Test(gathers, words_that_make_no_sense_lead_nowhere)
 	/* The buffer is invalid. */
 	page->filling[0] = UINT64_C(9) << 16 | GATHERS_BUFFERS;
 	cr_expect(eq(int, gathers_find(&board, 1, 0, &fill), -EPROTO));
-	/* There are more buffers than possible, all in use, of no group. */
+	/* The board claims more buffers than there are, all of them in use by
+	 * no group. */
 	board.page->gathers_lock.n_buffers = UINT32_MAX;
 	for (uint32_t i = 0; i < GATHERS_BUFFERS; i++) {
 		page->buffers[i].group = UINT32_MAX;
@@ -376,7 +381,7 @@ Test(gathers, words_that_make_no_sense_lead_nowhere)
 	page->filling[0] = 0;
 	cr_expect(eq(int, gathers_choose(&board, 1, 0, SIZE, STEP), -EPROTO));
 	gathers_retire(&board);
-	/* The order is of another time. */
+	/* The entry of the order belongs to another gather. */
 	page->order[1] = UINT64_MAX;
 	cr_expect(
 		eq(int, gathers_begin(&board, 0, 1, 0, &turn), GATHERS_OTHER));

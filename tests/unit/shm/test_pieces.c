@@ -1,5 +1,5 @@
 /*
- * Tests pieces: each is taken once, laps do not mix, and numbers wrap.
+ * Tests pieces: each is taken once, laps do not mix, and numbers wrap around.
  */
 #include "shm/pieces.h"
 #include "tests/lib/check.h"

@@ -1,6 +1,6 @@
 /*
  * Tests slots of channels: which files are valid, which consumer gets which
- * item, and what remains of users that have ended.
+ * item, and what happens to the slots of users that have ended.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -134,7 +134,7 @@ Test(slots, the_oldest_item_is_taken_whatever_its_slot)
 		send_item(0, i);
 	held = receive(1, NULL, 0);
 	slots_release(&slots, 1, &held);
-	/* It is sent from the first slot again, and comes last. */
+	/* The first slot is used again. Its new item comes last. */
 	cr_expect(eq(u32, send_item(0, N), 0));
 	for (int64_t i = 1; i <= N; i++)
 		(void)receive(1, NULL, i);
@@ -322,7 +322,8 @@ Test(slots, who_comes_later_has_only_what_is_sent_later)
 	(void)receive(2, &seen, 2);
 }
 
-/* Two threads of one consumer: one of them stopped after it had looked. */
+/* A consumer has two threads, one of which was stopped after it had looked for
+ * an item. */
 Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
 {
 	struct slots_seen seen = {0};
@@ -339,7 +340,8 @@ Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
 	}
 	slots_put_back(&slots, 1, &seen, &hold);
 	hold = receive(1, &seen, 2);
-	/* It is in its hands, and as if its word were an older one. */
+	/* The consumer holds that item, and the word of its slot is overwritten
+	 * with an older one. */
 	slots.page->words[0] = slots_word(1, 1, SLOTS_QUEUED);
 	cr_expect(not(slots_has_item(&slots, 1, &seen)));
 	cr_expect(not(slots_take(&slots, 1, &seen, &hold)));
@@ -347,7 +349,8 @@ Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
 
 /* --- a limit of lag ------------------------------------------------------ */
 
-/* A producer and two consumers; the second has one item of all in its hands. */
+/* Make a producer and two consumers. The second consumer holds one item and has
+ * received no other. */
 static struct slots_hold make_late(struct slots_seen *seen)
 {
 	struct slots_hold hold = {0};
@@ -415,7 +418,7 @@ Test(slots, who_is_cut_keeps_what_it_has_in_its_hands)
 	cr_expect(not(slots_has_item(&slots, 2, &seen[1])));
 	cr_expect(not(slots_take(&slots, 2, &seen[1], &other)));
 	cr_expect(eq(u64, slots_load(&slots, hold.at), hold.word));
-	/* The others go on. */
+	/* The other users continue. */
 	send_item(0, 9);
 	other = receive(1, &seen[0], 9);
 	slots_release(&slots, 1, &other);
@@ -434,7 +437,8 @@ Test(slots, a_buffer_in_the_hands_of_who_was_cut_is_replaced)
 	slots_admit(&slots, hold.at, 9, 3);
 	cr_expect(eq(u32, count_free(), N));
 	cr_assert(eq(u32, send_item(0, 9), hold.at));
-	/* Its release is of the buffer that has left. */
+	/* The consumer that was cut releases the buffer that was replaced,
+	 * which frees nothing. */
 	slots_release(&slots, 2, &hold);
 	other = receive(1, &seen[0], 9);
 	slots_release(&slots, 1, &other);
@@ -522,7 +526,7 @@ Test(slots, those_beyond_the_limit_are_received_but_not_claimed)
 	cr_expect(eq(u32, count_free(), N - 1));
 	cr_expect(zero(u32, send_item(0, 9)));
 	cr_expect(not(slots_claim(&slots, 0, &hold)));
-	/* One has not left yet, and the other is there again. */
+	/* One slot was not removed yet, and the other one is added again. */
 	slots_set_limit(&slots, N);
 	slots_admit(&slots, 3, 9, 1);
 	for (uint32_t i = 1; i < N; i++)

@@ -44,7 +44,7 @@ Test(table, words_take_state_and_generation_apart)
 	cr_expect(zero(u64, table_word(0, SLOT_FREE)));
 }
 
-/* A run is alive by its own word only. */
+/* Whether a run is alive is decided by the word of that run only. */
 Test(table, a_verdict_is_of_one_run)
 {
 	struct table table = make();

@@ -1,6 +1,6 @@
 /*
- * Tests timeline files: counters that one side raises and others read, poison,
- * and refusals.
+ * Tests timeline files: counters that one side raises and the other reads,
+ * poison, and refusals.
  */
 #include "proto/error.h"
 #include "shm/memfd.h"
