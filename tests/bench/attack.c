@@ -1,5 +1,6 @@
 /*
- * The attacks. Each of them stopped the broker's loop in some former version.
+ * The attacks of `fsdp-bench hostile`. Each of them has blocked the loop of an
+ * earlier version of the broker.
  */
 #include "bench.h"
 #include "fsdp.h"
@@ -31,7 +32,8 @@ static const char *own_prefix(const struct attacker *attacker, const char *what,
 	return ret;
 }
 
-/* Returns how many to make of so many: few in a rehearsal. */
+/* Returns how many of `n` objects an attacker makes. In a rehearsal these are
+ * few. */
 static size_t scaled(const struct attacker *attacker, size_t n)
 {
 	return attacker->is_rehearsal ? n / 128 : n;
@@ -72,7 +74,7 @@ static int strike_seal(struct attacker *attacker)
 	sys(pipe2(ends, O_CLOEXEC), "pipe2");
 	memset(fsdp_data_mut(tensor), 1, 4096);
 	splice_page(fsdp_data_mut(tensor), ends[1]);
-	/* The broker looks for the pipe before it refuses. */
+	/* Before the broker refuses, it searches all processes for the pipe. */
 	if (fsdp_bundle_commit(bundle, NULL) < 0)
 		fsdp_bundle_abort(bundle);
 	sys((int)read(ends[0], page, sizeof(page)), "read");
@@ -212,9 +214,9 @@ static int nest(int fd)
 }
 
 /*
- * Make the broker close the last reference of `fd`: before hello, or after it
- * if the kernel delivers no descriptor earlier. Consumes `fd`. Returns a
- * negative number if it cannot be sent.
+ * Send `fd` so that the broker must close its last reference. The descriptor is
+ * sent before hello; if the kernel refuses that, it is sent after hello.
+ * Consumes `fd`. Returns a negative number if `fd` cannot be sent.
  */
 static int give(struct attacker *attacker, int fd)
 {
@@ -258,10 +260,10 @@ static void arm_memfd(struct attacker *attacker)
 		used + (size < free_memory / 4 ? size : free_memory / 4);
 }
 
-/* A broker that does not close what it got would use up the machine's memory.
- * So the attackers wait while there are memory files of MEMFDS_MAX, or of a
- * quarter of the memory that was free; each of them may exceed that by one
- * file. */
+/* A broker that does not close the files that it receives would use up the
+ * machine's memory. So the attackers wait while there are memory files of
+ * MEMFDS_MAX, or of a quarter of the memory that was free. Each attacker may
+ * exceed that by one file. */
 static int strike_memfd(struct attacker *attacker)
 {
 	uint64_t unused;

@@ -7,17 +7,17 @@
 #include <sys/mman.h>
 
 #define N_ARRAYS 3
-/* Passes read that many places in turn, as ranks do that gather several
+/* Passes read this many arrays in turn, as ranks do that gather several
  * groups. */
 #define N_TURNS 3
 
-/* Compute `n` elements from one array of floats, or from two. */
+/* Compute `n` elements from one array of floats or from two arrays. */
 typedef void move_fn(void *to, const float *a, const float *b, size_t n);
 
 struct bandwidth {
 	float *arrays[N_ARRAYS];
 	uint32_t n_ranks;
-	/* of this process */
+	/* These are those of this process. */
 	uint32_t rank, n_iterations;
 	move_fn *moves[N_BANDWIDTHS];
 };
@@ -135,15 +135,15 @@ struct stage_order bandwidth_order(enum bandwidth_kind kind,
 
 	if (size > BANDWIDTH_MAX)
 		size = BANDWIDTH_MAX;
-	/* Every rank's part then consists of whole cache lines. */
+	/* This makes every rank's part consist of whole cache lines. */
 	size = (size + 4095) & ~UINT64_C(4095);
 	*ret_scale = (double)moved / ((double)size * kinds[kind].moved);
 	return (struct stage_order){
 		.collective = collective, .variant = kind, .size = size};
 }
 
-/* Returns the size in bytes of this rank's part of the array. The parts also of
- * a cast's result are whole cache lines. */
+/* Returns the size in bytes of this rank's part of the array. All parts consist
+ * of whole cache lines, also in the result of a cast. */
 static size_t part(const struct bandwidth *bandwidth,
 		   const struct stage_order *order, uint64_t *ret_start)
 {
@@ -173,7 +173,7 @@ static void iterate(void *data, const struct stage_order *order)
 					 bandwidth->arrays[2] + from, n);
 }
 
-/* Try both, and return the quicker one. */
+/* Try both ways of storing, and choose the quicker one. */
 static void prepare(void *data, const struct stage_order *order)
 {
 	struct bandwidth *bandwidth = data;

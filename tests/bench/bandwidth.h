@@ -26,10 +26,10 @@ struct bandwidth; /* the arrays, shared with processes forked later */
 struct bandwidth *bandwidth_new(uint32_t n_ranks);
 void bandwidth_free(struct bandwidth *bandwidth);
 
-/* Returns an order for one pass of `kind` that moves `moved` bytes, or fewer if
- * the arrays are too small for it; `ret_scale` is the quotient. Passes for an
- * all-gather read several places in turn, if they fit, as ranks read several
- * groups. */
+/* Returns an order for one pass of `kind` that moves `moved` bytes. If the
+ * arrays are too small for that, the pass moves fewer bytes, and `ret_scale` is
+ * `moved` divided by these. Passes for an all-gather read several places in
+ * turn, if they fit, as ranks read several groups. */
 struct stage_order bandwidth_order(enum bandwidth_kind kind,
 				   enum collective collective, uint64_t moved,
 				   double *ret_scale);

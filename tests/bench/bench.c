@@ -14,7 +14,8 @@
 /* See repeats_next(). */
 #define KNOWN       0.05
 #define MAX_REPEATS 4
-#define REPEAT_NS   UINT64_C(200000000) /* for each of the least pairs */
+/* time limit for each of the `n_min` pairs */
+#define REPEAT_NS UINT64_C(200000000)
 
 void die(const char *format, ...)
 {

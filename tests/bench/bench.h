@@ -25,9 +25,9 @@ struct bench {
 	const char *dir;   /* the row's own directory, empty at first */
 	const char *fsdpd; /* path of the broker */
 	/* Clients run on the first CPU, servers (fsdpd, and those of floors) on
-	 * the second, a second client on the third. A machine with two CPUs
-	 * gives the second client the first CPU, and with one CPU all run on
-	 * it; floor and ours are placed alike. */
+	 * the second, and a second client on the third. On a machine with two
+	 * CPUs the second client uses the first CPU, and on a machine with one
+	 * CPU all processes share it. Floor and ours are placed alike. */
 	int client_cpu, server_cpu, second_cpu;
 	cpu_set_t cpus; /* all CPUs that we may use */
 	/* names of a table's parts, then NULL; NULL for all parts */
@@ -42,12 +42,12 @@ struct spread {
 /* The result of a row. A value that does not exist is NAN. */
 struct result {
 	double median, p99, floor, ratio;
-	/* quartiles of the pairs' ratios; 0 if the row has no pairs */
+	/* quartiles of the ratios of the pairs; 0 if the row has no pairs */
 	double ratio_low, ratio_high;
 	/* Times of the best block of each, which other processes disturbed
 	 * least. 0 if not measured. */
 	double min, floor_min;
-	size_t n; /* samples of ours */
+	size_t n; /* number of samples of ours */
 	/* The MPI libraries' times divided by ours, as in party.h. 0 if not
 	 * measured. */
 	double mpi[2];
@@ -65,7 +65,7 @@ uint64_t now_ns(void);
 uint64_t cpu_ns(void); /* used by this thread */
 void sleep_us(unsigned us);
 void pin(int cpu);
-/* Let the process run on any of the benchmark's CPUs again. */
+/* Lets the process run on all of the benchmark's CPUs again. */
 void unpin(const struct bench *bench);
 
 /* Write the path of a program in the directory of fsdp-bench, whether it exists
@@ -95,10 +95,11 @@ struct repeats {
 };
 
 struct repeats repeats_begin(const struct bench *bench, unsigned n_min);
-/* Another pair? There are at least `n_min`, and no more if quick. Then there
- * are others until the medians of all `lists` of ratios are known to about 5 %,
- * but at most four times as many, and none after 0.2 s for each of `n_min`. A
- * list may be empty. */
+/* Returns whether another pair is needed. There are at least `n_min` pairs, and
+ * exactly so many if `is_quick` is set. Then pairs are added until the medians
+ * of all `lists` of ratios are known to about 5 %. There are at most four times
+ * as many pairs, and none is added after 0.2 s for each of `n_min`. A list may
+ * be empty. */
 bool repeats_next(struct repeats *repeats, struct samples *const *lists,
 		  size_t n_lists);
 
@@ -111,32 +112,33 @@ struct pairs {
 
 #define PAIRS_NULL ((struct pairs){0})
 
-/* Another pair? See repeats_next(). */
+/* Returns whether another pair is needed (see repeats_next()). */
 bool pairs_next(struct pairs *pairs, struct repeats *repeats);
-/* Make a pair of the blocks of both, which are complete. */
+/* Makes a pair of the two current blocks, which must be complete. */
 void pairs_close(struct pairs *pairs);
-/* Compute the result of all pairs. Samples are divided by `unit` (1000: ns to
- * us). */
+/* Computes the result of all pairs. Samples are divided by `unit` (1000 makes
+ * us of ns). */
 void pairs_result(struct pairs *pairs, double unit, struct result *ret);
 void pairs_deinit(struct pairs *pairs);
 
-/* Make the result of a row with a limit; `value` is compared with it. */
+/* Makes the result of a row whose limit is a fixed number. `value` is compared
+ * with the limit. */
 void absolute_result(struct samples *samples, double value, double limit,
 		     struct result *ret);
 
-/* Print `, "key": value` of a JSON object, with null for a number that is not
- * finite. */
+/* Prints `, "key": value` of a JSON object. Writes null for a number that is
+ * not finite. */
 void print_number(const char *key, double value);
 
-/* Connect to the broker at `socket`. */
+/* Connects to the broker at `socket`. */
 struct fsdp_client *client_open(const char *socket);
 
-/* Write "PREFIX/00012345". `ret` has NAME_SIZE bytes. */
+/* Writes "PREFIX/00012345". `ret` must have NAME_SIZE bytes. */
 #define NAME_SIZE 64
 void name_format(char *ret, const char *prefix, size_t i);
 
-/* Publish `n` tensors of `size` bytes as PREFIX/00000000 and so on. Only their
- * names keep them. */
+/* Publishes `n` tensors of `size` bytes as PREFIX/00000000 and so on, and keeps
+ * no hold of them. */
 void publish_many(struct fsdp_client *client, const char *prefix, size_t n,
 		  size_t size);
 
@@ -179,5 +181,5 @@ row_fn tensor_scatter, tensor_reduce_scatter, tensor_all_to_all, tensor_send;
 row_fn load_1gib;
 row_fn plan_65536, meter_request_ns, sandbox_ping;
 
-/* These are not rows but tables of their own, which they print. */
+/* These functions print tables of their own instead of a row. */
 row_fn collectives, gpu, hostile, rehearsal;

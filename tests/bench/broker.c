@@ -1,6 +1,6 @@
 /*
- * Rows with a limit of their own: the times of the broker when a client or the
- * broker itself dies, and its costs when it is idle.
+ * Rows whose limit is a fixed number: how long it takes until the broker has
+ * handled a client's death or its own, and what an idle broker costs.
  */
 #include "bench.h"
 #include "child.h"
@@ -69,8 +69,8 @@ static void be_victim(int sock_fd, void *data)
 	pause();
 }
 
-/* Allocate memory each time the parent requests it, and report when it is
- * there. */
+/* Allocate memory each time the parent requests it, and report when the
+ * allocation is done. */
 static void be_heir(int sock_fd, void *data)
 {
 	const struct daemon *daemon = data;
@@ -102,7 +102,7 @@ static double kill_one(const struct bench *bench, struct daemon *daemon,
 	child_start(&victim, bench->client_cpu, be_victim, daemon);
 	message_receive(victim.sock_fd, &ready, 1);
 	message_send(heir->sock_fd, "g", 1);
-	sleep_us(2000); /* so that the request is parked */
+	sleep_us(2000); /* waits until the request is parked */
 	poll_fd.fd =
 		sys((int)syscall(SYS_pidfd_open, victim.pid, 0), "pidfd_open");
 	kill(victim.pid, SIGKILL);
@@ -136,7 +136,8 @@ void death_reclaim_1000(const struct bench *bench, struct result *ret)
 
 #define IDLE_S 10
 
-/* A thread that ends takes its count with it, so then it begins anew. */
+/* The count of a thread is lost when the thread ends, so the measurement is
+ * repeated then. */
 static uint64_t idle_switches(pid_t pid)
 {
 	uint32_t n_before, n_after;
@@ -151,8 +152,8 @@ static uint64_t idle_switches(pid_t pid)
 }
 
 /*
- * Counts how often any thread of an idle broker, with a client and some
- * tensors, went to sleep within 10 s. That is how often one woke up.
+ * Counts how often the threads of an idle broker, with a client and some
+ * tensors, went to sleep within 10 s. Each sleep follows a wake-up.
  */
 void idle_wakeups(const struct bench *bench, struct result *ret)
 {
@@ -206,7 +207,7 @@ void broker_rss_per_100k(const struct bench *bench, struct result *ret)
 #define N_BLOCKS   10000
 #define RESTART_MS 100
 
-/* Get all of them, by a client that has never got any. */
+/* Get all tensors in a client that has got none before. */
 static void get_all(struct fsdp_client *client)
 {
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];

@@ -29,7 +29,7 @@
 
 #define NAME      "bench/channel"
 #define N_SLOTS   8
-#define SETTLE_US 300 /* then the consumer sleeps */
+#define SETTLE_US 300 /* time in which the consumer falls asleep */
 #define ONE_WAY   32  /* items in a block */
 
 enum way { CHANNEL, SOCKET, PIPE };
@@ -37,15 +37,15 @@ enum way { CHANNEL, SOCKET, PIPE };
 struct flow {
 	const char *socket; /* of the broker */
 	enum way way;
-	size_t size; /* of an item */
+	size_t size; /* bytes of an item */
 	bool is_filled;
-	size_t n;   /* items until the consumer reports that it has them */
+	size_t n;   /* number of items after which the consumer reports */
 	int fds[2]; /* SOCKET: both ends; PIPE: to read, to write */
 	struct child consumer;
 	struct fsdp_client *client;
 	struct fsdp_channel *channel;
 	uint8_t *memory; /* SOCKET, PIPE: N_SLOTS items */
-	double *latency; /* shared: time stamp of the last item, ns */
+	double *latency; /* in shared memory: time stamp of the last item, ns */
 };
 
 /* --- consumers ----------------------------------------------------------- */
@@ -82,7 +82,8 @@ static void receive_item(const struct flow *flow, struct fsdp_channel *channel)
 	must(fsdp_item_release(item), "release");
 }
 
-/* The token is the stamp, which returns as the credit. */
+/* Receive a token, which contains the time stamp, and return it as the
+ * credit. */
 static void receive_token(const struct flow *flow)
 {
 	uint64_t stamp;
@@ -253,7 +254,7 @@ static void run_pairs(const struct bench *bench, struct flow *ours,
 		for (size_t j = 0; j < n_blocks; j++)
 			sample(ours, &pairs.ours);
 		if (i == 0)
-			/* the first block only warms up */
+			/* the first block only warms up caches */
 			pairs_deinit(&pairs);
 		else
 			pairs_close(&pairs);
@@ -302,7 +303,7 @@ void channel_1mib(const struct bench *bench, struct result *ret)
 	run_pairs(bench, &ours, &floor, 1, sample_block, ret);
 }
 
-/* Use buffers that are as warm as the channel's. */
+/* Fill buffers that are as warm as those of a channel. */
 static double fill_alone(uint8_t *memory, size_t size, size_t n)
 {
 	uint64_t start = now_ns();

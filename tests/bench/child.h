@@ -1,7 +1,7 @@
 /*
- * Other processes of a row: a waiter, a consumer, a victim, or a floor's
- * server. A child is forked, ends with the row that started it, and exchanges
- * whole messages with it over a socket pair.
+ * Other processes of a row, such as a waiter, a consumer, a victim, or the
+ * server of a floor. A child is forked, ends with the row that started it, and
+ * exchanges whole messages with it over a socket pair.
  */
 #pragma once
 #include <stddef.h>

@@ -187,7 +187,7 @@ static void print_json(const struct variant *variant,
 	for (int i = COPY; i < N_CONTENDERS; i++) {
 		struct spread ratio = score->of[i].ratio;
 
-		/* of a rival: its time to ours */
+		/* The ratio of a rival is its time divided by ours. */
 		if (i >= WORKER)
 			ratio = (struct spread){.low = 1 / ratio.high,
 						.median = 1 / ratio.median,
@@ -202,8 +202,8 @@ static void print_json(const struct variant *variant,
 	fflush(stdout);
 }
 
-/* May the broker, for both executors, and all MPI ranks together use that much
- * memory here? */
+/* Returns whether this machine has memory for the broker, with both executors,
+ * and for all MPI ranks. */
 static bool is_fitting(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size)
 {
@@ -213,7 +213,7 @@ static bool is_fitting(const struct variant *variant, uint32_t n_ranks,
 	uint64_t ours = 2 * variant_memory(variant, n_ranks, size);
 	uint64_t theirs = variant->has_mpi ? 2 * n_ranks * size * N_MPIS : 0;
 
-	/* The broker takes half of the memory by itself. */
+	/* Give half of the machine's memory to the broker. */
 	return ours < total / 2 / 8 * 7 && ours + theirs < free;
 }
 

@@ -4,21 +4,21 @@
 #include <math.h>
 #include <string.h>
 
-/* A round has as many small collectives as take about this time. */
+/* A round has as many small collectives as fit into about this time. */
 #define ROUND_NS       4000000
 #define MAX_ITERATIONS 512
-/* Ranks take any pieces of a gather, so it takes a while until each of them has
- * touched all pages of all groups. */
+/* Any rank may take any piece of a gather, so it takes a while until each of
+ * them has touched all pages of all groups. */
 #define N_FIRST 24
-/* If one iteration takes longer than this, a rank that begins a little later
- * does not matter, and there is no warm-up. */
+/* If one iteration takes longer than this, it does not matter that a rank
+ * begins a little later, and there is no warm-up. */
 #define COLD_NS 20000000
 
 /* One party of a run. */
 struct runner {
 	struct party *party;
 	struct stage_order order;
-	double scale; /* factor of its times */
+	double scale; /* by which its times are multiplied */
 	double last;
 	struct samples times, ratios; /* ratios of ours to it */
 };
@@ -80,7 +80,7 @@ static void runner_run(struct runner *runner)
 		runner->last = stage_time(runner->party->stage) * runner->scale;
 }
 
-/* Find the number of iterations of a round. */
+/* Find out how many iterations a round needs. */
 static void runner_prepare(struct runner *runner)
 {
 	double n;
@@ -155,8 +155,8 @@ static uint64_t count_gathered(const struct contest *contest)
 	return n;
 }
 
-/* A gather that moves nothing would make our time look too short, so check what
- * it moved. */
+/* Check that the gathers moved all bytes. A gather that moves nothing would
+ * make our time look too short. */
 static void run_ours(struct contest *contest, struct runner *runner,
 		     uint64_t moved)
 {

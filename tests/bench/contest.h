@@ -1,11 +1,13 @@
 /*
- * One collective of ours against the memory's bandwidth and against *rivals*:
- * the same collective by fsdp-worker and by the MPI libraries.
+ * Compares one collective of ours with the memory's bandwidth and with
+ * *rivals*, which are the same collective by fsdp-worker and by the MPI
+ * libraries.
  *
- * All parties of a contest exist at the same time and are measured in turns:
- * ours, copy, triad, cast, each rival, and again. A round of each is one pair
- * with ours. The bandwidth's processes are as many as ours and move as many
- * bytes, so that a ratio of times is one of bytes per second.
+ * All parties of a contest exist at the same time, and are measured in turns:
+ * ours, copy, triad, cast, each rival, and again. A round of each makes one
+ * pair with ours. The bandwidth is measured with as many processes as ours,
+ * which move as many bytes, so that a ratio of times is a ratio of bytes per
+ * second.
  */
 #pragma once
 #include "bandwidth.h"
@@ -14,7 +16,8 @@
 #include "party.h"
 #include "rank.h"
 
-/* Its parties; a time of COPY to CAST is that of as many bytes. */
+/* The parties of a contest. The times of COPY to CAST are those for the same
+ * number of bytes. */
 enum contender {
 	OURS,
 	COPY,
@@ -24,15 +27,16 @@ enum contender {
 	OPEN_MPI,
 	MPICH,
 	N_CONTENDERS,
-	BETTER_MPI = N_CONTENDERS, /* as a floor: the quicker of the two */
+	/* as a floor: the quicker of the two MPI libraries */
+	BETTER_MPI = N_CONTENDERS,
 };
 
 #define N_RIVALS (N_CONTENDERS - WORKER)
 
 struct contest_options {
 	uint32_t n_ranks;
-	/* of all parties, but that the bandwidth's processes are never
-	 * ANYWHERE: they are then APART */
+	/* This is the placement of all parties. The processes of the bandwidth
+	 * are APART if it is ANYWHERE. */
 	enum placement placement;
 	bool has_worker, has_mpi; /* if they are installed */
 };
@@ -43,7 +47,7 @@ struct contest {
 	struct rank_options options, worker_options;
 	struct bandwidth *bandwidth;
 	struct party memory, ours, rivals[N_RIVALS];
-	struct fsdp_client *client; /* reads how much was moved */
+	struct fsdp_client *client; /* reads how many bytes were moved */
 	uint32_t n_prepared;
 };
 
@@ -71,13 +75,14 @@ struct score {
 void contest_run(struct contest *contest, const struct variant *variant,
 		 uint64_t size, unsigned n_min, struct score *ret);
 
-/* For a row that begins with ratio 0: if this score's ratio is worse, store it
- * in `ret` in us, with that floor. Calls die() if there is no such floor. */
+/* Keep this score in `ret`, in us and with that floor, if its ratio is worse
+ * than the one there. A row begins with ratio 0. Calls die() if the score has
+ * no such floor. */
 void score_keep_worse(const struct score *score, enum contender floor,
 		      struct result *ret);
 
-/* Run a contest of 2 and one of 4 ranks. The row shows the worse result.
- * `options` gives the rest. */
+/* Run a contest of 2 ranks and one of 4. The row shows the worse result. The
+ * other options are those of `options`. */
 void contest_row(const struct bench *bench,
 		 const struct contest_options *options,
 		 const struct variant *variant, uint64_t size,

@@ -10,5 +10,5 @@ typedef void copy_fn(void *to, const void *from, size_t size);
 /* Both pointers must be 64-byte aligned, and `size` a multiple of 64. */
 copy_fn copy_plain, copy_streaming;
 
-/* Try both in turns for these places, and return the quicker one. */
+/* Try both ways in turn for these addresses, and return the quicker one. */
 copy_fn *copy_choose(void *to, const void *from, size_t size);

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #define START_MS 10000
-/* systemd/fsdpd.service.in has it. */
+/* The value is that of systemd/fsdpd.service.in. */
 #define SERVICE_NICE -10
 
-/* Print the log of the broker before it gave up. */
+/* Print the log of the broker, which has failed to start. */
 static void show_log(const char *dir)
 {
 	char path[256], line[512];
@@ -43,14 +43,15 @@ run(const struct daemon *daemon, const struct bench *bench, const char *config,
 		unpin(bench);
 	else
 		pin(bench->server_cpu);
-	/* An ordinary user may not. */
+	/* Only root may raise the priority. */
 	if (options->is_service)
 		(void)setpriority(PRIO_PROCESS, 0, SERVICE_NICE);
 	snprintf(log, sizeof(log), "%s/fsdpd.log", bench->dir);
 	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		dup2(fd, STDERR_FILENO);
-	/* With these variables it would assume that systemd started it. */
+	/* With these variables fsdpd would assume that systemd has started
+	 * it. */
 	if (options->notify_socket)
 		setenv("NOTIFY_SOCKET", options->notify_socket, 1);
 	else

@@ -8,18 +8,19 @@
 
 struct daemon_options {
 	bool is_supervised;
-	bool is_unpinned;          /* it and its worker use all CPUs */
-	bool is_service;           /* with the unit's priority, if allowed */
+	bool is_unpinned; /* broker and worker may use all CPUs */
+	/* has the priority of the unit, if the user may set it */
+	bool is_service;
 	const char *config;        /* lines of fsdpd.conf; NULL for defaults */
 	const char *notify_socket; /* socket of the fd store; may be NULL */
 };
 
 struct daemon {
-	pid_t pid; /* of the supervisor if there is one */
+	pid_t pid; /* process of the supervisor, if there is one */
 	char socket[108];
 };
 
-/* Start it and wait until it replies. */
+/* Start the broker, and wait until it replies. */
 void daemon_start(struct daemon *daemon, const struct bench *bench,
 		  const struct daemon_options *options);
 void daemon_stop(struct daemon *daemon);

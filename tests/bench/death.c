@@ -128,7 +128,7 @@ void direct_death(const struct bench *bench, struct result *ret)
 	kill_all(bench, 0, bench->n_pairs, N_KILLS, ret);
 }
 
-/* The quantile of ours, less that of the pidfd. */
+/* Compute the quantile of our times, and subtract that of the pidfd's times. */
 static double later_ms(struct pairs *pairs, double q)
 {
 	return (samples_quantile(&pairs->ours, q) -
@@ -157,7 +157,7 @@ void direct_death_p99(const struct bench *bench, struct result *ret)
 	pairs_deinit(&kills);
 }
 
-/* A kill takes up to some seconds. */
+/* This row has fewer pairs, because a kill may take seconds. */
 #define LARGE_PAIRS 5
 
 void direct_death_1gib(const struct bench *bench, struct result *ret)

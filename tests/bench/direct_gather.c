@@ -1,9 +1,10 @@
 /*
  * Rows direct_gather_*: gathers by the ranks, on host memory. Each size is
- * measured by 2 and by 4 ranks, and the row shows the worse of the two. The
- * floor moves the same bytes by as many processes, each its part, without any
- * agreement: by memcpy, or by the kernel of the cast. MPI, where it is
- * installed, takes its turns, too. `fsdp-bench collectives` has more sizes.
+ * measured with 2 and with 4 ranks, and the row shows the worse result. The
+ * floor moves the same bytes with as many processes, each of which moves its
+ * part without waiting for the others: by memcpy, or by the kernel of the cast.
+ * MPI takes its turns, too, where it is installed. `fsdp-bench collectives` has
+ * more sizes.
  */
 #include "contest.h"
 

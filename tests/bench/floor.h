@@ -1,8 +1,8 @@
 /*
- * The bare messages with which ours are compared. The server only waits in
- * epoll, receives, and sends as many bytes as the request says. It has the same
- * kind of socket, the same sizes and the same CPUs as ours, but no protocol and
- * no state.
+ * The bare messages with which our requests are compared. The server only waits
+ * in epoll, receives a message, and sends as many bytes as the message says. It
+ * has the same kind of socket, the same sizes and the same CPUs as ours, but no
+ * protocol and no state.
  */
 #pragma once
 #include "bench.h"

@@ -1,9 +1,9 @@
 /*
  * The table of `fsdp-bench gpu`: the costs of tensors and collectives on a
- * device, each beside its floor, in turns in one run.
+ * device. Each is measured in turns with its floor, in one run.
  *
- * CUDA does not survive fork(). So the table's process never loads the driver:
- * each section is a process of its own, which forks its other processes before
+ * CUDA does not survive fork(). So the table's process never loads the driver.
+ * Each section is a process of its own, which forks its other processes before
  * it loads the driver.
  */
 #pragma once
@@ -14,24 +14,26 @@
 
 struct gpu {
 	const struct bench *bench;
-	int error; /* negative errno of the search, with its sentence */
+	int error; /* negative errno and sentence of the search for devices */
 	char sentence[512];
 	struct fsdp_device device; /* the first device */
 	char name[64];
 	uint64_t memory;
 	uint32_t n_devices;
-	bool is_fake; /* numbers mean nothing, and all sizes are small */
+	/* the driver is a fake: figures mean nothing, and all sizes are
+	 * small */
+	bool is_fake;
 };
 
-/* Ask a child about the devices. `ret->error` tells whether there are any. */
+/* Look for devices in a child. `ret->error` tells whether there are any. */
 void gpu_find(struct gpu *ret, const struct bench *bench);
 
 /* Returns the first of these names, which end with NULL, that is not a section
  * of the table, or NULL. */
 const char *gpu_find_unknown(char **names);
 
-/* Open the first device or the `i`th, modulo their number, and leave its
- * context current. Only for a process that will not fork. */
+/* Open the `i`th device, modulo the number of devices, and make its context
+ * current. Only a process that will not fork may call this. */
 const struct device *gpu_enter(uint32_t i);
 CUstream gpu_stream(void);
 /* Call die() with the driver's sentence unless the call succeeded. */

@@ -1,6 +1,6 @@
 /*
- * The floor of collectives on devices. It calls NCCL as nccl-tests does, in
- * place, on plain memory that is not registered, and waits for the stream.
+ * The floor of collectives on devices. It calls NCCL as nccl-tests does: in
+ * place, on plain memory that is not registered. Then it waits for the stream.
  */
 #include "gpu_rank.h"
 #include "proto/error.h"

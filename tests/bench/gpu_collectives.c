@@ -85,7 +85,7 @@ static void run_variant(struct match *match, const struct gpu_variant *variant,
 	gpu_print(match->gpu, &line);
 }
 
-/* A child finds out whether this node has NCCL, because that loads the
+/* A child finds out whether this node has NCCL, because that needs the
  * driver. */
 struct answer {
 	int r;

@@ -1,11 +1,12 @@
 /*
  * Rows gpu_gather_by_gemm and gpu_gemm_by_gather: a gather of ours while the
- * device multiplies matrices, and the multiplications meanwhile, each against
- * the same work alone. Both share the device's units and its memory, so one may
- * gain what the other loses.
+ * device multiplies matrices, and the multiplications at the same time, each
+ * compared with the same work alone. Both share the device's units and its
+ * memory, so one may gain what the other loses.
  *
  * cuBLAS is opened at run time, and not in the table's process, which forks.
- * Machines without cuBLAS, or with an unknown version, do not have these rows.
+ * Machines without cuBLAS, or with an unknown version of it, do not have these
+ * rows.
  */
 #include "child.h"
 #include "daemon.h"
@@ -108,11 +109,11 @@ static bool has_cublas(const struct gpu *gpu)
 
 /* --- a rank -------------------------------------------------------------- */
 
-/* The ranks share it. Times are those of rank 0. */
+/* The ranks share this memory. The times are those of rank 0. */
 static struct shared {
 	struct gpu_mesh mesh;
 	uint32_t what;    /* GATHER or GEMMS or both */
-	uint32_t n_gemms; /* of them */
+	uint32_t n_gemms; /* number of the GEMMs */
 	double gather_ns, gemm_ns;
 } * shared;
 
@@ -217,14 +218,14 @@ static void run(struct party *party, struct stage_order *order, uint32_t what)
 	party_order(party, order);
 }
 
-/* That many GEMMs take as long as three gathers, because a gather is slower
- * beside them. */
+/* This many GEMMs take as long as three gathers alone, because a gather is
+ * slower at the same time as GEMMs. */
 static void choose_gemms(struct party *party, struct stage_order *order)
 {
 	double n;
 
 	shared->n_gemms = 1;
-	run(party, order, GATHER | GEMMS); /* the call opens all libraries */
+	run(party, order, GATHER | GEMMS); /* this round opens all libraries */
 	run(party, order, GEMMS);
 	run(party, order, GATHER);
 	n = 3 * shared->gather_ns;

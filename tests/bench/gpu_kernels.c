@@ -29,7 +29,7 @@ struct bed {
 	CUstream stream;
 	CUdeviceptr from, to;
 	uint64_t numel;
-	unsigned n_launches; /* in one sample */
+	unsigned n_launches; /* launches in one sample */
 };
 
 static double time_kernel(const struct bed *bed,

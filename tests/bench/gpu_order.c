@@ -94,7 +94,8 @@ static void answer(int sock_fd, void *data)
 		message_send(sock_fd, &byte, 1);
 		consume(side, i);
 		publish(side, i);
-		/* The other process has got the tensors. */
+		/* This message says that the other process has got the
+		 * tensors. */
 		message_receive(sock_fd, &byte, 1);
 		clean(side, i);
 	}

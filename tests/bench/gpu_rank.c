@@ -129,7 +129,7 @@ static void join(struct rank *rank, const struct stage_order *order)
 	     "register");
 }
 
-/* Each rank's shards hold its rank + 1, which is then what is gathered. */
+/* Each rank's shards hold its rank + 1, and so do the parts of a gather. */
 static void prepare_gather(struct rank *rank)
 {
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};

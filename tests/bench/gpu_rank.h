@@ -23,11 +23,11 @@ struct gpu_variant {
 #define N_GPU_VARIANTS 5
 extern const struct gpu_variant gpu_variants[N_GPU_VARIANTS];
 
-/* The ranks of both parties share this, in memory that they inherit. */
+/* The ranks of both parties share this memory, which they inherit. */
 struct gpu_mesh {
 	const struct gpu *gpu;
 	const char *socket;
-	uint8_t id[NCCL_ID_SIZE]; /* of the bare ones' communicator */
+	uint8_t id[NCCL_ID_SIZE]; /* id of the bare ranks' communicator */
 	bool has_id;
 	/* Function of rank `number`, called instead of gpu_rank_iterate(); may
 	 * be NULL. */
@@ -35,7 +35,7 @@ struct gpu_mesh {
 			const struct stage_order *order);
 };
 
-/* Do what a trainer does with one group, and wait for it. */
+/* Do with one group what a trainer does, and wait for the end. */
 void gpu_rank_iterate(void *rank, const struct stage_order *order);
 
 /* Run a rank. `data` is struct gpu_mesh. */

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define NO_TORCH 77 /* its exit status */
+#define NO_TORCH 77 /* exit status of torch_peer.py */
 
 static void print_row(const struct gpu *gpu, const char *text)
 {
