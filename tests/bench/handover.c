@@ -38,8 +38,8 @@ struct usage {
 
 struct consuming {
 	const char *socket; /* ours */
-	int floor_fd;       /* floor */
-	const void *memory; /* floor */
+	int floor_fd;       /* for the floor */
+	const void *memory; /* for the floor */
 	size_t size;
 	uint32_t request_size; /* floor: of a get */
 	size_t n, n_warm; /* hand-overs; the usage after `n_warm` is sent */
@@ -69,8 +69,8 @@ static uint64_t count_open_fds(void)
 	return n;
 }
 
-/* Faults are read last at the start and first at the end, so that the readings
- * themselves do not count. */
+/* Faults are read last at the start and first at the end, so that reading the
+ * other values causes no faults that count. */
 static struct usage usage_start(void)
 {
 	struct usage usage;
@@ -275,8 +275,8 @@ void handover_64mib(const struct bench *bench, struct result *ret)
 
 /* --- handover_steady_* ---------------------------------------------------- */
 
-/* After that many hand-overs, everything that may grow to a bound has reached
- * it. */
+/* After this many hand-overs, everything that may grow up to a limit has
+ * reached its limit. */
 #define STEADY_WARM 2048
 #define STEADY      128
 

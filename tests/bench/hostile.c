@@ -1,19 +1,20 @@
 /*
- * fsdp-bench hostile: how long an innocent client's ping takes while eight
- * processes of another user attack the broker, beside the time in the same run
- * while eight processes only compute. The two alternate, since even the calm
- * times swing on a busy machine, and the pings of all pairs are pooled.
+ * fsdp-bench hostile: measures how long an innocent client's ping takes while
+ * eight processes of another user attack the broker. For comparison eight
+ * processes only compute in the same run. The two kinds alternate, because even
+ * the times without an attack vary on a busy machine. The pings of all pairs
+ * are pooled.
  *
  * The bystander pings, waits for a millisecond, and pings again. A ping that
  * took longer than that counts as all the pings that it prevented, each later
  * by a millisecond (HdrHistogram corrects in the same way). So the quantiles
- * are of time, and one long stall is not a single sample among thousands.
+ * are those of time, and one long stall is not a single sample among thousands.
  *
  * The broker has the priority of its service (systemd/fsdpd.service.in), if the
- * user may give it.
+ * user may set it.
  *
- * The budgets are: the p99 is at most twice that beside the computing
- * processes, and the worst is at most 20 ms above theirs.
+ * The budgets are: the p99 is at most twice that with the computing processes,
+ * and the worst ping is at most 20 ms above theirs.
  */
 #include "hostile.h"
 #include "child.h"
@@ -38,12 +39,13 @@
 #define PAUSE_NS        1000000
 #define WORST_BEYOND_US 20000
 #define P99_BUDGET      2
-/* The bench does not wait longer than this for a ping. */
+/* The benchmark waits no longer than this for a ping. */
 #define PATIENCE_NS (30 * SECOND_NS)
 
 /* --- the bystander ------------------------------------------------------- */
 
-/* The process that pings, which may hang, shares it. */
+/* The process that pings writes this in shared memory, so that a ping that
+ * hangs is seen. */
 struct diary {
 	uint64_t began; /* start of the current ping; 0 if there is none */
 	uint64_t n;
@@ -105,7 +107,8 @@ static bool has_ended(pid_t pid)
 	return info.si_pid != 0;
 }
 
-/* Wait for the bystander. A ping that hangs counts for as long as we waited. */
+/* Wait for the bystander. A ping that hangs counts with the time that
+ * passed. */
 static void bystander_end(struct child *child, const struct diary *diary,
 			  uint64_t duration_ns, struct samples *samples)
 {
@@ -130,7 +133,7 @@ static void bystander_end(struct child *child, const struct diary *diary,
 
 struct turn {
 	const struct bench *bench;
-	const struct attack *attack; /* NULL if it only computes */
+	const struct attack *attack; /* NULL if the process only computes */
 	const char *socket;
 	unsigned index;
 	bool is_rehearsal;
@@ -219,8 +222,8 @@ static void be_keeper(int sock_fd, void *data)
 		 bench->dir, KEEPER_NAME);
 	sys(bind(fd, (struct sockaddr *)&address, sizeof(address)), "bind");
 	message_send(sock_fd, "r", 1);
-	/* Without room for descriptors, the kernel closes those that a message
-	 * brings. */
+	/* If a message has no space for descriptors, the kernel closes those
+	 * that come with it. */
 	while (recv(fd, &byte, 1, 0) >= 0)
 		;
 }
@@ -250,8 +253,8 @@ static void set_deaf(const struct battle *battle, const struct attack *attack,
 		kill(battle->keeper.pid, signal);
 }
 
-/* Returns how long one half of a pair takes. An attack that only shows after a
- * while has all of that time in each pair. */
+/* Returns how long one half of a pair takes. If an attack needs a while to show
+ * its effect, each of its halves takes all of that time. */
 static uint64_t duration_ns(const struct battle *battle, bool is_attacked)
 {
 	unsigned shortest = battle->attack->min_seconds;
@@ -262,8 +265,8 @@ static uint64_t duration_ns(const struct battle *battle, bool is_attacked)
 	return (shortest > seconds ? shortest : seconds) * SECOND_NS / N_PAIRS;
 }
 
-/* Adds the bystander's pings beside eight attackers, or beside as many
- * processes that only compute. */
+/* Adds the bystander's pings while eight attackers, or as many processes that
+ * only compute, are running. */
 static void measure(struct battle *battle, const struct attack *attack,
 		    struct samples *samples)
 {
@@ -350,8 +353,8 @@ static int find_any(const struct fsdp_entry *entry, void *data)
 	return 1;
 }
 
-/* Has the broker nothing left of other processes' sessions, and of names that
- * end by themselves? */
+/* Returns whether the broker has no sessions of other processes left, and no
+ * names that end by themselves. */
 static bool is_settled(const struct battle *battle, struct fsdp_client *client)
 {
 	const char *mortal = battle->attack->mortal;
@@ -360,8 +363,8 @@ static bool is_settled(const struct battle *battle, struct fsdp_client *client)
 	       (!mortal || fsdp_list(client, mortal, find_any, NULL) == 0);
 }
 
-/* Wait until the broker does nothing more for attackers that are gone, unless
- * it hangs. */
+/* Wait until the broker has finished its work for attackers that have exited.
+ * Gives up if the broker hangs. */
 static void battle_settle(const struct battle *battle)
 {
 	struct fsdp_client *client = client_open(battle->daemon.socket);
@@ -386,7 +389,7 @@ static void battle_end(struct battle *battle)
 /* --- the table ----------------------------------------------------------- */
 
 struct verdict {
-	struct result p99, worst; /* us */
+	struct result p99, worst; /* in us */
 	double calm_median, calm_worst, longest_loop_ms;
 };
 
@@ -422,7 +425,7 @@ static int find_longest(const char *name, uint64_t value, void *data)
 	return 0;
 }
 
-/* Returns NAN if the broker does not count, or does not reply. */
+/* Returns NAN if the broker does not count this, or does not reply. */
 static double longest_loop_ms(const struct battle *battle)
 {
 	struct fsdp_connect_options options = {.path = battle->daemon.socket,
@@ -501,7 +504,7 @@ static void run(const struct bench *bench, const struct attack *attack)
 	samples_deinit(&attacked);
 }
 
-/* One attacker strikes once, and the broker still replies. */
+/* Let one attacker strike once, and check that the broker still replies. */
 static void rehearse(const struct bench *bench, const struct attack *attack)
 {
 	struct turn turn = {

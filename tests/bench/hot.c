@@ -1,18 +1,19 @@
 /*
  * Rows hot_*: a process holds tensors that it knows already, and releases them.
  *
- * There are 10,000 tensors in random order, so that neither side works in the
- * first cache line only. The floor does the least that any counting must do, in
+ * There are 10,000 tensors in random order, so that neither side works only in
+ * the first cache line. The floor does the least that any counting must do, in
  * memory of the same size and kind and in the same order: it reads one cache
  * line of the tensor's description, adds to its 16-byte entry in a shared file,
- * reads its word in a table, and subtracts. By name it first hashes the name
- * and finds that line in a table with open addressing. So both sides wait for
- * the same caches, which other processes on the machine may have emptied.
+ * reads its word in a table, and subtracts. In the rows by name it first hashes
+ * the name, and finds that line in a table with open addressing. So both sides
+ * wait for the same caches, which other processes on the machine may have
+ * emptied.
  *
  * One sample is the mean over one pass. It is measured in CPU time, because
- * nothing here waits, and a pass takes long enough to be preempted. The bench
- * proves that our side makes no system call: a process that does the same pass
- * under strict seccomp must survive it.
+ * nothing here waits, and a pass takes long enough to be preempted. The
+ * benchmark proves that our side makes no system call: a process that does the
+ * same pass under strict seccomp must survive.
  */
 #include "bench.h"
 #include "child.h"
@@ -55,11 +56,13 @@ struct bucket {
 
 struct hot {
 	struct fsdp_client *client;
-	struct fsdp_tensor *tensors[N_TENSORS]; /* by number */
+	/* in the order of their numbers */
+	struct fsdp_tensor *tensors[N_TENSORS];
 	uint32_t slots[N_TENSORS];
 	char names[N_TENSORS][NAME_SIZE];
 	uint32_t order[N_TENSORS];
-	/* Tables of the floor: by number, by slot, by slot, by hash. */
+	/* Tables of the floor: `lines` by number, `entries` and `words` by
+	 * slot, `buckets` by hash. */
 	struct line lines[N_TENSORS];
 	struct entry *entries;
 	_Atomic uint64_t *words;

@@ -1,8 +1,8 @@
 /*
  * Row load_1GiB: `fsdpctl load` of four safetensors files, from its start to
- * its end. Beside it, as many plain readers as there are CPUs read the same
- * files into shared memory that is as fresh. All files are in the page cache. A
- * quick run has files of 64 MiB each.
+ * its end. The floor are as many plain readers as there are CPUs, which read
+ * the same files into new shared memory. All files are in the page cache. In a
+ * quick run each file has 64 MiB.
  */
 #include "bench.h"
 #include "daemon.h"
@@ -29,7 +29,7 @@ struct load {
 	struct daemon daemon;
 	char paths[N_FILES][PATH_MAX];
 	char fsdpctl[PATH_MAX];
-	uint64_t file_size; /* of the data */
+	uint64_t file_size; /* size of the data */
 };
 
 /* --- files --------------------------------------------------------------- */

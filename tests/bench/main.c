@@ -186,7 +186,7 @@ static const struct row tables[] = {
 	 "each of these attacks once, small and not measured"},
 };
 #define N_TABLES  (sizeof(tables) / sizeof(*tables))
-#define NO_DEVICE 77 /* exit status */
+#define NO_DEVICE 77 /* exit status without devices */
 
 static const char usage[] =
 	"Usage: fsdp-bench [--quick] [--json] [--list] [ROW...]\n"
@@ -272,7 +272,7 @@ run_here(const struct row *row, const struct bench *bench, int result_fd)
 	exit(0);
 }
 
-/* Run it in a process group of its own, which is killed afterwards. */
+/* Run the row in a process group of its own, which is killed afterwards. */
 static bool row_run(const struct row *row, struct bench *bench,
 		    struct result *ret)
 {
@@ -375,7 +375,7 @@ static bool is_wanted(const struct row *row, char **names)
 	return false;
 }
 
-/* Returns NULL if none of them has that name. */
+/* Returns NULL if no row has that name. */
 static const struct row *find_row(const struct row *list, size_t n,
 				  const char *name)
 {
@@ -442,7 +442,7 @@ static const char *find_unknown(const struct row *table, char **names)
 	return *names;
 }
 
-/* `names` are attacks, or sections of the table of GPUs. */
+/* `names` are attacks, or sections of the table of GPUs. NULL ends them. */
 static int run_table(const struct row *table, struct bench *bench, char **names)
 {
 	const char *unknown = find_unknown(table, names);

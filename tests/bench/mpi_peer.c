@@ -26,13 +26,13 @@
 #include <sys/prctl.h>
 
 #define N_TRIES 3
-#define LARGE   (8u << 20) /* tried once */
+#define LARGE   (8u << 20) /* larger collectives are tried only once */
 
 struct peer {
 	int rank, n_ranks;
 	bool is_yielding;
 	float *in, *out;
-	uint64_t in_size, out_size; /* bytes mapped */
+	uint64_t in_size, out_size; /* bytes that are mapped */
 };
 
 static void __attribute__((noreturn)) die(const char *what)

@@ -20,8 +20,8 @@ const struct mpi mpis[N_MPIS] = {
 	{"MPICH", "mpich_ratio", "mpirun.mpich", "fsdp-bench-mpich"},
 };
 
-/* Returns the `i`th of the CPUs that the benchmark may use. After the last one
- * it begins again. */
+/* Returns the `i`th of the CPUs that the benchmark may use. Numbers after the
+ * last one begin with the first CPU again. */
 static int nth_cpu(const struct bench *bench, uint32_t i)
 {
 	int n = CPU_COUNT(&bench->cpus);
@@ -75,10 +75,10 @@ void party_start(struct party *party, const struct bench *bench,
 /* --- MPI ----------------------------------------------------------------- */
 
 /*
- * Neither library binds its ranks: they move to their CPUs as ours do. With
- * more ranks than CPUs, those that wait must let others run: Open MPI then
- * yields if it is told that it is oversubscribed, and MPICH if it has polled
- * that often.
+ * Neither library binds its ranks; they move to their CPUs as ours do. With
+ * more ranks than CPUs, ranks that wait must let others run. Open MPI yields if
+ * it is told that it is oversubscribed, and MPICH after the given number of
+ * polls.
  */
 static void __attribute__((noreturn))
 exec_mpi(const struct bench *bench, const struct mpi *mpi, uint32_t n_ranks,
@@ -120,7 +120,7 @@ exec_mpi(const struct bench *bench, const struct mpi *mpi, uint32_t n_ranks,
 	_exit(127);
 }
 
-/* Is there such a program in PATH? */
+/* Returns whether there is such a program in PATH. */
 static bool is_installed(const char *program)
 {
 	char *path = strdup(getenv("PATH") ? getenv("PATH") : "");

@@ -1,7 +1,7 @@
 /*
- * The processes that share a stage: our ranks, a floor's, or an MPI library's.
- * If a party of ours fails, its row fails. A party of MPI may fail: it is then
- * over, and the row continues without it.
+ * The processes that share a stage: our ranks, those of a floor, or those of an
+ * MPI library. If a party of ours fails, its row fails. A party of MPI may
+ * fail: it is over then, and the row continues without it.
  */
 #pragma once
 #include "bench.h"
@@ -31,10 +31,11 @@ void party_start(struct party *party, const struct bench *bench,
 		 party_fn *fn, void *data);
 
 struct mpi {
-	const char *name; /* name for people */
+	const char *name; /* name that people read */
 	const char *key;  /* JSON key of its time divided by ours */
-	const char *run;  /* its mpirun */
-	/* mpi_peer.c built with it, in the directory of fsdp-bench */
+	const char *run;  /* its mpirun program */
+	/* mpi_peer.c, built with that library, in the directory of
+	 * fsdp-bench */
 	const char *peer;
 };
 
@@ -49,5 +50,5 @@ void party_start_mpi(struct party *party, const struct bench *bench,
 /* Let all ranks carry out the order. Returns false if the party is over. */
 bool party_order(struct party *party, const struct stage_order *order);
 
-/* Stop a party. It may be over, or may never have existed. */
+/* Stop a party. This does nothing if the party is over or was never started. */
 void party_stop(struct party *party);

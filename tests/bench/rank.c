@@ -7,9 +7,10 @@
 #define MAX_PARAMS 4
 #define WAIT_MS    60000
 
-/* A gather of a group that another rank still has unsharded shares its memory,
- * and moves nothing. The limiter lets a rank be two gathers ahead of another,
- * so with three groups the last gather of one is over before its next one. */
+/* If another rank still has a group unsharded, a gather of that group shares
+ * its memory, and moves nothing. The limiter lets a rank be two gathers ahead
+ * of another one. So with three groups the last gather of a group is over
+ * before its next one. */
 #define N_LAYERS 3
 
 /* clang-format off */
@@ -55,7 +56,8 @@ static uint64_t stored_size(const struct variant *variant, uint64_t size)
 	       fsdp_dtype_size(variant->stored);
 }
 
-/* The shards of a single parameter without a cast already form the whole. */
+/* The shards of a single parameter without a cast form the whole parameter
+ * where they are. */
 static bool is_in_place(const struct variant *variant)
 {
 	return variant->n_params == 1 && variant->stored == variant->whole;
@@ -288,7 +290,7 @@ void rank_leave(struct fsdp_client *client, struct fsdp_comm *comm,
 	if (rank != 0)
 		return;
 	while ((r = fsdp_comm_remove(client, name)) == -EBUSY)
-		sleep_us(500); /* others still use it */
+		sleep_us(500); /* other ranks still use it */
 	must(r, "remove a communicator");
 }
 

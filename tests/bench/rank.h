@@ -36,7 +36,7 @@ const struct variant *variant_find(enum collective collective,
 /* Returns the bytes read and written for one collective. */
 uint64_t variant_moved(const struct variant *variant, uint32_t n_ranks,
 		       uint64_t size);
-/* Returns the bytes of the broker's memory that it needs. */
+/* Returns how many bytes of the broker's memory the collective needs. */
 uint64_t variant_memory(const struct variant *variant, uint32_t n_ranks,
 			uint64_t size);
 
@@ -46,8 +46,8 @@ struct rank_options {
 	enum fsdp_executor executor;
 };
 
-/* Run a rank. `data` is struct rank_options. Orders give the variant by its
- * index. */
+/* Run a rank. `data` is a struct rank_options. Orders contain the index of the
+ * variant. */
 void rank_serve(struct stage *stage, uint32_t rank, void *data);
 
 /* Leave a communicator. Rank 0 also removes it, once the others have left. */

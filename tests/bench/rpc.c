@@ -33,7 +33,7 @@ struct rpc {
 	struct fsdp_client *client;
 	struct fsdp_tensor *tensors[BLOCK];
 	struct fsdp_tensor *many[HUNDRED_BLOCK][HUNDRED];
-	size_t n_asked; /* names "rpc/..." that were used */
+	size_t n_asked; /* number of names "rpc/..." that were used */
 	size_t n_hundreds_asked;
 };
 
@@ -269,7 +269,7 @@ void rpc_get_100(const struct bench *bench, struct result *ret)
 
 struct attach {
 	const char *socket;
-	size_t first; /* index of the first name for the floor */
+	size_t first; /* index of the first name that the floor gets */
 };
 
 struct attach_times {

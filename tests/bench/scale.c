@@ -1,8 +1,8 @@
 /*
- * Rows of a node with 1,000,000 tensors and 4,000 sessions at once. Replies to
- * a person come in less than a second, a restart soon serves all of it, and
- * memory that is allocated and freed at full rate leaves nothing. A quick run
- * has a twentieth of both.
+ * Rows of a node with 1,000,000 tensors and 4,000 sessions at once. Replies
+ * that people wait for must come in less than a second, all tensors must be
+ * served again soon after a restart, and allocating and freeing at full rate
+ * must leave no memory in use. A quick run has a twentieth of both numbers.
  */
 #include "bench.h"
 #include "child.h"
@@ -30,10 +30,10 @@
 struct crowd {
 	struct daemon daemon;
 	struct child children[N_CHILDREN];
-	size_t n_each; /* sessions of a child */
+	size_t n_each; /* sessions that each child opens */
 	size_t n_tensors;
 	struct fsdp_client *client;
-	uint64_t rss_before; /* before there were tensors */
+	uint64_t rss_before; /* resident memory before there were tensors */
 };
 
 static void be_sessions(int sock_fd, void *data)
@@ -93,7 +93,7 @@ static void become_fsdpctl(const struct crowd *crowd, char **arguments)
 	_exit(127);
 }
 
-/* Returns the milliseconds from its start to its end. */
+/* Runs a command. Returns the milliseconds from its start to its end. */
 static double run_fsdpctl(const struct crowd *crowd, char **arguments)
 {
 	uint64_t start = now_ns();
@@ -148,7 +148,7 @@ void scale_top(const struct bench *bench, struct result *ret)
 	    ret);
 }
 
-/* A screen of the largest of all tensors. */
+/* Measures a screen of the largest of all tensors. */
 void scale_top_tensors(const struct bench *bench, struct result *ret)
 {
 	ask(bench,
@@ -200,7 +200,7 @@ void scale_restart(const struct bench *bench, struct result *ret)
 		must(fsdp_get(crowd.client, &name, 1, NULL, &tensor), "get");
 		samples_add(&samples, (double)(now_ns() - start) / 1e6);
 		fsdp_free(tensor);
-		/* the supervisor counts deaths within a time */
+		/* the supervisor gives up at many deaths within a short time */
 		sleep_us(4000000);
 	}
 	absolute_result(&samples, samples_quantile(&samples, 0.5), RESTART_MS,
@@ -251,7 +251,8 @@ static double read_once(const struct bench *bench, struct memory *memory)
 	return (double)(now_ns() - start) / 1e6;
 }
 
-/* From kill -9 until a new client has one of the tensors. */
+/* Measures from kill -9 of the broker until a new client has one of the
+ * tensors. */
 static double restart_once(const struct daemon *daemon)
 {
 	const char *name = PREFIX "/00012345";
@@ -268,8 +269,9 @@ static double restart_once(const struct daemon *daemon)
 	return (double)start / 1e6;
 }
 
-/* Of a broker whose tensors nobody uses: their names keep them. The floor is a
- * process that reads as much as the broker has for them. */
+/* Measures the restart of a broker whose tensors no client uses, so that only
+ * their names keep them. The floor is a process that reads as much memory as
+ * the broker has for them. */
 void scale_restart_idle(const struct bench *bench, struct result *ret)
 {
 	const struct daemon_options options = {.is_supervised = true,
@@ -288,7 +290,7 @@ void scale_restart_idle(const struct bench *bench, struct result *ret)
 		samples_add(&pairs.floor, read_once(bench, &memory));
 		samples_add(&pairs.ours, restart_once(&daemon));
 		pairs_close(&pairs);
-		/* the supervisor counts deaths within a time */
+		/* the supervisor gives up at many deaths within a short time */
 		sleep_us(4000000);
 	}
 	pairs_result(&pairs, 1, ret);
@@ -325,7 +327,7 @@ void alloc_churn_growth(const struct bench *bench, struct result *ret)
 	struct daemon daemon;
 	double mib;
 
-	alarm(2 * CHURN_S); /* other rows take less */
+	alarm(2 * CHURN_S); /* other rows have a shorter time limit */
 	daemon_start(&daemon, bench, &(struct daemon_options){0});
 	client = client_open(daemon.socket);
 	for (int i = 0; i < CHURN_WARM; i++)

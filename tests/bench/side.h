@@ -1,6 +1,5 @@
 /*
- * Two parties whose rounds are timed in turn: ours, and the one that is the
- * floor.
+ * Two sides, whose rounds are timed in turn: ours, and the floor.
  */
 #pragma once
 #include "party.h"
@@ -10,9 +9,9 @@ struct side {
 	struct stage_order order;
 };
 
-/* Let the party prepare the order, and choose how many iterations a round
- * has. */
+/* Let the party prepare the order, and choose the number of iterations in a
+ * round. */
 void side_open(struct side *side, const struct stage_order *order);
-/* Time both in pairs. Then release what they prepared, and stop them. */
+/* Time both sides in pairs. Then release what they prepared, and stop them. */
 void sides_compare(struct side *ours, struct side *floor,
 		   const struct bench *bench, struct result *ret);

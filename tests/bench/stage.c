@@ -23,8 +23,8 @@ static uint64_t clock_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Sleep until `*word` is not `seen`, or something wakes us, or `ms` are
- * over. */
+/* Sleep until `*word` is not `seen`, another process wakes us, or `ms` have
+ * passed. */
 static void word_wait(const uint32_t *word, uint32_t seen, uint32_t ms)
 {
 	struct timespec t = {.tv_sec = ms / 1000,
@@ -38,7 +38,7 @@ static void word_wake(const uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Everything here is sequentially consistent, because it is not what is
+/* All of these are sequentially consistent. They are not part of what is
  * measured. */
 static uint32_t word_load(const uint32_t *word)
 {

@@ -59,15 +59,14 @@ struct stage {
 	} times[STAGE_MAX_RANKS];
 };
 
-/* Returns 0 or -errno. The path is for stage_open(). */
+/* Returns 0 or -errno. Other processes pass the path to stage_open(). */
 int stage_create(const char *path, uint32_t n_ranks, struct stage **ret);
 int stage_open(const char *path, struct stage **ret);
 void stage_close(struct stage *stage);
 
 /* --- the leader's side --------------------------------------------------- */
 
-/* Before the first order, ranks that have come count as ranks that have carried
- * out an order. */
+/* Before the first order, this waits for all ranks to come. */
 void stage_give(struct stage *stage, const struct stage_order *order);
 /* Sleep until all ranks have carried out the order. Returns false if that takes
  * longer than `ms`. */
