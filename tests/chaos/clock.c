@@ -62,7 +62,7 @@ void clock_finish(struct storm *storm)
 	munmap((void *)storm->clock, 2 * sizeof(*storm->clock));
 }
 
-/* Act as if somebody set the time, or as if the machine was suspended for some
+/* Act as if a user set the time, or as if the machine was suspended for some
  * seconds. */
 void jump_clocks(struct storm *storm)
 {

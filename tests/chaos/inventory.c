@@ -18,8 +18,8 @@ static void add(struct inventory *inventory, const char *kind, const char *what)
 	inventory->lines[inventory->n++] = line;
 }
 
-/* "socket:" for "socket:[123]", and the last part of a path that has the number
- * of a process. */
+/* Returns what two brokers have in common: "socket:" of "socket:[123]", and the
+ * last part of a path in /proc, which contains the number of a process. */
 static const char *name_of(char *target)
 {
 	if (strncmp(target, "/proc/", 6) == 0)

@@ -5,8 +5,8 @@
 #include "tests/lib/ranks.h"
 #include <errno.h>
 
-/* The supervisor gives up at the fifth death within 10 s, and failing calls
- * and the kernel kill brokers, too. */
+/* The supervisor gives up at the fifth death within 10 s. Other deaths may be
+ * added, because the kernel and failing calls end brokers, too. */
 #define BROKER_REST_MS 3400
 
 void kill_client(struct storm *storm)
@@ -50,7 +50,8 @@ bool broker_may_die(struct storm *storm)
 	return true;
 }
 
-/* Kill it at a failpoint, if there are any, or anywhere. */
+/* Kill the broker at a random failpoint, or at a random moment if the build has
+ * no failpoints. */
 void kill_broker(struct storm *storm)
 {
 	static const char *const points[] = {
@@ -86,7 +87,8 @@ void kill_broker(struct storm *storm)
 
 /* --- stopped processes --------------------------------------------------- */
 
-/* While it is stopped, the others continue, and the broker may die. */
+/* Stop a process for a while. Meanwhile the other processes continue, and the
+ * broker may be killed. */
 static void stop(struct storm *storm, pid_t pid)
 {
 	if (pid == 0 || kill(pid, SIGSTOP) < 0)
@@ -114,7 +116,7 @@ void stop_worker(struct storm *storm)
 	stop(storm, worker_pid(&storm->chaos.daemon));
 }
 
-/* Clients cannot continue without the broker, so a time ends this. */
+/* Clients cannot continue without the broker, so the pause has a fixed time. */
 void stop_broker(struct storm *storm)
 {
 	pid_t pid = daemon_broker_pid(&storm->chaos.daemon);

@@ -1,10 +1,11 @@
 /*
- * chaos: kill, stop and starve a broker, its worker and its clients under load,
- * at random places that follow from one seed, and check that nothing is lost.
+ * chaos: kills, stops and starves a broker, its worker and its clients under
+ * load, at random moments that follow from one seed, and checks that nothing is
+ * lost.
  *
- * In the end all names have their contents, the bytes that fsdpd accounts for
- * are those that are used, and after their removal the broker has the
- * descriptors and mappings that it had at the start.
+ * At the end all names must have their contents, and the bytes that fsdpd
+ * accounts for must be those that are used. After the names were removed, the
+ * broker must have the descriptors and mappings that it had at the start.
  */
 #include "tests/chaos/storm.h"
 #include <getopt.h>
@@ -77,7 +78,7 @@ static void remove_names(struct storm *storm)
 }
 
 /* List what a broker has that was restarted once, has worked, and has no
- * tensors any more. */
+ * tensors left. */
 static void take_stock(struct storm *storm, struct inventory *ret)
 {
 	daemon_kill_broker(&storm->chaos.daemon);

@@ -89,7 +89,8 @@ static unsigned int count_descriptors(pid_t pid)
 	return n;
 }
 
-/* The broker may die meanwhile, and the next one has its own limit. */
+/* Lower the broker's limit of open files for a while. If the broker dies
+ * meanwhile, the next one has its own limit. */
 void limit_descriptors(struct storm *storm)
 {
 	pid_t pid = daemon_broker_pid(&storm->chaos.daemon);

@@ -37,7 +37,8 @@ static void start_rank(struct storm *storm, int i)
 	atomic_store(&storm->training->ranks[i].pid, storm->ranks[i]);
 }
 
-/* Has it ended by itself? It may do so only if it lost its session. */
+/* Returns whether the process has ended by itself, which it may do only if it
+ * lost its session. */
 static bool has_ended(struct storm *storm, pid_t pid, int lost)
 {
 	int status;

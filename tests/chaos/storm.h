@@ -1,10 +1,10 @@
 /*
- * A broker under load while everything goes wrong.
+ * A broker under load, while failures of all kinds happen.
  *
- * Clients do everything at random and check what they read (tests/lib/soak.h),
- * and ranks train to a result that is known to the last bit
- * (tests/lib/exact.h). All chance follows from one seed, and the storm counts
- * operations of the clients, not time.
+ * Clients make random calls and check what they read (tests/lib/soak.h), and
+ * ranks train to a result that is known to the last bit (tests/lib/exact.h).
+ * All random choices follow from one seed. The storm counts operations of the
+ * clients, not time.
  */
 #pragma once
 #include "tests/lib/chance.h"
@@ -45,8 +45,8 @@ struct storm {
 void storm_revive(struct storm *storm);
 /* Wait until the clients have done `n` more operations. */
 void storm_await(struct storm *storm, uint64_t n);
-/* Begin the load, or end it. The end waits until tickets and names with a time
- * to live are gone. */
+/* Begin and end the load. The end waits until tickets and names with a time to
+ * live are gone. */
 void storm_begin(struct storm *storm);
 void storm_end(struct storm *storm);
 
@@ -57,7 +57,8 @@ typedef void trouble_fn(struct storm *storm);
 /* kill.c */
 trouble_fn kill_client, kill_rank, kill_worker, kill_broker;
 trouble_fn stop_client, stop_rank, stop_worker, stop_broker;
-/* Has the broker rested since its last death? If so, its next rest begins. */
+/* Returns whether enough time has passed since the broker's last death. If so,
+ * the next rest begins. */
 bool broker_may_die(struct storm *storm);
 
 /* shortage.c */

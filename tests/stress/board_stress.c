@@ -20,7 +20,8 @@
 #define SHORT      20
 
 static struct board board;
-static uint64_t written[2][N_RANKS]; /* plain on purpose; used in turn */
+/* plain on purpose; the two are used in turn */
+static uint64_t written[2][N_RANKS];
 static uint32_t n_barriers;
 static atomic_ulong n_slept, n_over;
 static bool is_short;

@@ -1,24 +1,25 @@
 /*
- * Tests the event cache under threads that come, go, and put back each other's
- * events: at any time an event belongs to one thread. A thread that has taken
- * an event writes a mark into it, with plain stores, and leaves it on a table
- * from which another one puts it back. Two owners at the same time see each
- * other's mark, and are a race under ThreadSanitizer. In the end the program
- * exits with full caches, which must not destroy any event.
+ * Tests the event cache with threads that come, go, and put back each other's
+ * events. At any time an event must belong to one thread. A thread that has
+ * taken an event writes a mark into it, with plain stores, and leaves it on a
+ * table from which another thread puts it back. If an event had two owners at
+ * the same time, they would see each other's mark, and would be a race under
+ * ThreadSanitizer. At the end the program exits with full caches, which must
+ * not destroy any event.
  */
 #include "cuda/event_cache.h"
 #include "proto/error.h"
 #include "tests/stress/stress.h"
 
 #define N_THREADS 4
-#define N_ROUNDS  20   /* of threads */
+#define N_ROUNDS  20   /* in each of them all threads start anew */
 #define N_TAKEN   2000 /* by each thread */
 #define N_SEATS   64
 
 static const struct device *gpu;
 static _Atomic(struct event *) table[N_SEATS];
 
-/* The event is not in a bin, so we may write its link. */
+/* The event is not in a cache, so its link may be written. */
 static void mark(struct event *event)
 {
 	event->next = event;

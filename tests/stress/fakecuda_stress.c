@@ -106,7 +106,7 @@ static void *run(void *data)
 	return NULL;
 }
 
-/* This folder stood for the machine. */
+/* The fake driver kept its state of the machine in this folder. */
 static void remove_dir(const char *path)
 {
 	DIR *dir = opendir(path);

@@ -109,7 +109,8 @@ static void *produce(void *data)
 struct consumer {
 	uint32_t place;
 	struct slots_seen seen;
-	uint64_t last[N_PRODUCERS]; /* 0: it has come anew */
+	/* 0 if the consumer has received nothing since it came */
+	uint64_t last[N_PRODUCERS];
 };
 
 static bool is_cut(const struct consumer *me)
@@ -125,7 +126,7 @@ static void come_back(struct consumer *me)
 	come(me->place);
 }
 
-/* Every item since it came, in order. */
+/* Check that the consumer receives every item since it came, in order. */
 static void use(struct consumer *me, uint32_t buffer)
 {
 	uint64_t maker = buffers[buffer].maker, number = buffers[buffer].number;
@@ -150,7 +151,8 @@ static bool consume_one(struct consumer *me)
 	if (!slots_take(&slots, me->place, &me->seen, &hold))
 		return false;
 	buffer = find_buffer(hold.at);
-	/* Of one that was cut before, the buffer may be another. */
+	/* If the consumer was cut before, the buffer may belong to another item
+	 * now. */
 	if (!is_cut(me))
 		use(me, buffer);
 	slots_release(&slots, me->place, &hold);

@@ -24,7 +24,7 @@
 #define N_THREADS  4 /* divided among the sessions */
 #define N_SLOTS    3 /* 1 to N_SLOTS; far apart, each in a word of its own */
 #define N_ROUNDS   600000
-#define N_SECONDS  20 /* where a yield takes long, since others compute */
+#define N_SECONDS  20 /* time limit, because yields may take long */
 #define POISON     UINT64_MAX
 
 struct session {
@@ -123,7 +123,8 @@ static void take_mail(struct session *session, uint32_t i, uint32_t how)
 		use(session, i, generation, how);
 }
 
-/* Looked up only now and then. */
+/* Returns whether the time limit has passed. Reads the clock only now and
+ * then. */
 static bool is_late(uint32_t n)
 {
 	struct timespec now;
@@ -181,7 +182,7 @@ static bool is_held(uint32_t i)
 	return false;
 }
 
-/* Grants stay as they are, and the next life counts on from there. */
+/* Grants stay as they are. The next tensor in the slot counts on from there. */
 static bool free_unless_held(struct broker *broker, uint32_t i)
 {
 	if (is_held(i))

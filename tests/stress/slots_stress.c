@@ -116,7 +116,8 @@ static void bury(uint32_t place)
 	slots_bury(&slots, &roll, place, true);
 }
 
-/* As the broker does, except that nobody has to tell it. */
+/* Change the number of slots as the broker does. No user has to be told
+ * here. */
 static void set_size(uint32_t n)
 {
 	slots_set_limit(&slots, n);

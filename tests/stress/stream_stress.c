@@ -1,8 +1,8 @@
 /*
- * Threads of one connection pass tensors to each other's streams. Each writes
- * its own name again and again, reads all others', and waits for its own stream
- * only. A tensor that is read must consist of one value, the locks must hold
- * (ThreadSanitizer), and in the end nothing may be left.
+ * Threads of one connection pass tensors to each other's streams. Each thread
+ * writes its own name again and again, reads all others, and waits only for its
+ * own stream. A tensor that is read must consist of one value, ThreadSanitizer
+ * must find no race, and at the end nothing may be left.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/device.h"
@@ -70,7 +70,8 @@ static void *run(void *data)
 
 static void start(struct chaos *chaos, struct worker *workers)
 {
-	setenv("FSDP_TEST_DEVICES", "1", 1); /* of its own */
+	/* gives this test fake devices of its own */
+	setenv("FSDP_TEST_DEVICES", "1", 1);
 	chaos_start(chaos, NULL);
 	client = chaos_connect(chaos);
 	must(pthread_barrier_init(&all_published, NULL, N_THREADS) == 0);

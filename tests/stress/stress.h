@@ -1,6 +1,6 @@
 /*
- * What stress tests share. They do without Criterion, whose processes do not
- * run under ThreadSanitizer.
+ * Functions that stress tests share. These tests do not use Criterion, whose
+ * processes do not run under ThreadSanitizer.
  */
 #pragma once
 #include <pthread.h>
@@ -21,7 +21,7 @@ typedef void *thread_fn(void *number);
 void start_threads(pthread_t *threads, uint32_t n, thread_fn *fn);
 void join_threads(const pthread_t *threads, uint32_t n);
 
-/* This variable stands for the verdict in the state table; waits look at it by
+/* This variable stands for the verdict in the state table. Waits read it with
  * the function. */
 extern atomic_bool is_over;
 bool look_over(const void *unused);
