@@ -1,4 +1,6 @@
-"""fsdp_comm.h by ctypes, as far as the tests need it: one rank on host memory."""
+"""The part of fsdp_comm.h that the tests need, by ctypes: one rank on host
+memory.
+"""
 
 import ctypes
 import os
@@ -138,7 +140,8 @@ def number_of(dtype):
 
 
 def tensor_at(address, view):
-    """A copy of what lies there, as the shape and dtype of a shard or param."""
+    """Returns a copy of the elements at the address, with the dtype and shape
+    of the view."""
     dtype = getattr(torch, LONG_NAMES[_NAMES[view.dtype]])
     shape = list(view.shape[: view.n_dims])
     if not address or not view.numel:
@@ -188,7 +191,7 @@ class Rank:
         return shard
 
     def commit(self, shards):
-        """Write this rank's shards of all parameters, and commit step 1."""
+        """Writes this rank's shards of all parameters, and commits step 1."""
         for i, shard in enumerate(shards):
             write(self.shard(i).next, shard)
         work = Work()
@@ -208,7 +211,8 @@ class Rank:
         return whole
 
     def reduced(self, grads, **options):
-        """This rank's shards of the reduction of the gradients of all ranks."""
+        """Reduces the gradients of all ranks. Returns this rank's shards of the
+        result."""
         call("fsdp_input", self.group, c_int32(_PATIENCE))
         for i, grad in enumerate(grads):
             write(_lib.fsdp_input_data(self.group, i), grad)

@@ -1,4 +1,4 @@
-"""A broker of its own for each test file, on a socket of its own."""
+"""Fixtures: each test file has a broker of its own, on a socket of its own."""
 
 import contextlib
 import gc
@@ -18,7 +18,7 @@ import pytest
 import fsdp
 
 BUILD = pathlib.Path(os.environ["FSDP_TEST_BUILD"])
-PATIENCE = 60  # seconds until what does not happen is a failure
+PATIENCE = 60  # seconds; a wait that takes longer fails the test
 
 
 def accepts(path):
@@ -31,7 +31,7 @@ def accepts(path):
 
 
 def until(is_true, what):
-    """Looks again and again; fails if it does not become true."""
+    """Waits until the condition is true. Fails if that takes too long."""
     end = time.monotonic() + PATIENCE
     while not is_true():
         assert time.monotonic() < end, f"not within {PATIENCE} s: {what}"
@@ -39,7 +39,8 @@ def until(is_true, what):
 
 
 def sleeps(pid):
-    """Does a process wait in poll() or for a lock, and not for a page or the CPU?"""
+    """Returns whether the process waits in poll() or for a lock, and not only
+    for a page or the CPU."""
     with open(f"/proc/{pid}/stat") as file:
         is_asleep = file.read().rpartition(")")[2].split()[0] == "S"
     time.sleep(0.01)
@@ -60,7 +61,8 @@ class Broker:
         until(lambda: accepts(self.path), "fsdpd listens")
 
     def pid(self):
-        """Of the broker itself, also below its supervisor."""
+        """Returns the process of the broker itself, also if it has a
+        supervisor."""
         pid = self.process.pid
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             children = file.read().split()
@@ -74,8 +76,9 @@ class Broker:
         os.kill(self.pid(), signal.SIGKILL)
 
     def stop(self):
-        # What is only in cycles may need the broker to end, such as workers
-        # whose error torch has raised.
+        # The end of some objects needs the broker, such as that of workers
+        # whose error torch has raised. Collect those that only cycles keep
+        # while it runs.
         gc.collect()
         self.process.terminate()
         self.process.wait(PATIENCE)
@@ -94,7 +97,7 @@ def broker():
 
 @pytest.fixture(scope="module")
 def brokers(broker):
-    """Three, as of three nodes."""
+    """Three brokers, which stand for three nodes."""
     others = [Broker(), Broker()]
     yield [broker, *others]
     for other in others:
@@ -103,8 +106,9 @@ def brokers(broker):
 
 @pytest.fixture(scope="session")
 def forkserver():
-    """Its workers are forked of a process that has imported torch already. There
-    is one for all test files, so that who starts it has to say so."""
+    """A server that forks workers from a process that has imported torch
+    already. All test files share one, so its users must ask for it by this
+    fixture."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["fsdp.torch"])
     return context
@@ -119,7 +123,8 @@ def supervised():
 
 @pytest.fixture
 def c(broker):
-    """A connection; the test's tensors and names are gone afterwards."""
+    """A connection. The tensors and names that a test leaves are removed after
+    it."""
     with fsdp.connect(broker.path) as client:
         yield client
         names = {entry["bundle"] or entry["name"] for entry in client.entries()}
@@ -128,20 +133,22 @@ def c(broker):
 
 
 def connect_impatiently(path, reconnect):
-    """A client that waits only briefly for a broker that is away. The same limit
-    holds for the broker's answer, and a machine under load may be slower."""
+    """Connects with a short limit for waits for the broker. The limit also
+    holds for the reply to the connection, and a machine under load may be
+    slower, so try again."""
     while True:
         with contextlib.suppress(fsdp.Timeout):
             return fsdp.connect(path, reconnect=reconnect)
 
 
 def holds(client, name):
-    """How often this process holds the tensor of a name."""
+    """Returns how many holds this process has of the tensor with that name."""
     return sum(h["holds"] for h in client.who(name) if h["pid"] == os.getpid())
 
 
 def start(broker, script, *options, arguments=(), **more):
-    """Start a script in another Python, with the package and the broker."""
+    """Starts a script in another Python, which finds the package and the
+    broker."""
     return subprocess.Popen(
         [sys.executable, *options, "-c", textwrap.dedent(script), *arguments],
         env={**os.environ, "FSDP_SOCKET": broker.path},
@@ -154,7 +161,7 @@ def start(broker, script, *options, arguments=(), **more):
 
 
 def run(broker, script, *options):
-    """Run a script to its end: (exit status, stdout, stderr)."""
+    """Runs a script to its end. Returns its exit status, stdout and stderr."""
     process = start(broker, script, *options)
     out, err = process.communicate(timeout=6 * PATIENCE)
     return process.returncode, out, err

@@ -1,5 +1,6 @@
-"""Ranks of torch.distributed: processes that run the cases of a suite, and say
-of each what was wrong."""
+"""Ranks of torch.distributed: processes that run the cases of a suite and
+report the errors of each.
+"""
 
 import contextlib
 import datetime
@@ -34,7 +35,7 @@ def _run(backend, cases, said, *place):
             case()
         except BaseException:
             said.send((name, traceback.format_exc()))
-            os._exit(1)  # The others wait for this rank.
+            os._exit(1)  # The other ranks would wait for this one for ever.
         said.send((name, None))
     dist.destroy_process_group()
 
@@ -46,9 +47,10 @@ def _received(receiver):
 
 
 def run(backend, world, cases, sockets=None):
-    """What each rank says of each case: None, or its traceback. All run in one
-    go: a process that starts costs more than they do. `sockets` are the ranks'
-    brokers, if they have several."""
+    """Returns for each rank and case None, or the traceback of the failure. All
+    cases run in one set of processes, because starting these takes longer than
+    the cases. `sockets` are those of the ranks' brokers, if there are
+    several."""
     fork = multiprocessing.get_context("fork")
     pipes = [fork.Pipe(duplex=False) for _ in range(world)]
     with tempfile.TemporaryDirectory(prefix="fsdp-ranks.") as directory:
@@ -72,7 +74,7 @@ def run(backend, world, cases, sockets=None):
 
 
 def run_on(brokers, layout, backend, cases):
-    """The same with the broker of the number layout[r] for rank r."""
+    """Does the same, with the broker number layout[r] for rank r."""
     sockets = [brokers[int(number)].path for number in layout]
     return run(backend, len(layout), cases, sockets)
 
@@ -84,7 +86,8 @@ def check(verdicts, case):
 
 
 class Rank:
-    """A process that is in a group, and makes one call when it is told."""
+    """A process that has joined a group, and makes one call when it is told
+    to."""
 
     def __init__(self, call, *place):
         fork = multiprocessing.get_context("fork")
@@ -106,7 +109,7 @@ class Rank:
         self._pipe.send("go")
 
     def said(self):
-        """What the call returned or raised."""
+        """Returns what the call returned or raised."""
         assert self._pipe.poll(6 * PATIENCE)
         return self._pipe.recv()
 
@@ -117,8 +120,8 @@ class Rank:
 
 @contextlib.contextmanager
 def crew(directory):
-    """A function that starts Ranks with the call and their brokers, and returns
-    when all are in the group."""
+    """Yields a function that starts a Rank with the call for each of the
+    brokers, and returns the ranks when all are in the group."""
     started = []
 
     def start(call, sockets):

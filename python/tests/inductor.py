@@ -1,7 +1,8 @@
-"""What PyTorch's own bucketing passes do with a graph, beside fsdp.plan().
+"""Compares fsdp.plan() with what PyTorch's own bucketing passes do with a
+graph.
 
-Importing it needs torch 2.13. No rank communicates: the process group is torch's
-fake one, in which this process is rank 0.
+Importing this module needs torch 2.13. No rank communicates: the process group
+is torch's fake one, in which this process is rank 0.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def world():
 
 @contextlib.contextmanager
 def recorded(buckets):
-    """The buckets that Inductor's passes merge, as (kind, names)."""
+    """Collects the buckets that Inductor's passes merge, as (kind, names)."""
     kept = {}
 
     def replace(name, wrap):
@@ -73,17 +74,19 @@ def recorded(buckets):
 
 
 def run_passes(module, mode, cap_mb):
-    """The three passes in the order of pre_bucket_fsdp_collectives(), which
-    itself skips graphs without gathers, as many backwards are."""
+    """Runs the three passes in the order of pre_bucket_fsdp_collectives(). That
+    function skips graphs without gathers, such as many backward graphs; this
+    one does not."""
     groups, _ = passes.identify_fsdp_groups(module)
     passes.bucket_fsdp_all_gather(module, cap_mb, mode)
     passes.bucket_fsdp_reduce_scatter(module, cap_mb, mode)
     passes.bucket_fsdp_all_reduce(module, cap_mb, groups)
-    stable_topological_sort(module.graph)  # as its callers do
+    stable_topological_sort(module.graph)  # The callers of the passes do this, too.
 
 
 def run_sorted_passes(module, mode, cap_mb):
-    """The same, but each pass finds its nodes in an order in which they can run."""
+    """Does the same, but sorts the nodes before each pass, so that their order
+    is one in which they can run."""
     groups, _ = passes.identify_fsdp_groups(module)
     passes.bucket_fsdp_all_gather(module, cap_mb, mode)
     stable_topological_sort(module.graph)
@@ -94,10 +97,11 @@ def run_sorted_passes(module, mode, cap_mb):
 
 
 def bucketed_by_torch(module, mode, cap_mb, run=run_passes):
-    """(buckets, the module after the passes)."""
+    """Returns the buckets, and the module after the passes."""
     module = copy.deepcopy(module)
     buckets = []
-    # The pass groups all-gathers as this says, and merges as its argument says.
+    # This option decides how the pass groups all-gathers, and the argument how
+    # it merges them.
     option = {"aten_distributed_optimizations.bucket_mode": mode}
     with recorded(buckets), config.patch(option):
         run(module, mode, lambda _: cap_mb)
@@ -116,7 +120,8 @@ def numel(node):
 
 
 def collectives(document):
-    """In the order in which they are issued: kind, group, dtype and elements."""
+    """Returns the kind, group, dtype and elements of each collective, in the
+    order in which they are issued."""
     return [
         (node["kind"], node["group"], node["dtype"], numel(node))
         for node in document["nodes"]
@@ -125,11 +130,12 @@ def collectives(document):
 
 
 def compare(module, mode, cap_mb=CAP_MB):
-    """Our faithful plan is torch's; returns torch's buckets."""
+    """Checks that a faithful plan has the same buckets as torch. Returns
+    these."""
     expected, after = bucketed_by_torch(module, mode, cap_mb)
     document = fsdp.graph.from_fx(module)
     plan = fsdp.plan(document, mode=mode, cap_mb=cap_mb, faithful=True)
     assert buckets_of(plan) == expected
-    # Also as large on the wire, and issued in the same order.
+    # The collectives are also issued in the same order, with the same sizes.
     assert collectives(plan["graph"]) == collectives(fsdp.graph.from_fx(after))
     return expected

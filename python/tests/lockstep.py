@@ -1,5 +1,6 @@
-"""A graph on all ranks at once, in this process: what it computes, and what its
-collectives send. A rank's values are those that a real run has, bit for bit."""
+"""Computes a graph on all ranks at once in this process, with what its
+collectives send. The values of each rank are those of a real run, bit for bit.
+"""
 
 import functools
 
@@ -23,7 +24,8 @@ def bits(tensor):
 
 
 class Ranks:
-    """`wire` has (kind, bytes of each rank) of every collective, in order."""
+    """The values of all ranks. `wire` has (kind, bytes of each rank) for every
+    collective, in order."""
 
     def __init__(self, n, groups):
         self.n = n
@@ -34,7 +36,8 @@ class Ranks:
         return next(team for team in self.teams[name] if rank in team)
 
     def inputs(self, module):
-        """Small whole numbers for each placeholder, another for each rank."""
+        """Returns small whole numbers for each placeholder, different ones for
+        each rank."""
         torch.manual_seed(0)
         shards = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
         return [
@@ -73,7 +76,8 @@ class Ranks:
 
 
 def run_modules(modules, ranks, inputs):
-    """The outputs of each rank; each has its own module, equal but for its rank."""
+    """Returns the outputs of each rank. Each rank has a module of its own; they
+    differ only in the rank."""
     envs = [{} for _ in modules]
     feeds = [iter(values) for values in inputs]
     for nodes in zip(*(module.graph.nodes for module in modules), strict=True):
@@ -100,7 +104,8 @@ def torch_dtype(word):
 
 
 def fill(node, operands):
-    """What copy_in, concat and pack put into a flat buffer (docs/graph.md)."""
+    """Returns the flat buffer that copy_in, concat or pack fills
+    (docs/graph.md)."""
     dtype, rows = torch_dtype(node["dtype"]), node["rows"]
     buffer = torch.zeros(rows, node["row_size"], dtype=dtype)
     for entry, operand in zip(node["entries"], operands, strict=True):
@@ -117,7 +122,7 @@ def unpack(node, buffer):
 
 
 def run_operation(node, original, env, rank):
-    """One node without communication on one rank."""
+    """Computes one node without communication on one rank."""
     operands = [env[name][rank] for name in node["inputs"]]
     kind = node["kind"]
     if kind == "copy_in":
@@ -130,7 +135,8 @@ def run_operation(node, original, env, rank):
 
 
 def run_document(document, module, ranks, inputs):
-    """As run_modules(), of a planned graph; `module` is what it was planned from."""
+    """Does the same as run_modules() with a planned graph; `module` is the one
+    that was planned."""
     originals = {node.name: node for node in module.graph.nodes}
     feeds, env = zip(*inputs), {}
     for node in document["nodes"]:
@@ -138,7 +144,7 @@ def run_document(document, module, ranks, inputs):
         if kind == "placeholder":
             values = next(feeds)
         elif kind == "allocate":
-            values = [None] * ranks.n  # copy_in fills it
+            values = [None] * ranks.n  # a copy_in node fills it later
         elif kind == "output":
             return list(zip(*sources))
         elif kind == "wait":

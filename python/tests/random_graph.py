@@ -1,4 +1,6 @@
-"""Graphs of torch.fx by seed: placeholders, operations and collectives."""
+"""Makes random graphs of torch.fx from a seed: placeholders, operations and
+collectives.
+"""
 
 import random
 from typing import NamedTuple
@@ -8,11 +10,12 @@ from torch._subclasses import FakeTensorMode
 
 C10D = torch.ops._c10d_functional
 DTYPES = (torch.float32, torch.bfloat16)
-MAX_NUMEL = 4000  # of what is gathered
+MAX_NUMEL = 4000  # elements of a tensor that is gathered
 
 
 class Group(NamedTuple):
-    """A process group, and the ranks of all those that are alike."""
+    """A process group, with the ranks of all groups that are the rows or
+    columns of one mesh."""
 
     name: str
     teams: list
@@ -25,7 +28,7 @@ class Group(NamedTuple):
 class Builder:
     def __init__(self, seed, groups, dtypes=DTYPES):
         self.random = random.Random(seed)
-        # The fewer there are, the more collectives are neighbours.
+        # With few groups and dtypes, neighbours often have the same ones.
         self.groups = self.few(groups)
         self.dtypes = self.few(dtypes)
         self.graph = torch.fx.Graph()
@@ -57,7 +60,7 @@ class Builder:
         return self.keep(self.graph.call_function(target, args), value)
 
     def pick(self):
-        """Rather a late one."""
+        """Returns a random node, preferably one of the last."""
         return self.random.choice(self.random.choice([self.nodes, self.nodes[-6:]]))
 
     def convert(self, node, dtype=None):
@@ -101,7 +104,8 @@ class Builder:
         return self.reduce(node, group, op)
 
     def module(self):
-        """The graph, whose outputs are the nodes that nothing uses."""
+        """Returns the graph. Its outputs are the nodes that no other node
+        uses."""
         self.graph.output(tuple(n for n in self.graph.nodes if not n.users))
         return torch.fx.GraphModule(torch.nn.Module(), self.graph)
 
@@ -114,7 +118,8 @@ def anything(build):
 
 
 def chain(build):
-    """Each gather needs a former one, of the same shard or of another."""
+    """Makes gathers, each of which needs an earlier one, of the same shard or
+    of another."""
     shards = [build.placeholder(rows=4, columns=1) for _ in range(8)]
     node = shards[0]
     for shard in shards:
@@ -130,7 +135,8 @@ def chain(build):
 
 
 def fan_out(build):
-    """A few shards in several dtypes and groups, with many users."""
+    """Makes gathers of a few shards in several dtypes and groups, with many
+    users."""
     shards = [build.placeholder() for _ in range(3)]
     for _ in range(14):
         node = build.random.choice(shards)
@@ -142,7 +148,7 @@ def fan_out(build):
 
 
 def layers(build):
-    """A forward and a backward as FSDP has them."""
+    """Makes a forward and a backward pass as FSDP does."""
     group, others = build.groups[0], build.groups[1:] or build.groups
     shards, norms = [], []
     for _ in range(build.random.randrange(2, 6)):
@@ -161,7 +167,7 @@ def layers(build):
 
 
 def dependents(build):
-    """Neighbours of which some need others."""
+    """Makes neighbouring gathers, some of which need others."""
     group = build.groups[0]
     shards = [build.placeholder(rows=4, columns=1) for _ in range(4)]
     for _ in range(14):
@@ -175,7 +181,7 @@ FAMILIES = (anything, chain, fan_out, layers, dependents)
 
 
 def random_module(seed, groups, **options):
-    """The families take turns."""
+    """Makes a module. The kinds of graphs take turns."""
     build = Builder(seed, groups, **options)
     FAMILIES[seed % len(FAMILIES)](build)
     return build.module()

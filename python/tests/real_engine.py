@@ -1,5 +1,7 @@
-"""Compares a stub with the engine that is installed, and loads a model by it:
-real_engine.py NAME FOLDER. Exit status 77 if it cannot be imported."""
+"""Compares a stub with the engine that is installed, and loads a model with
+that engine: real_engine.py NAME FOLDER. The exit status is 77 if the engine
+cannot be imported.
+"""
 
 import dataclasses
 import importlib
@@ -69,7 +71,7 @@ def main(name, folder):
     stub = importlib.import_module(f"{name}_stub")
     try:
         there = {place: importlib.import_module(place) for place in stub.PLACES}
-    except Exception as error:  # Of a driver that is not there, for example.
+    except Exception as error:  # for example, because there is no driver
         print(f"{type(error).__name__}: {error}")
         return 77
     for place, things in stub.PLACES.items():

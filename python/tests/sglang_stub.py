@@ -1,8 +1,8 @@
-"""What SGLang 0.5.23 publishes of model loaders, updates and plug-ins: its names
-and signatures, with as much behaviour as a loader meets. install() makes it
-SGLang.
+"""The interface of SGLang 0.5.23 for model loaders, updates and plug-ins: its
+names and signatures, with as much behaviour as a loader needs. install() lets
+this module take SGLang's place.
 
-test_engines.py compares it with SGLang, where that is installed.
+test_engines.py compares it with SGLang where that is installed.
 """
 
 import dataclasses
@@ -40,7 +40,8 @@ class ModelConfig:
     model_path: str
     revision: str | None = None
     quantization: str | None = None
-    #: Ours: makes the model, which SGLang finds by the files of its configuration.
+    #: Not in SGLang: makes the model. SGLang finds the class by the files of
+    # its configuration.
     make: Callable | None = None
 
 
@@ -169,7 +170,7 @@ def load_plugins():
         plugin.load()()
 
 
-#: Where SGLang has what is here.
+#: The modules of SGLang that have these names.
 PLACES = {
     "sglang.srt.configs.device_config": [DeviceConfig],
     "sglang.srt.configs.load_config": [LoadConfig, LoadFormat],
@@ -186,5 +187,5 @@ PLACES = {
 
 
 def install(modules=sys.modules):
-    """Make `import sglang` find this, in this process."""
+    """Makes `import sglang` find this module, in this process."""
     vllm_stub.install(PLACES, modules)

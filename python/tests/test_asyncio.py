@@ -25,7 +25,7 @@ def test_waits_do_not_stop_the_loop(c):
         waits = [asyncio.ensure_future(c.aget(f"a/{i}", timeout=20)) for i in range(5)]
         await asyncio.sleep(0)
         for i in reversed(range(5)):
-            # The loop runs while all of them wait.
+            # The loop must run while all five gets wait.
             await asyncio.to_thread(c.put, f"a/{i}", np.array([i]))
         return [int(t.numpy()[0]) for t in await asyncio.gather(*waits)]
 
@@ -221,7 +221,8 @@ def test_a_wait_ends_with_its_time(pair):
     assert asyncio.run(main()) == [0, 1, 2, 3]
 
 
-# After two turns of the loop the first one is woken, and runs in the next.
+# After two iterations of the loop the first task has been woken, and would run
+# in the next one.
 @pytest.mark.parametrize("turns", range(3))
 def test_a_cancelled_task_takes_nothing(pair, turns):
     producer, consumer = pair

@@ -1,4 +1,4 @@
-"""Many tensors published, replaced and got as one."""
+"""Tests bundles: many tensors that are published, replaced and got as one."""
 
 import signal
 import threading
@@ -178,7 +178,8 @@ def test_a_killed_writer_leaves_the_old_version(broker, c):
 
 
 def own_bytes(array):
-    """Memory of an array's mapping that is of no file."""
+    """Returns how many bytes of the array's mapping are private copies, not
+    those of a file."""
     at, is_its = array.ctypes.data, False
     with open("/proc/self/smaps") as file:
         for first, *rest in map(str.split, file):
@@ -191,7 +192,7 @@ def own_bytes(array):
 
 def test_only_what_is_written_to_a_private_array_is_copied(broker, c):
     with c.stage("t/m/", replace=True) as stage:
-        stage.put("small", b"x")  # so that the large ones begin within pages
+        stage.put("small", b"x")  # makes the large ones begin within a page
         stage.alloc("large", (8 << 20) // 4, "f32").numpy()[:] = 1
         stage.alloc("next", 1 << 20, "u8").numpy()[:] = 2
     bundle = c.bundle("t/m/")

@@ -1,4 +1,6 @@
-"""Channels: what is put is got, in order and without copies; who ends is told."""
+"""Tests channels. Each item is received once, in order and without copies, and
+a process is told when another one ends.
+"""
 
 import gc
 import os
@@ -362,7 +364,7 @@ def test_a_slab_is_filled_in_place_and_sent(pair):
     del array
     assert repr(slab) == f"fsdp.Slab({producer.name!r}, 4 arrays)"
     with pytest.raises(TypeError):
-        slab[1] = 7  # It would not be sent.
+        slab[1] = 7  # an item that is replaced would not be sent
     slab.send({"label": 7, "more": numpy.arange(1000)})
     assert list(slab) == []
     arrays, meta = consumer.get(timeout=PATIENCE)

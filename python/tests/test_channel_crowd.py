@@ -1,7 +1,8 @@
-"""A channel between 4 producing and 3 consuming processes: each item comes once,
-in its producer's order, and a long run takes no more descriptors and mappings.
+"""Tests a channel between 4 producing and 3 consuming processes. Each item must
+come once, in its producer's order, and a long run must not open more
+descriptors and mappings.
 
-FSDP_TEST_ITEMS=1000000 sends so many items, in place of 2,000.
+FSDP_TEST_ITEMS=1000000 sends that many items instead of 2,000.
 """
 
 import array
@@ -22,7 +23,7 @@ SHARE = N_ITEMS // N_PRODUCERS
 
 
 def resources():
-    """The numbers of open descriptors and of mapped files."""
+    """Returns the numbers of open descriptors and of mapped files."""
     with open("/proc/self/maps") as maps:
         n_mappings = sum(line.split()[4] != "0" for line in maps)
     return len(os.listdir("/proc/self/fd")), n_mappings
@@ -38,14 +39,15 @@ def produce(channel, me):
 
 
 def consume(channel):
-    """The numbers that came of each producer, in their order."""
+    """Returns the numbers of the items that came from each producer, in their
+    order."""
     came = [array.array("q") for _ in range(N_PRODUCERS)]
     before = None
     with contextlib.suppress(fsdp.Ended):
         while True:
             producer, i, data = channel.get(timeout=6 * PATIENCE)
             assert data.shape == (200,) and (data == i).all()
-            del data  # or it keeps a credit while this process waits
+            del data  # otherwise it would keep a credit while this process waits
             came[producer].append(i)
             before = before or resources()
     assert before in (None, resources())
@@ -53,7 +55,8 @@ def consume(channel):
 
 
 def join(barrier, mode):
-    """Make this process one of those that open the channel at a time."""
+    """Makes this process one of those that open the channel at the same
+    time."""
     global opened
 
     def opened(role):
@@ -69,7 +72,7 @@ def play(role, number):
 
 
 def consumed(mode):
-    """What came to each consumer."""
+    """Returns what each consumer received."""
     fork = multiprocessing.get_context("fork")
     roles = [("producer", i) for i in range(N_PRODUCERS)]
     roles += [("consumer", i) for i in range(N_CONSUMERS)]

@@ -1,4 +1,6 @@
-"""The module's communicators: what fsdp.distributed stands on, without torch."""
+"""Tests the module's communicators, on which fsdp.distributed is built, without
+torch.
+"""
 
 import concurrent.futures
 import itertools
@@ -17,7 +19,7 @@ _names = (f"test/{i}" for i in itertools.count())
 
 
 class Ranks:
-    """Ranks that are threads, each with a connection."""
+    """Ranks as threads, each with a connection of its own."""
 
     def __init__(self, broker, world, timeout=PATIENCE):
         self.clients = [fsdp.connect(broker.path) for _ in range(world)]
@@ -28,7 +30,7 @@ class Ranks:
         )
 
     def run(self, work):
-        """What each rank returns, when all have ended."""
+        """Returns what each rank returns, after all have ended."""
         calls = [self.threads.submit(work, rank) for rank in range(len(self.clients))]
         concurrent.futures.wait(calls, 3 * PATIENCE)
         return [call.result(0) for call in calls]
@@ -57,7 +59,7 @@ def part(array):
 
 
 def parts(array):
-    """One for each rank."""
+    """Returns one part for each rank."""
     return [part(row) for row in array]
 
 
@@ -113,7 +115,8 @@ def all_to_all(comm, rank):
 
 
 def messages(comm, rank):
-    """To the next rank, from any: it can be only the one before."""
+    """Sends to the next rank, and receives from any rank. Only the previous
+    rank sends to this one."""
     data, out = own(rank), numpy.empty(5, "f4")
     before = (rank - 1) % WORLD
     sent = comm.send(F32, *part(data), (rank + 1) % WORLD, 7)
@@ -247,7 +250,7 @@ def test_ctrl_c_ends_a_call(broker, c):
 
 
 def test_what_a_signal_handler_raises_is_not_lost(broker, c):
-    """Also if it aborts first."""
+    """The error must come even if the handler aborts the communicator first."""
     script = f"""
         import fsdp, signal, sys
         comm = fsdp.connect()._join("test/died", 2, 1, {PATIENCE})
@@ -269,7 +272,7 @@ def test_what_a_signal_handler_raises_is_not_lost(broker, c):
 
 
 def test_a_forked_child_is_no_rank(broker):
-    """It may drop what it has inherited, and the rank goes on."""
+    """The child may drop what it has inherited without harm to the rank."""
     script = """
         import fsdp, os
         c = fsdp.connect()

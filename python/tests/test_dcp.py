@@ -1,4 +1,4 @@
-"""Checkpoints of torch.distributed.checkpoint in the broker's memory."""
+"""Tests checkpoints of torch.distributed.checkpoint in the broker's memory."""
 
 import os
 import pickle
@@ -14,7 +14,8 @@ import fsdp
 import fsdp.dcp
 from conftest import start
 
-# Each rank runs this; `world` and `rank` come as arguments.
+# Each rank runs this script. Its arguments begin with `store`, `world` and
+# `rank`.
 PRELUDE = """
 import os, signal, sys, warnings
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
@@ -64,7 +65,8 @@ print(load("run"))
 end()
 """
 
-# The last rank dies when it has written, or the coordinator before it finishes.
+# Kills either the last rank after it has written, or the coordinator before it
+# finishes the checkpoint.
 DIE = PRELUDE + """
 class Dying(fsdp.dcp.Writer):
     def write_data(self, plan, planner):
@@ -80,7 +82,7 @@ dcp.save(state(9), storage_writer=Dying("run"))
 
 
 def run_ranks(broker, tmp_path, script, world, *more):
-    """The processes of all ranks."""
+    """Returns the processes of all ranks."""
     store = tmp_path / f"store.{len(list(tmp_path.iterdir()))}"
     return [
         start(broker, script, arguments=[str(store), str(world), str(rank), *map(str, more)])
@@ -121,9 +123,10 @@ def test_a_save_that_was_not_finished_is_never_found(broker, c, saved, tmp_path,
     for rank in ranks:
         rank.kill()
         rank.communicate()
-    assert set(c.names()) > names  # what it had written is there, unfound
+    # what the dead rank had written is there, but is no checkpoint
+    assert set(c.names()) > names
     assert succeed(run_ranks(broker, tmp_path, LOAD, 3)) == {"3\n"}
-    # And the next save frees it.
+    # The next save frees it.
     succeed(run_ranks(broker, tmp_path, SAVE, 2, 5, 6))
     assert len(c.names()) == len(names)
 
@@ -163,7 +166,7 @@ def test_wrong_names_are_told(c):
 
 # --- in this process, without others ------------------------------------------
 
-# torch says in a warning that it is alone.
+# torch warns that torch.distributed is not used.
 alone = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
 
@@ -180,7 +183,7 @@ def load(c, state, name="alone"):
     return state
 
 
-# A parameter's elements go by memcpy, those of views one by one.
+# The elements of a parameter are copied by memcpy, those of views one by one.
 @alone
 def test_values_arrive_however_they_lie_in_memory(c):
     rows = torch.arange(12.0).reshape(3, 4)
@@ -213,7 +216,8 @@ def test_a_checkpoint_of_another_version_is_refused_with_the_remedy(c):
 
 
 @alone
-@pytest.mark.filterwarnings("ignore")  # quantized tensors are old
+# torch warns that quantized tensors are deprecated
+@pytest.mark.filterwarnings("ignore")
 def test_a_tensor_that_is_more_than_its_elements_is_refused(c):
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     for tensor, way in (torch.eye(3).to_sparse(), "to_dense"), (quantized, "int_repr"):
@@ -229,7 +233,7 @@ def test_a_save_writes_where_the_last_but_one_was(c):
     state = {"weight": torch.zeros(6 << 20, dtype=torch.uint8)}
     for step in range(6):
         state["weight"].fill_(step)
-        state["note"] = "x" * step * 100  # which is not always of one size
+        state["note"] = "x" * step * 100  # the size of this entry changes
         save(c, state)
         if step == 1:
             chunks = c.status()["chunk_bytes"]

@@ -1,4 +1,6 @@
-"""`python3 -m fsdp bench --dcp` compares saves with one copy and torch's writers."""
+"""Tests `python3 -m fsdp bench --dcp`, which compares saves with one copy and
+with torch's writers.
+"""
 
 import json
 
@@ -21,7 +23,8 @@ def test_bench_compares_with_memcpy_and_torchs_writers(broker, c, capsys, monkey
         assert list(row["beside"]) == ["first", "memcpy", "fsdp", "file", "async"]
     assert large["floor"] == large["beside"]["memcpy"]
     assert small["floor"] == small["beside"]["file"]
-    # The third save writes where the first was: 6 MiB are 1536 pages.
+    # The third save uses the memory of the first. 6 MiB of new pages would be
+    # 1536 faults.
     assert large["faults"] < 300
     assert c.names() == [] and not torch.distributed.is_initialized()
     assert main(["bench", "--dcp", "--quick"]) == 0

@@ -1,5 +1,6 @@
-"""Tensors on a device of the fake driver: made, shared, and given away by DLPack,
-which has the consumer's stream wait for the producer's."""
+"""Tests tensors on a device of the fake driver. They are made, shared, and
+passed on by DLPack, which lets the consumer's stream wait for the producer's.
+"""
 
 import ctypes
 import os
@@ -25,7 +26,8 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @pytest.fixture(scope="module")
 def broker():
-    """With the fake driver, which this process and others load from there, too."""
+    """A broker with the fake driver. This process and others load the same
+    driver."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tempfile.TemporaryDirectory(prefix="fsdp-gpu-", dir="/dev/shm") as devices,
@@ -57,7 +59,7 @@ def cuda(broker):
 
 
 class Stream:
-    """A stream, and work in it that lasts until it is ended."""
+    """A stream. Its work lasts until the test ends it."""
 
     def __init__(self, cuda):
         self.cuda, self.handle = cuda, ctypes.c_void_p()
@@ -85,7 +87,7 @@ def streams(cuda):
 
 
 def bytes_of(cuda, tensor):
-    """What lies at the address that a capsule tells."""
+    """Returns the bytes at the address in the tensor's capsule."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     capsule = tensor.__dlpack__()

@@ -1,10 +1,11 @@
-"""The backend "fsdpd" beside gloo: in each process a group of each makes the
-same calls with the same tensors.
+"""Tests the backend "fsdpd" against gloo. Each process makes the same calls
+with the same tensors in a group of each backend.
 
-What is moved must have the same bits. What is reduced is compared with the sum
-in the order of the ranks, bit by bit, and with gloo's, which rounds after each rank.
-A layout has a digit for each rank: the node it is on, that is, its broker. The
-sums of nodes are rounded, and added in the order of the nodes.
+Data that is moved must have the same bits. A reduction is compared bit by bit
+with the sum in the order of the ranks, and with gloo's sum, which rounds after
+each rank. A layout has a digit for each rank: the number of its node, that is,
+of its broker. The sums of nodes are rounded, and added in the order of the
+nodes.
 """
 
 import functools
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8]
 DTYPES += [torch.uint8, torch.bool, torch.int32, torch.int64]
 FLOATS = DTYPES[:4]
-SIZES = (0, 1, 7, 1 << 20)  # bytes, at least one element
+SIZES = (0, 1, 7, 1 << 20)  # bytes, but at least one element
 OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
@@ -36,7 +37,7 @@ def world():
 
 @functools.cache
 def values(rank, shape, dtype, seed=0):
-    """The same in each process; not to be changed."""
+    """Returns the same values in each process. They must not be changed."""
     generator = torch.Generator().manual_seed(100 * seed + rank)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -45,7 +46,8 @@ def values(rank, shape, dtype, seed=0):
 
 
 class Case:
-    """A call with one dtype and shape; `own()` are this rank's inputs."""
+    """A call with one dtype and shape. `own()` returns an input of this
+    rank."""
 
     def __init__(self, dtype, shape, op="SUM", view=lambda x: x):
         self.dtype, self.shape, self.op, self.view = dtype, shape, op, view
@@ -119,7 +121,7 @@ def all_to_all_single(case, group):
 
 
 def uneven_all_to_all(case, group):
-    """Rank r gets r + s rows of rank s."""
+    """Each rank r gets r + s rows from each rank s."""
     rank, sizes = dist.get_rank(), [dist.get_rank() + s for s in world()]
     rows = values(rank, (sum(sizes), *case.shape[:1]), case.dtype)
     out = torch.zeros_like(rows)
@@ -138,7 +140,7 @@ def ring(case, group):
 
 def from_anywhere(case, group):
     if case.shape == (0,):
-        return []  # gloo cannot.
+        return []  # gloo cannot send this
     if dist.get_rank():
         dist.send(case.own(), 0, group)
         dist.barrier(group)
@@ -147,7 +149,7 @@ def from_anywhere(case, group):
     for _ in world()[1:]:
         tensor = case.empty()
         out[dist.recv(tensor, group=group)] = tensor
-    dist.barrier(group)  # Or the next message of a rank came here, too.
+    dist.barrier(group)  # otherwise a rank's next message could be received here
     assert sorted(out) == list(world()[1:])
     return [out[source] for source in sorted(out)]
 
@@ -214,7 +216,7 @@ def coalescing(case, group):
 
 
 def reduce_scatter(case, group):
-    """The same parts for each rank, so that all get the same sum."""
+    """Gives the same parts to each rank, so that all ranks get the same sum."""
     out = case.empty()
     dist.reduce_scatter(out, [case.own() for _ in world()], case.reduce_op(), group)
     return [out]
@@ -244,7 +246,8 @@ FOLDS = {
 
 @functools.cache
 def in_order(op, dtype, shape, layout):
-    """The reduction of all ranks' inputs, node by node and in their order."""
+    """Returns the reduction of all ranks' inputs, node by node and in the order
+    of the ranks."""
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     nodes = {}
     for rank, node in enumerate(layout):
@@ -261,12 +264,13 @@ def in_order(op, dtype, shape, layout):
 
 def bits(tensor):
     if tensor.dtype == torch.bool:
-        return tensor.contiguous().view(torch.uint8) != 0  # gloo's may be 2
+        # a true element may be 2 with gloo
+        return tensor.contiguous().view(torch.uint8) != 0
     return tensor.contiguous().view(torch.uint8) if tensor.dim() else tensor
 
 
 def both(call, case):
-    """What each of the two backends gives."""
+    """Returns the results of both backends."""
     theirs, ours = (call(case, group) for group in groups())
     assert len(ours) == len(theirs)
     return list(zip(ours, theirs, strict=True))
@@ -281,7 +285,8 @@ def check_move(call, dtype, layout):
 
 
 def ops_of(dtype):
-    """gloo has no means of integers, and no bits of floats."""
+    """Returns the operations to test. gloo has no averages of integers, and no
+    bitwise operations on floats."""
     return OPS[:5] if dtype.is_floating_point else OPS[:1] + OPS[2:]
 
 
@@ -310,8 +315,9 @@ VIEWS = {
 
 
 def check_views(call, layout):
-    """We take them all, except as messages between nodes, which are gloo's. gloo
-    refuses some, on all ranks before it has begun."""
+    """Checks tensors that are views. The backend accepts all of them, except as
+    messages between nodes, which gloo sends. gloo refuses some views on all
+    ranks before the call begins."""
     if call is ring and len(set(layout)) > 1:
         return
     for view in VIEWS.values():
@@ -336,7 +342,7 @@ CASES = {
 
 
 LAYOUTS = ("0", "00", "000", "0000")
-LAYOUTS += ("0101", "0111", "0120")  # several nodes, also of several sizes
+LAYOUTS += ("0101", "0111", "0120")  # several nodes, also of different sizes
 
 
 def check_backend(layout):
@@ -348,8 +354,8 @@ CASES["backend"] = check_backend
 
 
 def check_uneven_parts(layout):
-    """Parts of one size for each rank, one of them empty: what is next to a part
-    stays."""
+    """Gathers and reduces parts of a different size on each rank, one of them
+    empty. The bytes after a part must not change."""
     rank, group = dist.get_rank(), groups()[1]
     sizes = [2 * other for other in world()]
     wanted = [torch.full((size,), float(other)) for other, size in enumerate(sizes)]
@@ -372,7 +378,8 @@ MEANS += [torch.float64, torch.complex64, torch.complex128]
 
 
 def check_means(layout):
-    """Of integers whose sum has more bits than they, except in 64."""
+    """Checks averages whose sums have more bits than their dtype, except for
+    dtypes of 64 bits."""
     n, rank, group = len(layout), dist.get_rank(), groups()[1]
     for dtype in MEANS:
         top, low = 1000, -1000
@@ -396,7 +403,8 @@ CASES["means"] = check_means
 
 
 def cases(layout):
-    """Between nodes all dtypes are bytes."""
+    """Returns the cases for the layout. Between nodes data are only bytes, so
+    fewer dtypes are tested."""
     is_one = len(set(layout)) == 1
     skipped = () if is_one else ("float64", "float16", "uint8", "int8", "int64")
     return {

@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens."""
+"""Checks that the examples in the documentation do what it says."""
 
 import doctest
 import inspect
@@ -32,7 +32,8 @@ def test_every_public_thing_is_described():
 
 
 def test_the_module_uses_the_limited_api_only():
-    """No symbol of CPython's but those that every 3.11 and later has."""
+    """The module may use only symbols of CPython that 3.11 and every later
+    version have."""
     symbols = subprocess.run(
         ["nm", "-D", "--undefined-only", fsdp._fsdp.__file__],
         capture_output=True,
@@ -70,7 +71,8 @@ def test_the_examples_of_the_page_are_true(c):
 
 
 def paragraphs_of_readme():
-    """Of its only block of Python; the first one needs no torch."""
+    """Returns the paragraphs of README's only block of Python. The first one
+    needs no torch."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     return block.split("\n\n")
 

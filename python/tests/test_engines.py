@@ -1,5 +1,6 @@
-"""vLLM and SGLang load and update models from the broker: their interfaces are
-stubs here, but for the last test."""
+"""Tests that vLLM and SGLang load and update models from the broker. All tests
+but the last one use stubs of the engines.
+"""
 
 import importlib.util
 import json
@@ -24,7 +25,7 @@ FIRST = {"embed.weight": torch.arange(8.0).reshape(4, 2).bfloat16(), "norm": tor
 
 
 def later(n):
-    """The weights of a later version."""
+    """Returns the weights of a later version."""
     return {name: weight + n for name, weight in FIRST.items()}
 
 
@@ -56,7 +57,7 @@ class Sglang:
 
     def __init__(self):
         sglang_stub.load_plugins()
-        assert "fsdp._sglang_loader" not in sys.modules  # It would import SGLang.
+        assert "fsdp._sglang_loader" not in sys.modules  # it would import SGLang
 
     def start(self, path, model, revision=None, **extra):
         self.config = sglang_stub.ModelConfig(str(path), revision, make=lambda: model)
@@ -90,7 +91,8 @@ def engine(request, c):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A model of two files, and one that its index does not name."""
+    """A folder with a model of two files, and with one that the index does not
+    name."""
     folder = tmp_path / "llama"
     folder.mkdir()
     files = {name: f"{i}.safetensors" for i, name in enumerate(FIRST)}
@@ -126,7 +128,7 @@ def test_a_model_of_several_files_is_read_once(engine, c, folder):
     engine.start(folder, other)
     assert has(one, FIRST) and has(other, FIRST)
     assert bundles(c) == {(name, 1)} and name.split("/")[1].startswith("llama.")
-    # The model got the broker's memory, and has a copy.
+    # The model was given the broker's memory, and has copied it.
     held = fsdp.default().bundle(name).state_dict()
     assert one.seen == other.seen == {n: t.data_ptr() for n, t in held.items()}
     assert one.norm.data_ptr() != one.seen["norm"]
@@ -209,7 +211,7 @@ def test_what_is_wrong_is_said(engine, empty, path, extra, why):
 
 
 class Rude(Model):
-    """A model that changes what it is given."""
+    """A model that changes the tensors that it is given."""
 
     def load_weights(self, weights):
         return super().load_weights((name, weight.add_(1)) for name, weight in weights)
@@ -219,7 +221,7 @@ def test_a_model_may_change_private_weights(engine, c, folder):
     publish(c, FIRST)
     engine.start(folder, Rude(), private=True)
     assert has(engine.model, later(1))
-    # Of SGLang an update has no options.
+    # An update by SGLang has no options.
     engine.update("fsdpd:llama/")
     assert has(engine.model, later(1))
     assert c["llama/norm"].torch().equal(FIRST["norm"])
@@ -328,7 +330,7 @@ def test_nobody_imports_an_engine_without_need(broker):
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_the_stub_is_what_the_engine_has(broker, c, name, folder):
-    """In another Python, in which the stubs are not installed."""
+    """This runs in another Python, in which the stubs are not installed."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")
     publish(c, FIRST)

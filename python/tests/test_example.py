@@ -1,4 +1,4 @@
-"""The example with torch that scripts/demo runs."""
+"""Tests the example with torch that scripts/demo runs."""
 
 import os
 import pathlib

@@ -1,4 +1,6 @@
-"""Whatever dies first: the process ends with status 0, and nothing is said."""
+"""Tests that a process ends with status 0 and prints nothing, whichever of its
+objects, the interpreter and the broker ends first.
+"""
 
 import itertools
 import os
@@ -22,7 +24,7 @@ PARTS = {
     "order", itertools.permutations(["client", "tensor", "array", "capsule"]), ids="-".join
 )
 def test_any_order_of_dying_is_fine(broker, order):
-    # What is not deleted here is left to the interpreter's end.
+    # Objects that are not deleted here are left to the end of the interpreter.
     for n in (len(order), 2):
         deaths = "; ".join(PARTS[part] for part in order[:n])
         assert run(
@@ -136,7 +138,7 @@ def test_tensors_outlive_the_broker(supervised):
         supervised.kill()
         assert array.tobytes() == b"abc"
         assert bytes(memoryview(tensor)) == b"abc"
-        # The library reconnects by itself, and all is there.
+        # The library reconnects by itself, and nothing is lost.
         assert client.names() == ["a/x"]
         assert client.put("a/x", b"def").version == 2
         assert array.tobytes() == b"abc"
