@@ -1,5 +1,7 @@
-"""FSDP2 in memory that the ranks share (fsdp.fsdp2.use()) beside FSDP2 on the
-same backend without it: the same bits, since both add up in one order."""
+"""Tests FSDP2 in memory that the ranks share (fsdp.fsdp2.use()) against FSDP2
+on the same backend without it. Both must have the same bits, since they add in
+the same order.
+"""
 
 import functools
 import logging
@@ -49,7 +51,7 @@ def check(case, prepare=lambda model: None):
 
 
 def prefetch(model):
-    """Two gathers are begun before the first is copied out."""
+    """Begins two gathers before the values of the first are copied out."""
     model[0].set_modules_to_forward_prefetch([model[1], model[2]])
     model[2].set_modules_to_backward_prefetch([model[1], model[0]])
 
@@ -73,7 +75,8 @@ def divide_after_a_sum(model):
 
 
 def a_factor_is_multiplied_before_the_sum():
-    """Which is exact for a power of two; without use() fsdpd has only sums."""
+    """The product is exact for a power of two. Without use() fsdpd can only
+    sum."""
     ours = trained({}, prepare=divide)
     assert_same(ours, trained({}, uses=False, prepare=divide_after_a_sum))
 
@@ -97,7 +100,8 @@ def parameters_may_be_cut_elsewhere():
 
 
 def weights_change_between_gathers():
-    """No rank overwrites what another one still reads, without any reduction."""
+    """No rank may overwrite what another one still reads, even without a
+    reduction."""
     model = nn.Linear(4096, 16, bias=False)
     mesh = mesh_of("fsdpd", dist.get_world_size())
     torch_fsdp.fully_shard(model, mesh=mesh, reshard_after_forward=True)
@@ -109,7 +113,8 @@ def weights_change_between_gathers():
 
 
 def gradients_may_be_kept():
-    """What is reduced is the rank's own, and stays when buffers are used again."""
+    """A reduced gradient belongs to the rank, and stays when buffers are used
+    again."""
     model = nn.Linear(8, 8, bias=False)
     torch_fsdp.fully_shard(model, mesh=mesh_of("fsdpd", dist.get_world_size()))
     fsdp.fsdp2.use(model)
@@ -152,7 +157,7 @@ def a_few_buffers_serve_all_layers():
         said = [None] * world
         mine = [buffer._id for buffer in group.pools[purpose]._buffers]
         dist.all_gather_object(said, mine, group)
-        assert said == [mine] * world  # one memory, whoever looks
+        assert said == [mine] * world  # all ranks use the same memory
     dist.destroy_process_group(group)
     assert sizes(group, "gather") == sizes(group, "reduction") == []
 
@@ -171,7 +176,7 @@ def the_ranks_are_told_if_there_is_no_room():
         what = fsdp.NoRoom if dist.get_rank() == 0 else fsdp.distributed.BackendError
         with pytest.raises(what, match="budget"):
             model(torch.ones(1, 64))
-    dist.barrier(group)  # which goes on
+    dist.barrier(group)  # the group can still be used
     model.reset_iter_state()
     model(torch.ones(1, 64))
     small.close()

@@ -1,5 +1,6 @@
-"""A rank of an FSDP2 training is killed, and replaced: the others are told, and
-a new group goes on from the checkpoint to the same bits."""
+"""Tests that a rank of an FSDP2 training can be killed and replaced. The other
+ranks are told, and a new group continues from the checkpoint to the same bits.
+"""
 
 import pytest
 
@@ -10,9 +11,10 @@ from conftest import PATIENCE, start, until  # noqa: E402
 
 WORLD, STEPS, DEATH = 3, 5, 2
 
-# It trains until all steps are done, in one group after another; their numbers
-# come by stdin. Arguments: directory, rank, and the step in whose backward pass
-# this rank stops and waits for its death ("-": in none).
+# A rank trains until all steps are done, in one group after another; it reads
+# the number of its group from stdin. Its arguments are the directory, the rank,
+# and the step in whose backward pass the rank stops and waits to be killed ("-"
+# for none).
 RANK = """
 import datetime, hashlib, sys
 import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
@@ -106,8 +108,8 @@ class Rank:
 
 @pytest.fixture
 def crew(broker, tmp_path):
-    """Starts ranks, which wait to begin. Arguments: their numbers, and the one
-    that waits for its death."""
+    """Starts ranks that wait until they are told to begin. The arguments are
+    the numbers of the ranks, and the one that waits to be killed."""
     started = []
 
     def start_crew(name, numbers, killed=None):
@@ -128,7 +130,7 @@ def crew(broker, tmp_path):
 
 
 def result(ranks):
-    """What all of them end with."""
+    """Returns the result, which must be the same on all ranks."""
     (said,) = {rank.says("ends with") for rank in ranks}
     for rank in ranks:
         rank.says("is out")
@@ -148,7 +150,7 @@ def test_training_goes_on_to_the_same_bits_after_a_rank_was_replaced(broker, c, 
     for rank in (first, killed, last):
         rank.begin(0)
     killed.says("waits")
-    assert c.status()["slots_limbo"] > 0  # what the ranks share
+    assert c.status()["slots_limbo"] > 0  # the memory that the ranks share
     killed.process.kill()
     for rank in (first, last):
         said = rank.says("is told:")

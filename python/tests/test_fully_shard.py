@@ -1,10 +1,11 @@
-"""PyTorch's FSDP2 as the oracle of our sharding, divide factors and reductions.
+"""Compares our sharding, divide factors and reductions with those of PyTorch's
+FSDP2.
 
-The factors and the sizes of shards are two files of numbers, which this suite
-holds against torch and unit/test_divide and unit/test_shard hold against our C.
-Run this file to write them again. What is gathered and reduced is compared in
-four processes, each of which is a rank of fully_shard() over gloo and of a
-communicator.
+The factors and the sizes of shards are two files of numbers. This suite
+compares them with torch; unit/test_divide and unit/test_shard compare them with
+our C. Run this file to write the files again. Gathers and reductions are
+compared in four processes, each of which is a rank of fully_shard() over gloo
+and a rank of a communicator.
 """
 
 import itertools
@@ -40,9 +41,10 @@ def group_of(size):
 
 
 def factors_of_torch():
-    """Lines of dtype, shards, replicas, factor (0: none), whether SUM is forced;
-    pre, post, premul, and the two operations. Where we differ on purpose
-    (docs/fsdp.md: one shard with a factor, a factor of 1), there is none."""
+    """Returns lines of dtype, shards, replicas, factor (0 for none) and whether
+    SUM is forced, followed by pre, post, premul and the two operations. There
+    is no line for cases in which we differ on purpose (docs/fsdp.md: one shard
+    with a factor, a factor of 1)."""
     said = types.SimpleNamespace(
         SUM=("sum", 1), AVG=("avg", 1), PREMUL_SUM=lambda by: ("premul_sum", by)
     )
@@ -68,7 +70,8 @@ def factors_of_torch():
 
 
 def shards_of_torch():
-    """Lines of size, ranks, the padded size, and the size on each rank."""
+    """Returns lines of the size, the number of ranks, the padded size, and the
+    size on each rank."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import (
         _chunk_with_empty,
         _get_dim0_padded_size,
@@ -134,7 +137,7 @@ CASES |= {f"seed{seed}": random_case(seed) for seed in range(16)}
 
 
 class Product(nn.Module):
-    """Its gradients are the factors."""
+    """A model whose gradients are the factors of its products."""
 
     def __init__(self, values):
         super().__init__()
@@ -146,7 +149,8 @@ class Product(nn.Module):
 
 
 def whole_numbers(seed, case, dtype):
-    """Sums and quarters of them are exact in every dtype and order."""
+    """Returns whole numbers. Their sums, and quarters of these, are exact in
+    every dtype and order."""
     torch.manual_seed(seed)
     shapes = case.get("shapes", SHAPES)
     return {k: torch.randint(-8, 8, s).to(dtype) for k, s in shapes.items()}
@@ -210,7 +214,7 @@ def check_case(path, rank, name):
     if "factor" in case:
         options |= {"has_factor": True, "factor": case["factor"]}
     for i, microbatch in enumerate(grads):
-        loss = model(microbatch)  # its parameters stay whole
+        loss = model(microbatch)  # the parameters stay unsharded
         whole = [getattr(model, key).detach() for key in params]
         assert_equal(params, ours.gathered(), whole)
         is_partial = case.get("partial", False) and i == 0
@@ -219,7 +223,7 @@ def check_case(path, rank, name):
         options["no_all_reduce"] = is_partial
         options["accumulates"] = i > 0 and not case.get("partial", False)
         reduced = ours.reduced(list(microbatch.values()), **options)
-        if is_partial:  # the sums wait for the second microbatch's
+        if is_partial:  # the sums wait for those of the second microbatch
             continue
         assert_equal(params, reduced, [p.grad.to_local() for p in model.parameters()])
     dist.barrier()

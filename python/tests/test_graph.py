@@ -1,4 +1,6 @@
-"""fsdp.graph.from_fx() and fsdp.plan(): what is exported, and what is said."""
+"""Tests fsdp.graph.from_fx() and fsdp.plan(): what they export, and what errors
+they report.
+"""
 
 import os
 import types
@@ -11,7 +13,7 @@ import fsdp.graph
 
 
 class Op:
-    """An operator as far as its name goes, so that no process group is needed."""
+    """An operator that has only a name, so that no process group is needed."""
 
     __module__ = "tests"
 
@@ -85,7 +87,7 @@ def test_collectives_have_groups_reductions_and_waits():
     gather, scatter, reduce = (n for n in nodes.values() if "group" in n)
     assert (gather["kind"], gather["shape"], gather["group_size"]) == ("all_gather", [8], 2)
     assert (scatter["kind"], scatter["reduce"], scatter["group"]) == ("reduce_scatter", "avg", "g")
-    # The size of its group is known from the others.
+    # The size of this group follows from the other collectives.
     assert (reduce["kind"], reduce["reduce"], reduce["group_size"]) == ("all_reduce", "sum", 2)
     assert [n["kind"] for n in nodes.values()].count("wait") == 3
     assert fsdp.plan({"nodes": list(nodes.values())})["left"] == []
@@ -151,7 +153,8 @@ def test_a_plan_has_buckets_and_the_graph_with_them(document):
     assert [m["offset"] for m in plan["buckets"][0]["members"]] == [0, 16, 32, 48]
     again = fsdp.plan(plan["graph"], mode="custom_ops")
     assert again["gather_mode"] == "custom_ops"
-    # It now comes from four shards, and no longer looks like one of FSDP's.
+    # This gather has four shards as its input, so it does not look like one of
+    # FSDP any more.
     assert [member["node"] for member in again["left"]] == ["bucket_ag0"]
 
 

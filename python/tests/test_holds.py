@@ -1,4 +1,6 @@
-"""Each export is a hold, and the broker's counts are what they were."""
+"""Tests that each export of a tensor is a hold, and that the broker's counts
+are right at the end.
+"""
 
 import gc
 import random
@@ -162,7 +164,7 @@ def test_a_tensor_that_dies_takes_its_holds_from_what_it_made(c):
     copy = array[:2]
     assert holds(c, "a/x") == 3
     del tensor, array
-    # The buffer keeps the Tensor object; a capsule does not.
+    # The buffer keeps the Tensor object alive. A capsule keeps only the tensor.
     assert holds(c, "a/x") == 3
     del copy
     assert holds(c, "a/x") == 0

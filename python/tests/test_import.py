@@ -1,5 +1,6 @@
-"""One published tensor is imported any number of times, in any order, by the
-threads of several processes, by name and by tickets of those who hold it."""
+"""Tests that threads of several processes can import a published tensor any
+number of times, in any order, by its name and by tickets of its holders.
+"""
 
 import concurrent.futures
 import multiprocessing
@@ -23,7 +24,7 @@ def share(tickets):
 
 
 def next_tensor(client, chance):
-    """The tensor, and how many tickets it took: 0 or 1."""
+    """Returns the tensor, and how many tickets that took: 0 or 1."""
     if chance.random() < 0.6:
         try:
             return client.redeem(passed_on.get_nowait()), 1
@@ -33,7 +34,8 @@ def next_tensor(client, chance):
 
 
 def import_often(client, seed):
-    """Returns how many tickets it made and did not take itself."""
+    """Returns how many tickets this client made minus those that it
+    redeemed."""
     chance, kept, n_tickets = random.Random(seed), [], 0
     for _ in range(N_IMPORTS):
         tensor, n_taken = next_tensor(client, chance)
@@ -63,6 +65,6 @@ def test_imports_in_any_order_leave_no_holds(c):
         n_left = sum(pool.map(play, range(N_PROCESSES), chunksize=1))
         for _ in range(n_left):
             assert c.redeem(tickets.get(timeout=PATIENCE)).numpy().sum() == SUM
-        # The processes that imported it still live.
+        # The processes that imported the tensor are still running.
         until(lambda: c.who(NAME) == [], "all holds are dropped")
         assert c.status()["tickets"] == 0

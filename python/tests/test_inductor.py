@@ -1,7 +1,8 @@
-"""fsdp.plan() beside PyTorch's own bucketing passes, on graphs that torch makes.
+"""Compares fsdp.plan() with PyTorch's own bucketing passes, on graphs that
+torch makes.
 
-They are those of torch.compile of sharded models, forward and backward. Each
-goes through Inductor's passes for FSDP, and through ours.
+The graphs are those that torch.compile makes of sharded models, forward and
+backward. Each goes through Inductor's passes for FSDP, and through ours.
 """
 
 import copy
@@ -58,7 +59,7 @@ def shard(module, mesh, placements, dtype=None):
 
 
 def compiled(module, *batch, dynamic=None):
-    """The graphs of forward and backward."""
+    """Returns the graphs of the forward and the backward pass."""
     graphs = []
 
     def keep(graph, _):
@@ -123,7 +124,8 @@ def test_replicas_and_unsharded_norms_are_bucketed(world):  # noqa: F811
     assert kinds == ["all_gather"]
     kinds = [kind for kind, _ in compare(backward, "default")]
     assert kinds == ["reduce_scatter"]
-    # Those over the replicas are of a group without gathers, so not FSDP's.
+    # The group of the replicas has no gathers, so its collectives are not
+    # FSDP's.
     left = fsdp.plan(fsdp.graph.from_fx(backward))["left"]
     assert left and {member["why"] for member in left} == {"not fsdp"}
 
@@ -137,7 +139,8 @@ def test_gradients_of_norms_are_all_reduced_in_a_bucket(flat):
 
 
 def joined(forward, backward):
-    """One graph with both: all-reduces are FSDP's by the gathers beside them."""
+    """Returns one graph with both. The gathers in it show that the all-reduces
+    are FSDP's."""
     graph = copy.deepcopy(forward).graph
     results = next(n for n in graph.nodes if n.op == "output")
     kept = {node.name: node for node in graph.nodes}
@@ -201,7 +204,8 @@ class Transformer(nn.Module):
 
 @pytest.fixture(scope="module")
 def transformer(flat):
-    """Its forward and backward: matrices sharded, norms replicated."""
+    """Returns the graphs of the forward and the backward pass. Matrices are
+    sharded, norms replicated."""
     model = Transformer()
     shard(model, flat, [Shard(0)], torch.bfloat16)
     return compiled(model, torch.randint(24, (2, 8)))
@@ -220,8 +224,10 @@ def test_a_transformer_has_the_buckets_of_torch(transformer, mode):
 
 
 def run_inductor(module, _, cap_mb):
-    """All that Inductor does to a graph after autograd, with its own options."""
-    from torch._inductor.fx_passes.post_grad import post_grad_passes  # it warns
+    """Does everything that Inductor does to a graph after autograd, with its
+    own options."""
+    # this import warns
+    from torch._inductor.fx_passes.post_grad import post_grad_passes
 
     values = [node.meta.get("val") for node in module.graph.nodes]
     options = {}
@@ -241,7 +247,8 @@ def test_inductor_itself_makes_the_planned_buckets(transformer):
 
 
 def traced(model, batch):
-    """(elements of each input of an all-gather) of what fully_shard() runs."""
+    """Returns the number of elements of each input of an all-gather that
+    fully_shard() runs."""
 
     def step(x):
         model(x).sum().backward()
@@ -255,7 +262,7 @@ def traced(model, batch):
 
 
 def test_a_group_of_fully_shard_sends_what_a_bucket_does(flat):
-    """Uneven shards, too: both pad them."""
+    """This also holds for uneven shards, which both pad."""
     sizes, batch = [6, 10, 7], torch.randn(8, 6)
     model = layers(sizes)
     fully_shard(model, mesh=flat)

@@ -1,7 +1,8 @@
-"""fsdp.plan() beside PyTorch's own bucketing passes, on graphs by seed.
+"""Compares fsdp.plan() with PyTorch's own bucketing passes, on random graphs.
 
-What is planned is also computed, on all ranks at once: results and bytes on the
-wire are those of torch's graph after its passes, and of the graph before.
+Each planned graph is also computed, on all ranks at once. Its results and the
+bytes that it sends must be those of torch's graph after its passes, and of the
+graph before.
 """
 
 import contextlib
@@ -20,12 +21,13 @@ from inductor import collectives, compare, run_sorted_passes, world  # noqa: F40
 from random_graph import Builder, Group, random_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-SMALL_MB = 0.0003  # a few of the shards' gathers
+SMALL_MB = 0.0003  # enough for a few gathers of a shard
 
 
 @pytest.fixture(scope="module")
 def groups(world):  # noqa: F811
-    """Two of all ranks, and rows and columns of a mesh of 2 by 2."""
+    """Returns two groups of all ranks, and the rows and columns of a mesh of 2
+    by 2."""
     every = list(range(WORLD))
     names = [dist.new_group(every).group_name for _ in range(2)]
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -51,7 +53,8 @@ def test_random_graphs_have_the_buckets_of_torch(groups, seed):
 
 @pytest.mark.parametrize("seed", range(30, 35))
 def test_dtypes_share_a_bucket_as_in_torch(groups, seed):
-    """Or in no plan, where a bucket has a view that torch cannot make."""
+    """If torch cannot make a view that a bucket needs, there must be no plan
+    either."""
     dtypes = (torch.float32, torch.bfloat16, torch.float64)
     module, mode = random_module(seed, groups, dtypes=dtypes), "custom_ops_multidtype"
     try:
@@ -68,7 +71,8 @@ def test_dtypes_share_a_bucket_as_in_torch(groups, seed):
 
 
 def bucketed_without_filters(module, cap_mb):
-    """By kind: the buckets of bucket_all_gather_by_mb() and its like."""
+    """Returns for each kind the buckets of bucket_all_gather_by_mb() and the
+    like."""
     cap = lambda _: cap_mb  # noqa: E731
     found = {
         "all_gather": bucketing.bucket_all_gather_by_mb(module, cap, None, "default"),
@@ -79,7 +83,8 @@ def bucketed_without_filters(module, cap_mb):
 
 
 def planned_alone(document, kind, cap_mb):
-    """Of one kind: those of the others are not FSDP's."""
+    """Returns the buckets of one kind. Collectives of other kinds are marked as
+    not FSDP's."""
     for node in document["nodes"]:
         if "group" in node:
             node["fsdp"] = node["kind"] == kind
@@ -101,7 +106,8 @@ def test_collectives_that_are_tagged_have_the_buckets_of_torch(groups, seed):
 
 @contextlib.contextmanager
 def as_rank(rank, groups):
-    """torch's merge asks for this process's rank in the group."""
+    """Makes this process the rank of that number in each group, which torch's
+    merge asks for."""
     kept, teams = dist.get_rank, {group.name: group.teams for group in groups}
 
     def get_rank(group=None):
@@ -143,7 +149,8 @@ def test_what_is_sent_and_computed_is_torchs_bit_for_bit(groups, seed):
 
 @pytest.mark.parametrize("seed", range(60, 80))
 def test_every_plan_computes_what_its_graph_does(groups, seed):
-    """Also with padding, caps of their own and dependents in a bucket."""
+    """Also tests padding, several caps, and buckets whose members need each
+    other."""
     module, mode = random_module(seed, groups), MODES[seed // 5 % 4]
     ranks = lockstep.Ranks(WORLD, groups)
     inputs = ranks.inputs(module)
@@ -171,7 +178,7 @@ def test_by_default_no_collective_is_left_that_torch_merges(groups, seed):
 
 
 def ancestors(document):
-    """Of each node, by name."""
+    """Returns the names of all ancestors of each node."""
     found = {}
     for node in document["nodes"]:
         inputs = node.get("inputs", [])
@@ -190,8 +197,9 @@ def name_of(bucket):
 @pytest.mark.parametrize("seed", range(90, 105))
 @pytest.mark.parametrize("cap_mb", [CAP_MB, SMALL_MB])
 def test_by_default_a_bucket_ends_for_a_reason(groups, seed, cap_mb):
-    """Two neighbours with one key: the second's first member would be too much, or
-    the second needs the first. Without such a need the buckets are torch's."""
+    """Of two neighbouring buckets with the same key, either the first has no
+    space for the next member, or that member needs the first bucket. If no
+    member needs another one, the buckets are those of torch."""
     module = random_module(seed, groups)
     plan = fsdp.plan(fsdp.graph.from_fx(module), cap_mb=cap_mb)
     needs, buckets = ancestors(plan["graph"]), plan["buckets"]
@@ -212,8 +220,9 @@ def test_by_default_a_bucket_ends_for_a_reason(groups, seed, cap_mb):
 
 
 def test_a_pass_sorts_its_graph_for_the_next(groups):
-    """The reduce-scatters are one behind the last all-reduce. The one that needs
-    it comes after that, and so not between two that are alike."""
+    """The reduce-scatters become one collective after the last all-reduce. The
+    all-reduce that needs one of them is sorted after it, and so is no longer
+    between the two equal ones."""
     build = Builder(0, groups)
     group = groups[0]
     p, q = (build.placeholder(8, 1, torch.float32) for _ in range(2))
@@ -231,7 +240,8 @@ def test_a_pass_sorts_its_graph_for_the_next(groups):
 
 
 def test_mixed_dtypes_need_padding(groups):
-    """Where torch makes a view that cannot be, a plan that is ours has padding."""
+    """Where torch makes an impossible view, a plan that is not faithful adds
+    padding."""
     build = Builder(0, groups)
     for rows, dtype in [(3, torch.bfloat16), (2, torch.float32)]:
         build.gather(build.placeholder(rows, 1, dtype), groups[0])

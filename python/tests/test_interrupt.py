@@ -1,4 +1,6 @@
-"""Ctrl-C ends each call that waits; what it leaves is whole."""
+"""Tests that Ctrl-C ends each call that waits, and leaves everything in a valid
+state.
+"""
 
 import os
 import signal
@@ -36,7 +38,7 @@ WAITS = {
 
 @pytest.fixture(scope="module")
 def broker():
-    """One whose memory can be used up."""
+    """A broker whose memory can be used up."""
     broker = Broker("--set", "memory_max=128M")
     yield broker
     broker.stop()
@@ -80,7 +82,8 @@ def test_ctrl_c_ends_the_wait(broker, model, what):
         """,
     )
     assert process.stdout.readline() == "ready\n"
-    # Until it sleeps in the call, which it must leave by the signal alone.
+    # Wait until the process sleeps in the call. Only the signal may end the
+    # call.
     until(lambda: sleeps(process.pid), "the call waits")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=3 * PATIENCE)

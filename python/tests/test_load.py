@@ -1,4 +1,6 @@
-"""One of many processes loads a model, and all attach it."""
+"""Tests that one of many processes loads a model, and that all of them attach
+it.
+"""
 
 import json
 import random
@@ -34,7 +36,7 @@ def is_whole(bundle):
 def test_the_first_loads_and_others_attach(broker, c, model):
     first = fsdp.load_once(model, "m/", client=c)
     assert is_whole(first) and first.metadata == {"format": "np"}
-    model.unlink()  # Nobody reads it again.
+    model.unlink()  # The file must not be read again.
     with fsdp.connect(broker.path) as other:
         second = fsdp.load_once(model, "m/", client=other)
         assert second.version == 1 and second["w1"]._id == first["w1"]._id
@@ -79,7 +81,8 @@ assert all((m[f"w{i}"].numpy() == i).all() for i in range(len(m))), "gone"
 
 
 def replicas(broker, model, n):
-    """n processes that will load when they read a line."""
+    """Starts n processes, each of which loads the model when it reads a
+    line."""
     return [start(broker, REPLICA, arguments=[str(model)]) for _ in range(n)]
 
 
@@ -92,7 +95,7 @@ def test_eight_replicas_load_once(broker, c, model):
     said = {process.stdout.readline() for process in processes}
     assert len(said) == 1 and said.pop().endswith(f" {N}\n")
     assert c.status()["bytes_live"] - before < 2 * N * SIZE
-    # The first that exits takes nothing from the others.
+    # When the first one exits, the others must keep their tensors.
     for process in processes:
         out, err = process.communicate("end\n", timeout=120)
         assert (process.returncode, out, err) == (0, "", "")
@@ -100,7 +103,8 @@ def test_eight_replicas_load_once(broker, c, model):
 
 
 def test_a_killed_loader_is_succeeded_at_any_point(broker, c, model):
-    """Whoever loads is killed, wherever it is, until one is left."""
+    """Kills the loading process at a random point, until only one process is
+    left."""
     chance = random.Random(15)
     for _ in range(4):
         live = c.status()["bytes_live"]
@@ -209,7 +213,7 @@ def test_what_is_no_safetensors_file_is_refused(c, tmp_path, data):
 
 
 class Bar:
-    """As tqdm's."""
+    """Has the interface of tqdm's bar."""
 
     made = []
 
@@ -239,7 +243,7 @@ def test_who_reads_a_file_may_show_a_bar(c, model, monkeypatch):
     assert (bar.desc, bar.total, bar.is_open) == ("m/", N * SIZE, False)
     assert len(bar.seen) >= N and sum(bar.seen) == N * SIZE
     load_file(model, prefix="m/", client=c, framework="np", progress=True)
-    assert len(Bar.made) == 1  # It was there already.
+    assert len(Bar.made) == 1  # the second call found the model in the broker
     load_file(model, prefix="n/", client=c, framework="np", progress=True)
     load_file(model, prefix="o/", client=c, framework="np")
     assert [bar.desc for bar in Bar.made] == ["m/", "n/"]

@@ -1,7 +1,7 @@
-"""fsdp.torch.DataLoader does what torch's DataLoader does.
+"""Tests that fsdp.torch.DataLoader does what torch's DataLoader does.
 
-Each case runs on both, with the same seed, and what comes out is compared:
-batches, errors, warnings.
+Each case runs with both, with the same seed, and the batches, errors and
+warnings are compared.
 """
 
 import collections
@@ -40,7 +40,8 @@ def few_cpus_are_enough(monkeypatch):
 
 
 def same(a, b):
-    """Equal, and alike in everything that a program can tell."""
+    """Returns whether two values are equal in everything that a program can
+    see."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -68,7 +69,7 @@ def bytes_of(tensor):
 
 
 def outcome(loader, work):
-    """What work(loader) returns, or how it fails, and what it warns of."""
+    """Returns what work(loader) returns or how it fails, and its warnings."""
     torch.manual_seed(7)
     random.seed(7)
     numpy.random.seed(7)
@@ -83,7 +84,8 @@ def outcome(loader, work):
 
 
 def plain(text):
-    """Without what differs from run to run: numbers of processes, addresses."""
+    """Removes what differs from run to run, such as process numbers and
+    addresses."""
     lines = [line for line in text.splitlines() if "^^^" not in line]
     words = " ".join(lines).split()
     return " ".join("N" if word.strip("().,").isdigit() else word for word in words)
@@ -100,7 +102,8 @@ def compare(work):
 
 
 class Numbers(Dataset):
-    """Samples with all that torch collates, and a random number of each kind."""
+    """Samples of all types that torch collates, with a random number of each
+    generator."""
 
     def __init__(self, n=24, fails_at=None):
         self.n, self.fails_at = n, fails_at
@@ -123,14 +126,14 @@ class Numbers(Dataset):
 
 
 class Few(Numbers):
-    """Takes whole batches of indices."""
+    """A data set that is asked for whole batches of indices."""
 
     def __getitems__(self, indices):
         return [self[i] for i in indices]
 
 
 class Stream(IterableDataset):
-    """Workers have different numbers of samples."""
+    """A stream in which workers have different numbers of samples."""
 
     def __init__(self, n=20, length=None):
         self.n, self.length = n, length
@@ -148,7 +151,7 @@ class Stream(IterableDataset):
 
 
 class Things(Dataset):
-    """Samples that are given, one by one."""
+    """A data set of the given samples."""
 
     def __init__(self, *things):
         self.things = things
@@ -175,7 +178,7 @@ def identity(samples):
 
 
 def keys(samples):
-    """A collate_fn of one's own."""
+    """A collate_fn of a user."""
     return [tuple(sample["x"] for sample in samples), samples[0]["text"], {"n": None}]
 
 
@@ -189,7 +192,7 @@ def failing(worker):
 
 
 def epochs(n=1, dataset=Numbers, **options):
-    """Work: the batches of n epochs."""
+    """Returns work that reads the batches of n epochs."""
 
     def work(loader):
         options.setdefault("num_workers", 2)
@@ -233,7 +236,8 @@ ARGUMENTS = {
     "empty": {"dataset": lambda: Numbers(0)},
     "empty_stream": {"dataset": lambda: Stream(0)},
 }
-if torch.__version__ < "2":  # it pins nothing without a GPU unless a device is named
+# without a GPU this torch pins nothing unless a device is named
+if torch.__version__ < "2":
     del ARGUMENTS["pin_memory"]["pin_memory_device"]
 
 
@@ -359,14 +363,15 @@ def test_an_iterator_cannot_be_pickled(broker):
 BASE = torch.arange(60, dtype=torch.float32)
 DTYPES = sorted(
     {v for v in vars(torch).values() if isinstance(v, torch.dtype)}
-    - {torch.complex32},  # It warns that it is experimental.
+    - {torch.complex32},  # torch warns that it is experimental
     key=str,
 )
 
 
 def tensor_of(dtype):
-    """24 elements with many different bits, or None: torch itself cannot."""
-    has_size = hasattr(dtype, "itemsize")  # torch has it since 2.1
+    """Returns 24 elements with many different bits, or None if torch itself
+    cannot make them."""
+    has_size = hasattr(dtype, "itemsize")  # since torch 2.1
     size = 24 * (dtype.itemsize if has_size else torch._utils._element_size(dtype))
     data = torch.arange(size, dtype=torch.int16).to(torch.uint8) % 2
     try:
@@ -461,7 +466,7 @@ COLLATED = {
     "arrays_of_text": (numpy.array(["a"]), numpy.array(["b"])),
     "read_only": (numpy.broadcast_to(numpy.ones(1), 500), numpy.ones(500)),
 }
-if torch.__version__ < "2":  # whose own loader waits for ever
+if torch.__version__ < "2":  # the loader of this torch waits for ever
     del COLLATED["class_later"]
 
 
@@ -476,7 +481,7 @@ def test_what_torch_collates_or_refuses(broker, name):
             try:
                 found.append(next(iterator))
             except Exception as error:
-                # Only the frames in between differ.
+                # Only the frames between the first and the last line differ.
                 last = str(error).rstrip().splitlines()[-1]
                 found.append((type(error).__name__, plain(last)))
         return found
@@ -538,7 +543,7 @@ class Large(Dataset):
 
 def test_batches_lie_in_the_broker_and_can_be_changed(broker):
     batches = fsdp.torch.DataLoader(Large(), 4, num_workers=2)
-    list(batches)  # The first ones teach it how large they are.
+    list(batches)  # workers learn from the first batches how large a batch is
     for n, batch in enumerate(batches):
         assert is_of_the_broker(batch)
         batch += 1
@@ -652,7 +657,7 @@ def test_errors_of_iterators(broker):
 
 
 def test_what_cannot_be_pickled_is_an_error(broker):
-    """torch's own loader waits for ever."""
+    """torch's own loader waits for ever in this case."""
     things = Things(torch.ones(3), threading.Lock)
     iterator = iter(fsdp.torch.DataLoader(things, None, num_workers=1))
     next(iterator)
@@ -683,7 +688,8 @@ def exit_7():
 
 @pytest.mark.parametrize("how", [kill_me, exit_7])
 def test_the_death_of_a_worker_is_an_error(broker, how):
-    """torch's own loader may raise what its connection to the worker raised."""
+    """torch's own loader may raise the error of its connection to the worker
+    instead."""
     found = []
     with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
         for batch in fsdp.torch.DataLoader(Dying(how), 4, num_workers=2):
@@ -697,7 +703,8 @@ def stall():
 
 @pytest.fixture
 def stalled_workers_end_soon(monkeypatch):
-    """torch waits for them so long before it terminates them."""
+    """Shortens the time that torch waits for workers before it terminates
+    them."""
     monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.1)
 
 

@@ -1,5 +1,6 @@
-"""fsdp.torch.DataLoader and deaths in mid-epoch: an epoch outlives the broker, no
-death leaves memory in it, and the death of a worker is an error."""
+"""Tests deaths during an epoch of fsdp.torch.DataLoader. An epoch outlives the
+broker, no death leaves memory in it, and the death of a worker is an error.
+"""
 
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ import fsdp.torch
 from conftest import PATIENCE, Broker, start, until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-# Workers ask the broker for new buffers while many batches are kept.
+# While many batches are kept, workers request new buffers from the broker.
 KEPT = pytest.mark.parametrize("n_kept", [1, 30])
 
 
@@ -27,8 +28,9 @@ class Samples(Dataset):
 
 
 def read_epoch(n_kept, pause):
-    """Check each batch as long as it is kept. Calls pause() with the pids of the
-    workers a few times. Returns how many batches there were."""
+    """Reads an epoch, and checks each batch as long as it is kept. Calls
+    pause() a few times with the pids of the workers. Returns how many batches
+    there were."""
     batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
     kept = []
     for n, batch in enumerate(batches):
@@ -54,7 +56,7 @@ def test_an_epoch_goes_on_when_the_broker_is_killed(default_of_supervised, n_kep
     seen = []
 
     def kill(workers):
-        fsdp.default().ping()  # The broker is back from its last death.
+        fsdp.default().ping()  # the broker has restarted after its last death
         default_of_supervised.kill()
         seen.append(workers)
 

@@ -1,7 +1,7 @@
-"""fsdp.torch.DataLoader goes on where another one was.
+"""Tests that fsdp.torch.DataLoader can continue where another one stopped.
 
 Each case runs some epochs undisturbed and keeps the state after each batch. New
-loaders that load one of these states give what came after it, bit for bit.
+loaders that load one of these states must give what came after it, bit for bit.
 """
 
 import functools
@@ -32,13 +32,13 @@ def few_cpus_are_enough(monkeypatch):
 
 @pytest.fixture(params=["always", "never"])
 def kept(request, monkeypatch):
-    """Workers keep their state with each batch, or never within an epoch. In
-    use it is in between, since it depends on their speed."""
+    """Makes workers send their state with each batch, or never within an epoch.
+    In normal use they send it sometimes, depending on their speed."""
     monkeypatch.setattr(_loader_keeper, "_SHARE", 0 if request.param == "always" else 1e9)
 
 
 def noise():
-    """Of all generators of the process."""
+    """Returns a random number of each of the process's generators."""
     return [torch.rand(2), random.random(), float(numpy.random.randn())]
 
 
@@ -60,7 +60,7 @@ class Numbers(Dataset):
 
 
 class Counting(Numbers):
-    """Has a state of its own."""
+    """A data set that has a state of its own."""
 
     def __init__(self):
         self.n_got = 0
@@ -77,7 +77,7 @@ class Counting(Numbers):
 
 
 class Stream(IterableDataset):
-    """Each worker has another number of samples."""
+    """A stream in which workers have different numbers of samples."""
 
     def __init__(self, n=23):
         self.n = n
@@ -93,7 +93,7 @@ class Stream(IterableDataset):
 
 
 class Position(Stream):
-    """A stream that goes on where its state says, at the next iter()."""
+    """A stream that continues from its state at the next iter()."""
 
     def __init__(self, n=23):
         super().__init__(n)
@@ -116,7 +116,7 @@ class Position(Stream):
 
 
 class Reader:
-    """An iterator that has a state, of a data set that has none."""
+    """An iterator that has a state, for a data set that has none."""
 
     def __init__(self, numbers):
         self.numbers, self.at = numbers, 0
@@ -143,7 +143,7 @@ class Read(Stream):
 
 
 class Backwards(Sampler):
-    """A sampler that says nothing of its state."""
+    """A sampler that has no state_dict()."""
 
     def __iter__(self):
         chosen = [numpy.int64(i) for i in range(22, -1, -1) if random.random() < 0.9]
@@ -151,7 +151,7 @@ class Backwards(Sampler):
 
 
 class Shuffled(Sampler):
-    """A sampler with a state, which is that of its own random numbers."""
+    """A sampler whose state is that of its own random numbers."""
 
     def __init__(self):
         self.random, self.n_drawn, self.n_passed = random.Random(3), 0, 0
@@ -177,7 +177,7 @@ class Shuffled(Sampler):
 
 
 class Batches(Shuffled):
-    """A batch sampler with a state, whose batches have several sizes."""
+    """A batch sampler that has a state, and whose batches differ in size."""
 
     def __iter__(self):
         indices = super().__iter__()
@@ -190,7 +190,7 @@ class Batches(Shuffled):
 
 
 class Walk:
-    """An iterator of a batch sampler that has a state, which the sampler has not."""
+    """An iterator that has a state, for a batch sampler that has none."""
 
     def __init__(self):
         self.at = 0
@@ -226,7 +226,7 @@ def bits(batch):
 
 
 def saved(state):
-    """As a checkpoint would have it."""
+    """Passes a state through a file, as a checkpoint does."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -234,7 +234,8 @@ def saved(state):
 
 
 def undisturbed(loader, n_epochs):
-    """Its batches, and states by (epoch, batches of it). -1: before iter()."""
+    """Returns the batches, and the states by (epoch, number of batches). -1
+    stands for the state before iter()."""
     batches, states = [], {}
     for epoch in range(n_epochs):
         states[epoch, -1] = loader.state_dict()
@@ -322,7 +323,7 @@ def test_at_any_point(broker, kept, name, persistent):
 
 
 def keep_often(share, worker):
-    """As the fixture `kept` does, which new processes do not inherit."""
+    """Sets what the fixture `kept` sets, which new processes do not inherit."""
     _loader_keeper._SHARE = share
 
 
@@ -339,11 +340,11 @@ def inheriting_nothing(context, share):
 def test_with_workers_of_a_forkserver(broker, forkserver, name, share):
     options = inheriting_nothing(forkserver, share)
     check(CASES[name], [(0, 3)], n_epochs=1, **options)
-    # Those that persist go on within an epoch, and in the one after it.
+    # Persistent workers continue within an epoch, and in the next one.
     check(CASES[name], [(0, 2), (1, 3)], persistent_workers=True, **options)
 
 
-# A spawned worker takes seconds to import torch, so there are few of them.
+# A spawned worker takes seconds to import torch, so there are only a few cases.
 @pytest.mark.parametrize("name, share", [("shuffle", 1e9), ("stream_with_state", 0)])
 def test_with_spawned_workers(broker, name, share):
     options = inheriting_nothing("spawn", share)
@@ -351,7 +352,8 @@ def test_with_spawned_workers(broker, name, share):
 
 
 def without_order(make, cut):
-    """The batches of an epoch that goes on after some, and all of the next."""
+    """Returns the batches of an epoch that was continued after some of them,
+    and those of the next epoch."""
     loader = make(num_workers=3, in_order=False)
     iterator = iter(loader)
     before = [bits(next(iterator)) for _ in range(cut)]
@@ -364,12 +366,14 @@ def without_order(make, cut):
 
 
 def numbers(batch):
-    """Of the samples, without what is random."""
+    """Returns the numbers of the samples in a batch, without their random
+    numbers."""
     return batch[0] if isinstance(batch, list) else batch
 
 
 class Plain(Numbers):
-    """In no order, random numbers are those of the moment."""
+    """A data set without random numbers, which would depend on the order of the
+    workers."""
 
     def __getitem__(self, i):
         if i == 1:
@@ -401,7 +405,7 @@ def test_an_epoch_that_was_left_early(broker, kept, options):
 
 
 def test_going_on_twice(broker, kept):
-    """A state of a loader that was itself brought back."""
+    """Uses the state of a loader that has itself loaded a state."""
     make = functools.partial(of(Counting, batch_size=2, shuffle=True), num_workers=2)
     seed(1)
     loader = make()
@@ -414,7 +418,8 @@ def test_going_on_twice(broker, kept):
         state = saved(loader.state_dict())
         loader = make()
         loader.load_state_dict(state)
-        assert saved(loader.state_dict()) == state  # nothing was drawn
+        # loading a state draws no random numbers
+        assert saved(loader.state_dict()) == state
         iterator = iter(loader)
         assert saved(loader.state_dict())["epoch"]["workers"] == state["epoch"]["workers"]
     assert [bits(batch) for batch in iterator] == expected[2:]
@@ -507,7 +512,9 @@ def test_errors_of_load_state_dict_are_reported(broker, kept):
     loader.load_state_dict(state)
     with pytest.raises(LookupError, match="(?s)worker process 0.*of another data set"):
         next(iter(loader))
-    gc.collect()  # torch's error is in a cycle with the iterators, which need the broker
+    # torch's error and the iterators are in a cycle, and the iterators need the
+    # broker
+    gc.collect()
 
 
 def test_too_many_workers_are_refused():
