@@ -40,7 +40,7 @@ def test_models_go_in_and_out(c, tmp_path):
     weights = {"w": np.arange(3, dtype="f4"), "b": np.ones(2)}
     file, copy = tmp_path / "m.safetensors", tmp_path / "copy.safetensors"
     fsdp.safetensors.save_file(weights, file, {"step": "7"})
-    for _ in range(2):  # The second time it is there.
+    for _ in range(2):  # the second call finds the model in the broker
         said = call("load", file, "--prefix", "m/", "--timeout", "forever")
         assert said == (0, "m/ v1: 2 tensors, 28 B\n", "")
     printed = "b  f64  [2]\n[1. 1.]\nw  f32  [3]\n[0. 1. 2.]\n"

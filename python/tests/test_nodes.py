@@ -1,5 +1,6 @@
-"""Groups of the backend "fsdpd" over several nodes: what they do besides moving
-the right bytes. Each node is a broker of its own."""
+"""Tests groups of the backend "fsdpd" over several nodes, apart from their
+results. Each node is a broker of its own.
+"""
 
 import datetime
 import functools
@@ -75,8 +76,9 @@ def node_of(rank):
 
 
 def check_error(error, rank, culprit):
-    """It names a rank of the same node, by its number in the group, or says which
-    node is at fault, or that a rank of the same node has said so and left."""
+    """Checks that the error names the rank at fault. It gives its number in the
+    group if that rank is on the same node. Otherwise it names the node, or a
+    rank of its own node that has reported the failure and left."""
     assert isinstance(error, fsdp.distributed.BackendError), error
     if culprit in node_of(rank):
         assert f"rank {culprit} (pid" in str(error)
@@ -87,7 +89,7 @@ def check_error(error, rank, culprit):
 
 
 def ranks_that_are_late_are_told_of():
-    """The time-out is also that for making the group, so it is not a short one."""
+    """The time-out also limits the making of the group, so it is not short."""
     timeout, tensor, rank = datetime.timedelta(seconds=15), torch.ones(3), dist.get_rank()
     groups = {late: dist.new_group(timeout=timeout) for late in (0, 2)}
     groups.pop(rank, None)
@@ -101,7 +103,7 @@ def ranks_that_are_late_are_told_of():
         check_error(error.value, rank, late)
         with pytest.raises(fsdp.distributed.BackendError, match="has failed before"):
             dist.all_reduce(tensor, group=groups[late])
-    dist.barrier()  # The ranks are late, and have not left.
+    dist.barrier()  # the late ranks have not left
 
 
 def a_group_may_be_shut_down_as_soon_as_it_is_made():
@@ -121,7 +123,7 @@ def a_group_that_was_shut_down_sends_nothing():
 
 
 def a_group_on_one_node_shares_memory():
-    """One with a rank of each node is gloo's."""
+    """A group with ranks of both nodes belongs to gloo."""
     rank, pairs = dist.get_rank(), ([0, 3], [1, 2], [0, 1], [2, 3])
     for ranks, group in [(ranks, dist.new_group(ranks)) for ranks in pairs]:
         if rank in ranks:
@@ -171,7 +173,8 @@ def test_the_bench_has_rows_of_two_nodes(brokers):
 
 
 class Local:
-    """A communicator of one node, which says what it is told to."""
+    """A stand-in for the communicator of one node, which raises the given
+    error."""
 
     has_left = False
 
@@ -194,7 +197,8 @@ class Local:
     ),
 )
 def test_an_error_has_its_own_sentence(error, said):
-    """And it is told, whatever the error says."""
+    """Whatever the error says, the node's own communicator is left, so that the
+    other ranks of the node are told."""
     local = Local(error)
     comm = fsdp._nodes.Comm([[0, 3], [1, 2]], 0, local, None, None)
     with pytest.raises(fsdp.distributed.BackendError, match=said):
@@ -207,7 +211,7 @@ def test_an_error_has_its_own_sentence(error, said):
 
 @pytest.fixture
 def crew(brokers, tmp_path):
-    """Ranks that make a call when they are told."""
+    """Starts ranks, each of which makes a call when it is told to."""
     sockets = [brokers[int(node)].path for node in LAYOUT]
     with crowd.crew(tmp_path) as start_crew:
         yield lambda call: start_crew(call, sockets)
@@ -216,7 +220,7 @@ def crew(brokers, tmp_path):
 @pytest.mark.parametrize("killed", (0, 2))
 @pytest.mark.parametrize("n", (1, 1 << 16))
 def test_a_death_is_told_on_all_nodes(crew, killed, n):
-    """Long before the time-out."""
+    """The death is reported long before the time-out."""
     ranks = dict(enumerate(crew(lambda: dist.all_reduce(torch.ones(n)))))
     dead = ranks.pop(killed)
     for rank in ranks.values():

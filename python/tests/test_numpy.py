@@ -46,7 +46,7 @@ def test_each_dtype_and_shape_round_trips(c, dtype, shape):
     assert array.dtype == source.dtype
     assert array.shape == shape
     assert (array == source).all()
-    # There is nothing in an empty one that could be written.
+    # An empty array may be writeable, because it has no elements to write.
     assert array.flags.writeable == (array.size == 0)
 
 

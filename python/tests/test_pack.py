@@ -1,10 +1,14 @@
-"""fsdp.torch.pack(): torch's loader with it gives what it gives without."""
+"""Tests fsdp.torch.pack(): torch's loader must give the same batches with it as
+without it.
+"""
 
 import os
 import signal
 
 import numpy
-import numpy.random  # Here, since a fork of torch's may fail to (python/cpython#91351).
+# imported here, because a process that torch forks may fail to
+# (python/cpython#91351)
+import numpy.random
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -17,7 +21,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Samples(Dataset):
-    """64 samples of some kilobytes, with all that torch collates."""
+    """A data set of 64 samples of some kilobytes, with all types that torch
+    collates."""
 
     def __init__(self, fails_at=None, dies_at=None):
         self.fails_at, self.dies_at = fails_at, dies_at
@@ -59,7 +64,7 @@ def loader(is_packed, dataset=None, collate_fn=None, **options):
 
 
 def values(samples):
-    """A collate_fn of one's own."""
+    """A collate_fn of a user."""
     return [tuple(sample["x"] for sample in samples), samples[0]["s"]]
 
 
@@ -78,7 +83,8 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_batches_are_those_of_torch(broker, name):
     expected = list(loader(False, **OPTIONS[name]))
-    got = list(loader(True, **OPTIONS[name]))  # all are kept: more than buffers
+    # keeps all batches, which are more than there are buffers
+    got = list(loader(True, **OPTIONS[name]))
     assert len(expected) > 4 and equal(got, expected)
 
 

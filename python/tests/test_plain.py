@@ -1,4 +1,4 @@
-"""Plain batches: what workers of a data loader send without a pickle."""
+"""Tests plain batches, which workers of a data loader send without a pickle."""
 
 import random
 
@@ -19,7 +19,7 @@ START = 1024  # the tensors are before it
 
 
 def written(batch, records=None):
-    """The memory of a message."""
+    """Writes the batch. Returns the memory of the message."""
     memory = bytearray(SIZE)
     end = write_plain(memory, START, batch, {} if records is None else records)
     assert end is None or START < end <= SIZE
@@ -31,7 +31,8 @@ def read(memory):
 
 
 def placed(shape, dtype, at=64):
-    """Something in place of a tensor, and the dict with its record."""
+    """Returns an object that stands for a tensor, and the dict with its
+    record."""
     thing = object()
     return thing, {id(thing): _batch.record_of(at, shape, dtype)}
 
@@ -102,7 +103,7 @@ def test_the_last_tensor_frees_the_memory():
 
 
 def test_damaged_messages_are_refused_or_read():
-    """Nothing that is in the memory can make a read leave it."""
+    """Whatever is in the memory, reading must not go beyond it."""
     thing, records = placed((2, 3), torch.float32)
     good = written({"x": thing, "y": [1, 2.5, "text", (None, b"bytes")]}, records)
     random.seed(7)
@@ -115,7 +116,7 @@ def test_damaged_messages_are_refused_or_read():
         try:
             found = read(memory)
         except (fsdp.Invalid, RuntimeError, BufferError, UnicodeDecodeError, TypeError):
-            n_refused += 1  # RuntimeError: torch has no such dtype
+            n_refused += 1  # a RuntimeError says that torch does not have the dtype
         else:
             for each in found.values() if isinstance(found, dict) else ():
                 if isinstance(each, torch.Tensor):
@@ -160,7 +161,8 @@ SAMPLES = [
 
 
 def stacked(samples, capacity=SIZE):
-    """The batch that is read back; None: torch has to collate it."""
+    """Stacks the samples and reads the batch back. Returns None if torch has to
+    collate it."""
     memory = bytearray(capacity)
     found = stack_plain(memory, 64, samples, torch.Tensor, EXCHANGE)
     if found is None:
@@ -225,7 +227,8 @@ def test_samples_may_change_while_they_are_stacked():
 
 
 class Other:
-    """A key of the same hash as another one; a comparison clears a dict."""
+    """A key with the hash of another one. A comparison with it clears a
+    dict."""
 
     cleared = {}
 
@@ -243,7 +246,7 @@ class Other:
 @needs_exchange
 def test_keys_may_go_while_samples_are_stacked(monkeypatch):
     def key():
-        """Of which nobody else has a reference."""
+        """Returns a key to which nothing else has a reference."""
         return "".join(("k", "ey"))
 
     samples = [{key(): 1}, {Other(key()): 0, key(): 1}, {key(): 1}]

@@ -1,4 +1,4 @@
-"""Groups of the backend "fsdpd": what they do besides moving the right bytes."""
+"""Tests groups of the backend "fsdpd", apart from their results."""
 
 import datetime
 import functools
@@ -63,7 +63,7 @@ def a_callback_may_make_a_call():
     work = dist.all_reduce(tensor, async_op=True)
     work.get_future().then(again).wait()
     assert tensor.item() == 4
-    late = work.get_future()  # of a call that is complete
+    late = work.get_future()  # the future of a call that is done
     assert late.done() and late.wait() == [tensor]
 
 
@@ -72,7 +72,7 @@ def large_messages_cross_and_go_on_beside_collectives():
     mine, theirs = torch.full((1 << 20,), float(rank)), torch.empty(1 << 20)
     sent = dist.isend(mine, other)
     total = torch.ones(1)
-    dist.all_reduce(total)  # Nobody waits for the message meanwhile.
+    dist.all_reduce(total)  # meanwhile no thread waits for the message
     dist.recv(theirs, other)
     sent.wait()
     assert torch.equal(theirs, torch.full((1 << 20,), float(other)))
@@ -109,7 +109,7 @@ def says_who_is_late(call):
     if dist.get_rank() == 0:
         with pytest.raises(fsdp.Error) as error:
             call(group)
-    dist.barrier()  # Rank 1 is late, and has not left.
+    dist.barrier()  # rank 1 is late, but has not left
     assert error is None or "rank 1" in str(error.value) and "within 5" in str(error.value)
 
 
@@ -145,7 +145,7 @@ def what_is_wrong_in_itself_is_refused_and_changes_nothing():
 
 
 class Store:
-    """One in which a rank is slow to delete what it has set."""
+    """A store in which one rank is slow to delete its key."""
 
     def __init__(self, store):
         self.set, self.get, self.check = store.set, store.get, store.check
@@ -163,12 +163,13 @@ def a_store_serves_one_group_after_another():
     for _ in range(3):
         group = fsdp.distributed._make(Store(store), rank, 2, patience)
         assert not store.check(["place/0"]) and not store.check(["place/1"])
-        group.barrier().wait()  # No rank has begun the next group by now.
+        group.barrier().wait()  # at this time no rank has begun to make the next group
         group.shutdown()
 
 
 def groups_of_groups():
-    """Each has its own ranks; who is not in it does not take part."""
+    """Each group has its own ranks. Ranks that are not in a group take no part
+    in it."""
     singles = [dist.new_group([rank]) for rank in range(2)]
     tensor = torch.ones(1) + dist.get_rank()
     dist.all_reduce(tensor, group=singles[dist.get_rank()])
@@ -176,7 +177,8 @@ def groups_of_groups():
 
 
 def there_is_room_for_many_groups():
-    """fully_shard() makes some for each layer if `reshard_after_forward` is a number."""
+    """fully_shard() makes some groups for each layer if `reshard_after_forward`
+    is a number."""
     groups = [dist.new_group() for _ in range(130)]
     tensor = torch.ones(1)
     for group in groups[::10]:
@@ -198,7 +200,7 @@ def any_dtype_can_be_moved():
 
 
 class Scaled(torch.Tensor):
-    """A tensor that wraps its elements and their scale, as quantized ones do."""
+    """A tensor that wraps elements and their scale, as quantized tensors do."""
 
     @staticmethod
     def __new__(cls, elements, scale):
@@ -279,7 +281,7 @@ def a_dtensor_is_refused():
 
 
 def a_compiled_model_calls_the_group():
-    """DDP broadcasts the buffers in front of a forward pass, from C++."""
+    """DDP broadcasts the buffers before a forward pass, from C++."""
     layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).eval()
     model = torch.nn.parallel.DistributedDataParallel(layers)
     layers[1].running_mean.fill_(dist.get_rank())
@@ -288,7 +290,8 @@ def a_compiled_model_calls_the_group():
 
 
 def a_parameter_can_be_received():
-    """Also one that is not contiguous, without a trace in its graph."""
+    """This also holds for a parameter that is not contiguous. Its graph must
+    not change."""
     weight = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t() + dist.get_rank())
     dist.broadcast(weight, 1)
     assert torch.equal(weight, torch.arange(6.0).view(2, 3).t() + 1)
@@ -373,7 +376,8 @@ def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
 
 
 def test_a_refusal_of_a_tensor_says_what_to_give():
-    """Quantized tensors, for example, have a scale beside their elements."""
+    """The error says what to pass instead. Quantized tensors, for example, have
+    a scale in addition to their elements."""
     one = torch.ones(3)
     for tensor, way in (
         (one.to_sparse(), "give to_dense"),
@@ -389,7 +393,7 @@ def test_a_refusal_of_a_tensor_says_what_to_give():
 
 @pytest.fixture
 def crew(broker, tmp_path):
-    """Starts ranks that wait, and then make a call."""
+    """Starts ranks that wait until they are told to make a call."""
     with crowd.crew(tmp_path) as start_crew:
         yield lambda call, world=3: start_crew(call, [broker.path] * world)
 
@@ -418,7 +422,7 @@ def test_a_rank_that_is_killed_is_named(crew, call):
         error = rank.said()
         assert isinstance(error, RuntimeError), error
         assert "rank 1" in str(error) and str(killed.process.pid) in str(error)
-        if call != "future":  # It has passed through C++.
+        if call != "future":  # the error of a future has passed through C++
             assert isinstance(error, fsdp.distributed.BackendError)
 
 
@@ -461,7 +465,7 @@ def test_a_process_may_end_without_destroying_its_group(broker, tmp_path):
 
 
 def test_a_process_may_end_before_its_calls_and_messages(broker, tmp_path):
-    """Their threads end before the interpreter does."""
+    """Its threads end before the interpreter does."""
     script = f"""
         import atexit, sys, threading
         atexit.register(lambda: print(threading.active_count(), [f.done() for f in futures]))
@@ -481,7 +485,7 @@ def test_a_process_may_end_before_its_calls_and_messages(broker, tmp_path):
 
 
 def test_without_a_broker_every_rank_is_told(monkeypatch):
-    """Rank 1 has none."""
+    """Rank 1 has no broker."""
     store = dist.HashStore()
     store.set("place/1", "error cannot connect: no fsdpd listens\nx")
     with pytest.raises(fsdp.distributed.BackendError, match="rank 1: cannot connect"):

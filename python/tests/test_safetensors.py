@@ -1,4 +1,4 @@
-"""fsdp.safetensors does what the package safetensors does."""
+"""Tests that fsdp.safetensors does what the package safetensors does."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_we_write_the_same_bytes(tmp_path, path):
 
 def test_safe_open_has_the_interface_of_the_package(c, path):
     public = {name for name in dir(real.safe_open) if not name.startswith("_")}
-    # Of the package's newest, for other frameworks and devices.
+    # Other names of the newest package are for other frameworks and devices.
     assert public & set(dir(ours.safe_open)) >= {
         "get_slice", "get_tensor", "keys", "metadata", "offset_keys"
     }

@@ -1,4 +1,4 @@
-"""The stubs are what the package is."""
+"""Checks that the stubs match the package."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ import fsdp
 
 STUBS = sorted(pathlib.Path(fsdp.__file__).parent.glob("*.pyi"))
 STUB = next(stub for stub in STUBS if stub.stem == "__init__")
-# Python's own, whose signatures are the same everywhere.
+# Methods that Python calls; their signatures are the same everywhere.
 SLOTS = {"__iter__", "__init__", "__buffer__", "__getitem__", "__contains__", "__len__", "__enter__", "__exit__"}
 
 
@@ -25,7 +25,8 @@ def parameters(node):
 
 
 def functions(body):
-    """(name, parameters) of each, without properties and Python's own."""
+    """Yields the name and the parameters of each function, without properties
+    and the methods that Python calls."""
     for node in body:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             continue
@@ -51,7 +52,7 @@ def test_the_stubs_have_the_signatures_of_the_package(stub):
     for owner, body in owners:
         for name, names in functions(body):
             signature = inspect.signature(getattr(owner, name))
-            # What is written in C does not name it.
+            # A function that is written in C does not name its `self`.
             assert [n for n in signature.parameters if n != "self"] == names, name
 
 
@@ -104,7 +105,8 @@ async def main() -> fsdp.Tensor:
 asyncio.run(main())
 """
     )
-    # Stubs that mypy finds by PYTHONPATH are installed ones, whose errors it hides.
+    # mypy takes stubs in PYTHONPATH for those of installed packages, and hides
+    # their errors.
     env = {**os.environ, "MYPYPATH": os.environ["PYTHONPATH"]}
     del env["PYTHONPATH"]
     done = subprocess.run(

@@ -31,7 +31,7 @@ def sample(dtype, shape):
 
 
 def bits(tensor):
-    """Comparable, also where torch has no comparison."""
+    """Returns the bits, which can be compared for every dtype."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
@@ -128,7 +128,8 @@ def test_a_model_takes_its_weights_from_a_bundle(broker, c):
         model.load_state_dict(bundle.state_dict(), assign=True)
         x = torch.ones(2, 3)
         assert model.eval()(x).equal(made.eval()(x))
-        # It is the broker's memory, and stays when all else is gone.
+        # The weight is in the broker's memory, and stays when everything else
+        # is gone.
         weight = bundle["0.weight"].torch().data_ptr()
         assert model[0].weight.data_ptr() == weight
         del bundle
@@ -137,8 +138,8 @@ def test_a_model_takes_its_weights_from_a_bundle(broker, c):
 
 
 class Pretrained(torch.nn.Module):
-    """A stub of a model of transformers, which is made without memory and then
-    has each of its parameters replaced by a tensor of the state_dict."""
+    """A stand-in for a model of transformers. It is made without memory, and
+    then each of its parameters is replaced by a tensor of the state_dict."""
 
     def __init__(self, config):
         super().__init__()
@@ -341,14 +342,14 @@ def test_to_moves_what_is_in_a_batch(c):
 
 
 class Copied:
-    """Stands for a tensor: there is no GPU here."""
+    """Stands for a tensor, because there is no GPU here."""
 
     def to(self, device, non_blocking):
         return str(device), non_blocking
 
 
 class Checked:
-    """A lock that fails where a thread would wait for itself."""
+    """A lock that fails if a thread that holds it takes it again."""
 
     def __init__(self):
         self.is_held = False
@@ -389,7 +390,7 @@ def test_to_keeps_a_batch_until_its_copy_is_done(monkeypatch):
 
 
 class Reentrant:
-    """Something whose end copies, as the end of anything may."""
+    """An object whose __del__() makes a copy, as any object's may."""
 
     def __del__(self):
         fsdp.torch.to([], "cuda:0")
@@ -428,10 +429,10 @@ def stage(c, tensor):
         staged.put("w", tensor)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's own, of such tensors
+@pytest.mark.filterwarnings("ignore")  # torch warns about such tensors
 @pytest.mark.parametrize("kind", UNUSUAL)
 def test_what_is_more_than_its_elements_is_refused(c, tmp_path, kind):
-    """With what to give instead; nothing is left of the attempt."""
+    """The error says what to pass instead, and the attempt leaves nothing."""
     make, way = UNUSUAL[kind]
     if kind == "nested" and not hasattr(torch.nested, "nested_tensor"):
         pytest.skip("this torch has no nested tensors")

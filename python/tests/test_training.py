@@ -1,8 +1,9 @@
-"""DDP and FSDP2 over the backend "fsdpd" beside gloo: in each process the same
-model is trained by groups of both.
+"""Tests DDP and FSDP2 over the backend "fsdpd" against gloo. In each process
+the same model is trained with groups of both.
 
-Two ranks' gradients have one sum, so the weights have the same bits. Of more
-ranks gloo adds in another order, so they are within rounding.
+With two ranks there is only one order of adding, so the weights must have the
+same bits. With more ranks gloo adds in another order, so they must be equal
+except for rounding.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""scripts/venv makes an environment with torch or without it."""
+"""Tests that scripts/venv makes an environment with torch or without it."""
 
 import os
 import pathlib
@@ -15,7 +15,8 @@ REQUIREMENTS = "torch==2.13.0\n# and nothing else\n"
 
 @pytest.fixture
 def tree(tmp_path):
-    """One whose build/venv was made with torch, its only requirement."""
+    """Makes a source tree whose build/venv was made with torch as its only
+    requirement."""
     for folder in ("scripts", "python/tests", "build/venv"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(SCRIPTS / "venv", tmp_path / "scripts")
@@ -25,7 +26,8 @@ def tree(tmp_path):
 
 
 def make(tree, *options, **variables):
-    """Run the script where pip has no index; returns what is required then."""
+    """Runs the script without an index of pip. Returns the requirements of
+    build/venv after that."""
     env = {**os.environ, "PIP_NO_INDEX": "1", "FSDP_NO_TORCH": "", **variables}
     env.pop("PYTHONPATH", None)
     subprocess.run([tree / "scripts/venv", *options], env=env, check=True)

@@ -1,4 +1,6 @@
-"""New weights while others serve: versions that are kept, and switched."""
+"""Tests new versions of weights while others are in use: versions that are
+kept, and switches to new ones.
+"""
 
 import os
 import random
@@ -35,7 +37,7 @@ def test_the_last_versions_are_kept(broker, c):
         for i in (1, 2):
             with pytest.raises(fsdp.Gone, match="not kept any more; the newest is 5"):
                 other.bundle("m/", version=i)
-    # They are kept by nobody's hold, and names show the newest only.
+    # No hold keeps these versions, and names show only the newest one.
     assert c["m/a"].numpy()[0] == 50
     assert c.status()["slots_limbo"] == 0
 
@@ -108,7 +110,7 @@ def test_kept_versions_outlive_the_broker(supervised):
 
 
 def mapped():
-    """Bytes of memory files in this process."""
+    """Returns how many bytes of memory files this process has mapped."""
     with open("/proc/self/maps") as file:
         ranges = [line.split()[0].split("-") for line in file if "/memfd:" in line]
     return sum(int(end, 16) - int(begin, 16) for begin, end in ranges)

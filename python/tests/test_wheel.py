@@ -15,7 +15,7 @@ pytest.importorskip("setuptools", reason="setuptools is not installed")
 pytest.importorskip("wheel", reason="wheel is not installed")
 
 
-# What a program with the package maps of this project.
+# Prints which files of this project a program with the package has mapped.
 PROGRAM = """
 import fsdp
 print(fsdp.__version__)
@@ -41,7 +41,8 @@ def wheel(tmp_path_factory):
 
 
 def run_program(python, folder, site):
-    """Its version, and the libraries that it maps."""
+    """Returns the version that the program prints, and the libraries that it
+    has mapped."""
     seen = subprocess.run(
         [python, "-c", PROGRAM],
         cwd=folder,
@@ -70,7 +71,8 @@ def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(wheel, tmp_path):
 
 
 def newest_glibc(folder):
-    """The last 2.x of which any library in the folder wants a symbol."""
+    """Returns the newest minor version of glibc 2 of which a library in the
+    folder needs a symbol."""
     wanted = set()
     for path in folder.rglob("*.so*"):
         wanted |= set(re.findall(rb"\0GLIBC_2\.(\d+)", path.read_bytes()))
@@ -94,7 +96,7 @@ def test_auditwheel_makes_it_one_for_all_of_linux(wheel, tmp_path):
     subprocess.run(install, check=True, env={**os.environ, "PYTHONPATH": ""})
     version, mapped = run_program(env / "bin" / "python", tmp_path, "")
     assert version == fsdp.__version__
-    # Nothing is the build's or the system's.
+    # No library comes from the build or from the system.
     assert len(mapped) == 3 and all(path.startswith(str(env)) for path in mapped)
     (site,) = env.glob("lib/python*/site-packages")
     glibc = max(newest_glibc(site / "fsdp"), newest_glibc(site / "fsdp.libs"))

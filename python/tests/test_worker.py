@@ -1,4 +1,5 @@
-"""Workers of fsdp.torch.DataLoader end when their trainer is killed."""
+"""Tests that workers of fsdp.torch.DataLoader end when their trainer is killed.
+"""
 
 import os
 import signal
@@ -21,7 +22,8 @@ def test_workers_end_with_a_trainer_that_is_killed(broker):
 
 
 def test_a_worker_ends_that_begins_after_its_trainer_was_killed(broker):
-    """torch's watchdog takes who is the parent then for the trainer."""
+    """torch's watchdog takes the process that is its parent at that time for
+    the trainer."""
     script = """
         import fsdp.torch, os, signal, time, torch
         from torch.utils.data._utils import worker
@@ -38,6 +40,6 @@ def test_a_worker_ends_that_begins_after_its_trainer_was_killed(broker):
         batches = iter(fsdp.torch.DataLoader([torch.ones(9)] * 9, num_workers=2))
         os.kill(trainer, signal.SIGKILL)
     """
-    # It waits for the end of stdout, which the workers have, too.
+    # run() waits for the end of stdout, which the workers have open, too.
     status, out, _ = run(broker, script)
     assert (status, out) == (-signal.SIGKILL, "")

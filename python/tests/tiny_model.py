@@ -4,8 +4,9 @@ import torch
 
 
 class Model(torch.nn.Module):
-    """A model as an engine has it: it copies what it is given, and its output
-    layer is tied to its input layer, so that no file has it."""
+    """A model as an engine has it. It copies the weights that it is given. Its
+    output layer is tied to its input layer, so files do not contain the output
+    layer."""
 
     def __init__(self, after_first=lambda: None):
         super().__init__()

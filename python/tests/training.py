@@ -1,4 +1,5 @@
-"""A model that ranks of torch.distributed train, and the ways to train it."""
+"""A model that ranks of torch.distributed train, and several ways to train it.
+"""
 
 import functools
 
@@ -27,7 +28,7 @@ SHARDED = {
 
 
 def sharded_cases(world):
-    """Those that so many ranks can have."""
+    """Returns the cases that are possible with this number of ranks."""
     return {k: c for k, c in SHARDED.items() if c.get("shards", 0) < world}
 
 
@@ -42,13 +43,13 @@ def make_model(norm):
 
 
 def batches(micro):
-    """Of this rank."""
+    """Returns the batches of this rank."""
     torch.manual_seed(1 + dist.get_rank())
     return [[torch.randn(8, 31) for _ in range(micro)] for _ in range(STEPS)]
 
 
 def train(model, case, set_sync):
-    """The losses."""
+    """Returns the losses."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for batch in batches(case.get("micro", 1)):
@@ -67,7 +68,8 @@ def train(model, case, set_sync):
 # --- FSDP2 --------------------------------------------------------------------
 
 
-@functools.cache  # A process has a limited number of groups.
+# groups are made once, because a process can have only a limited number
+@functools.cache
 def mesh_of(backend, shards):
     world = dist.get_world_size()
     ranks = torch.arange(world).view(world // shards, shards)
@@ -109,5 +111,5 @@ def whole(model):
 
 
 def train_sharded(model, case):
-    """Losses and weights."""
+    """Returns the losses and the weights."""
     return train(model, case, functools.partial(SetSync, model)), whole(model)

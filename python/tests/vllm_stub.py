@@ -1,7 +1,8 @@
-"""What vLLM 0.33.0 publishes of model loaders and plug-ins: its names and
-signatures, with as much behaviour as a loader meets. install() makes it vLLM.
+"""The interface of vLLM 0.33.0 for model loaders and plug-ins: its names and
+signatures, with as much behaviour as a loader needs. install() lets this module
+take vLLM's place.
 
-test_engines.py compares it with vLLM, where that is installed.
+test_engines.py compares it with vLLM where that is installed.
 """
 
 import dataclasses
@@ -28,7 +29,8 @@ class ModelConfig:
     model: str = "Qwen/Qwen3-0.6B"
     revision: str | None = None
     quantization: str | None = None
-    #: Ours: makes the model, which vLLM finds by the files of its configuration.
+    #: Not in vLLM: makes the model. vLLM finds the class by the files of its
+    # configuration.
     make: Callable | None = None
 
 
@@ -127,7 +129,7 @@ def load_general_plugins():
         plugin.load()()
 
 
-#: Where vLLM has what is here.
+#: The modules of vLLM that have these names.
 PLACES = {
     "vllm.config": [LoadConfig, ModelConfig, VllmConfig],
     "vllm.model_executor.model_loader": [
@@ -143,7 +145,7 @@ PLACES = {
 
 
 def install(places=PLACES, modules=sys.modules):
-    """Make `import vllm` find this, in this process."""
+    """Makes `import vllm` find this module, in this process."""
     for place, things in places.items():
         parts = place.split(".")
         for n in range(1, len(parts) + 1):

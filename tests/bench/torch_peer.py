@@ -1,10 +1,10 @@
-"""PyTorch's way of the same: fsdp-bench gpu runs this beside its own rows.
+"""Measures what PyTorch itself does in place of fsdpd; fsdp-bench gpu runs this.
 
     torch_peer.py SIZE...      bytes of whole f32 parameters
 
-Prints one line a row, fields by tabs: name, variant, median and 99th
-percentile in us, samples, bytes (0: none), bus factor. Exit status 77, with a
-sentence, where there is no PyTorch with CUDA.
+Prints a line for each row, with fields separated by tabs: name, variant, median
+and 99th percentile in us, number of samples, bytes (0 for none), bus factor.
+The exit status is 77, with a sentence, if there is no PyTorch with CUDA.
 """
 import os
 import sys
@@ -32,14 +32,15 @@ def put(name, variant, times, size=0, factor=0.0):
 
 
 def echo(there, back):
-    """Send on what comes: the tensor's storage is shared, not copied."""
+    """Replies to each tensor until None comes. The storage of a tensor is
+    shared, not copied."""
     while (tensor := there.get()) is not None:
         back.put(tensor.numel())
         del tensor
 
 
 def measure_queue():
-    """Hand a device tensor to another process, and hear that it is there."""
+    """Passes a device tensor to another process, and waits for its reply."""
     there, back = mp.Queue(), mp.Queue()
     process = mp.Process(target=echo, args=(there, back), daemon=True)
     process.start()

@@ -1,9 +1,10 @@
-"""The Python package on a real GPU, with PyTorch; tests/gpu/run has it as a stage.
+"""Tests the Python package on a real GPU, with PyTorch. It is a stage of
+tests/gpu/run.
 
     python.py DEVICE       DEVICE as `fsdpctl devices` prints it
 
-Prints one line a check. Exit status 1 if one failed, and 77, with a sentence,
-where there is no PyTorch with CUDA.
+Prints a line for each check. The exit status is 1 if a check failed, and 77,
+with a sentence, if there is no PyTorch with CUDA.
 """
 
 import subprocess
@@ -25,7 +26,8 @@ PATIENCE = 60
 
 
 def run(code):
-    """What another process prints, which has `c` and `gpu`."""
+    """Runs code in another process, which has `c` and `gpu`. Returns what it
+    prints."""
     head = f"import time, torch, fsdp\nc, gpu = fsdp.connect(), {gpu!r}\n"
     command = [sys.executable, "-c", head + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
