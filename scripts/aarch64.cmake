@@ -1,5 +1,5 @@
-# A build for aarch64 on another machine, with the compiler and the emulator of
-# Debian, and the libraries that scripts/sysroot unpacks.
+# Builds for aarch64 on another machine, with Debian's cross compiler and
+# emulator, and with the libraries that scripts/sysroot unpacks.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

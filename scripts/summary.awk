@@ -1,16 +1,20 @@
-# What CTest printed tells how each program ended, its log what each said: make
-# "programs passed failed skipped" of both, and show what failed. scripts/test
-# runs it; tests/integration/summary.sh tests it.
+# Counts and shows the results of tests. CTest's output says how each program
+# ended, and its log what each program printed. Prints "programs passed failed
+# skipped", and the output of programs that failed. scripts/test runs this
+# script; tests/integration/summary.sh tests it.
 #
 #   awk -v preset=NAME -v reasons=FILE -v times=FILE -v hung=FILE
 #       -v failures=FILE -f summary.awk CTEST_OUTPUT LAST_TEST_LOG
 #
-# Criterion programs count as the tests they hold, others as one; the last run
-# counts. Skipped tests count wherever a program names them, as Criterion,
-# pytest and our scripts do. The file `reasons` gets the reasons, equal ones as
-# one line; `times` how long each run took; `hung` the programs that were run
-# again; `failures` the name of each program that failed, and the lines of its
-# log that name assertions, or else its last lines.
+# A Criterion program counts as the tests that it contains, any other program as
+# one test. If a program was run again, its last run counts. Skipped tests count
+# in whatever form a program names them: as Criterion, as pytest, or as our
+# scripts do.
+#
+# The file `reasons` gets the reasons, one line for equal ones. `times` gets the
+# duration of each run, and `hung` the programs that were run again. `failures`
+# gets the name of each program that failed, and the lines of its log that name
+# assertions, or its last lines if there are none.
 
 function skip(n, reason)
 {
