@@ -1,7 +1,7 @@
 # Tests that boot systemd source this file. It boots a container whose root is
 # an overlay of this machine's root, with the build installed, and removes
-# everything in the end. The test is skipped (exit 77) without root, or if no
-# overlay or container can be made. It fails if a package is missing, since
+# everything at the end. The test is skipped (exit 77) without root, or if no
+# overlay or container can be made. It fails if a package is missing, because
 # scripts/setup installs the packages.
 #
 # The test sets `build`, the directory of the build, and calls boot. A function
@@ -21,8 +21,9 @@ for program in systemd-nspawn /lib/systemd/systemd; do
 		exit 1
 	fi
 done
-# systemd-nspawn leaves control groups, which finish() removes. The lock keeps
-# it from those of another container that boots now.
+# systemd-nspawn leaves control groups, which finish() removes. The lock
+# prevents it from removing those of another container that boots at the same
+# time.
 exec {lock}</run
 flock "$lock"
 SECONDS=0
@@ -49,8 +50,8 @@ finish()
 	mountpoint -q "$root" && umount "$root"
 	mountpoint -q "$dir/tmpfs" && umount "$dir/tmpfs"
 	rm -rf "$dir"
-	# systemd-nspawn leaves these. They are removed in all hierarchies, since
-	# a rest in one of them would break the next boot.
+	# systemd-nspawn leaves these directories. They are removed in all
+	# hierarchies, because any that stay would make the next boot fail.
 	find /sys/fs/cgroup -depth -type d \
 		\( -path '*/payload*' -o -path '*/supervisor*' \) \
 		-exec rmdir {} + 2>/dev/null
@@ -88,7 +89,7 @@ make_root()
 		"$root" || return 1
 }
 
-# Nothing of this machine's own services starts in the container.
+# Keep this machine's own services from starting in the container.
 quiet_services()
 {
 	local unit
@@ -118,8 +119,9 @@ install_build()
 	DESTDIR=$root cmake --install "$build" --prefix /usr/local
 }
 
-# Print the pid of the container's init, which alone is process 1 in a namespace
-# of its own. nspawn also has helpers, which start and end while it boots.
+# Print the pid of the container's init. It is the only child that is process 1
+# in a namespace of its own. nspawn also has helpers, which start and end while
+# it boots.
 find_pid1()
 {
 	local pid
@@ -142,7 +144,8 @@ is_up()
 
 start_container()
 {
-	# What every host gives its services, but nspawn 252 no container.
+	# Hosts permit their services these calls, but containers of nspawn 252
+	# do not.
 	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
 		--system-call-filter="landlock_create_ruleset
 			landlock_add_rule landlock_restrict_self" \
@@ -151,7 +154,8 @@ start_container()
 	nspawn=$!
 }
 
-# Can a container be made at all? A failure is not a failure of fsdpd.
+# Returns whether a container can be made at all. That this fails is not a
+# failure of fsdpd.
 can_start_container()
 {
 	systemd-nspawn -q -D "$root" -M "fsdp$$" --register=no --keep-unit \
@@ -204,8 +208,8 @@ stop_reader()
 	echo "ok: the reader was not disturbed"
 }
 
-# goes_on WHAT COMMAND...: after the command another broker has the same
-# tensors.
+# goes_on WHAT COMMAND...: run the command. After it another broker must have
+# the same tensors.
 goes_on()
 {
 	local what=$1 before

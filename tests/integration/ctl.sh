@@ -195,7 +195,8 @@ refuse "a truncated model is refused" 1 "truncated" \
 	load short.safetensors --prefix x/
 check "nothing of it is there" ctl_json 'd == []' ls x/
 
-# A get into a FIFO that nobody reads holds its tensor until it is read.
+# A get into a FIFO that no process reads holds its tensor until the FIFO is
+# read.
 head -c 1000000 /dev/urandom >big.raw
 ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null
 mkfifo held.raw
@@ -363,7 +364,7 @@ has_memory()
 		clients || ! kill -0 $pid
 }
 
-# A load may be over before its signal comes.
+# The load may end before its signal comes, so try until it does not.
 files huge huge.safetensors 1000000000
 for ((status = 0; status == 0; )); do
 	"$fsdpctl" rm huge/ >/dev/null 2>&1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tests shell completion: fsdpctl prints what can follow, and bash uses it.
+# Tests shell completion: fsdpctl prints the possible words, and bash uses them.
 #
 #   ctl_complete.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3
@@ -70,7 +70,7 @@ ctl put x.raw --dtype u8 --shape 4 --name late >/dev/null
 check "and shows it" wait $waiting
 check "with its version" grep -q "^version    1$" late
 
-# Complete in bash, as if a person typed.
+# Complete in bash as if a user had typed these words.
 COMP_WORDS=("$fsdpctl" stat run/) COMP_CWORD=2
 compopt() { :; }
 . "$scripts/fsdpctl.bash"

@@ -1,7 +1,7 @@
 # The tests of fsdpctl source this file. $fsdpd and $fsdpctl name the programs.
 #
 # Every check prints a line, and the first one that fails ends the test. Python
-# with numpy makes and compares files, since it shares no code with ours:
+# with numpy makes and compares files, because it shares no code with fsdpctl:
 # $PYTHON, or the first python3 that has numpy. Without it the test is skipped
 # (exit 77).
 set -u
@@ -73,7 +73,8 @@ eventually()
 	exit 1
 }
 
-# json CONDITION: is the condition true for the document d on standard input?
+# json CONDITION: check that the condition is true for the document d on
+# standard input.
 json()
 {
 	"$python" -c '

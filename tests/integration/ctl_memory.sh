@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tests that fsdpctl shows all memory, whatever keeps it (du, tickets, stat,
-# clients, status), and that its tables fit a terminal.
+# clients, status), and that its tables fit into a terminal.
 #
 #   ctl_memory.sh FSDPD FSDPCTL HOARD
 fsdpd=$1 fsdpctl=$2 hoard=$3

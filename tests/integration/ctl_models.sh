@@ -135,7 +135,8 @@ check "of which only those below a prefix" ctl_json \
 	ls --bundles two/
 check "none begins within its names" ctl_json 'd == []' ls --bundles two/a
 
-# A get into a FIFO that nobody reads holds the whole bundle until it is read.
+# A get into a FIFO that no process reads holds the whole bundle until the FIFO
+# is read.
 model write big.safetensors w=1000000 v=1000000
 ctl load big.safetensors --prefix big/ >/dev/null
 mkfifo held.safetensors

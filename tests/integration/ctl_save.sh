@@ -100,7 +100,7 @@ for name in l/1 l/2; do
 	ctl put large.raw --dtype u8 --shape 209715200 --name $name --quiet \
 		>/dev/null
 done
-# It may be complete before it is killed; then there is another one.
+# The save may be complete before it is killed, so try until it is not.
 status=0
 until ((status == 137)); do
 	rm -rf partial

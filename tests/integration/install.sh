@@ -82,7 +82,7 @@ check "the first runs" "$dir/program1"
 check "the second ends well" wait $consumer
 check "and has read what the first wrote" test "$(<"$dir/out")" = 1023
 
-# Do the same by find_package().
+# Build the same programs with find_package().
 mkdir "$dir/cmake"
 cat >"$dir/cmake/CMakeLists.txt" <<'EOF'
 cmake_minimum_required(VERSION 3.25)

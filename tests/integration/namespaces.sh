@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests containers. A client in namespaces of its own reaches the broker by the
-# socket alone, and two such clients pass a tensor. A broker that cannot see its
-# clients' processes or users refuses them, with the reason.
+# Tests containers. A client in namespaces of its own needs only the socket to
+# reach the broker, and two such clients pass a tensor. A broker that cannot see
+# its clients' processes or users refuses them, and gives the reason.
 #
 #   namespaces.sh FSDPD FSDPCTL
 set -u
@@ -39,7 +39,7 @@ is_answering()
 	done
 }
 
-# start COMMAND...: start a broker by that command.
+# start COMMAND...: start a broker with that command.
 start()
 {
 	stop
@@ -55,8 +55,8 @@ put()
 	"$fsdpctl" put "$dir/in.raw" --name "$1" --dtype u8 --shape 8
 }
 
-# shares WHAT COMMAND...: a client that is started by that command publishes
-# what we get, and gets what we publish.
+# shares WHAT COMMAND...: start a client with that command. It must publish a
+# tensor that this script gets, and get one that this script publishes.
 shares()
 {
 	local what=$1
@@ -72,8 +72,8 @@ shares()
 	echo "ok: $what"
 }
 
-# refuses WHAT SENTENCE COMMAND...: the broker refuses such a client with that
-# sentence.
+# refuses WHAT SENTENCE COMMAND...: start a client with that command. The broker
+# must refuse it with that sentence.
 refuses()
 {
 	local what=$1 sentence=$2

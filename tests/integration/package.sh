@@ -64,7 +64,8 @@ is_hardened()
 	readelf -n "$1" | grep -q SHSTK && objdump -d "$1" | grep -q endbr64
 }
 
-# As the engines look for them.
+# Check that the plug-ins are found in the way in which the engines look for
+# them.
 plug_ins_are_found()
 (
 	cd "$dir"/unpacked/python3-fsdp_*/usr/lib/python3/dist-packages &&
@@ -75,7 +76,7 @@ for group in "vllm.general_plugins", "sglang.srt.plugins":
 '
 )
 
-# Build as another user would.
+# Build with the settings of another user.
 build_again()
 (
 	umask 077

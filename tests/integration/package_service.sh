@@ -1,8 +1,8 @@
 #!/bin/bash
 # Tests the Debian packages under a booted systemd, as an administrator uses
-# them. After installation the broker runs. After an upgrade it has its tensors,
-# and readers are not disturbed. What was disabled stays disabled, and after a
-# purge nothing remains.
+# them. After the installation the broker runs. After an upgrade it has its
+# tensors, and readers were not disturbed. Services that were disabled stay
+# disabled, and a purge leaves nothing.
 #
 #   package_service.sh BUILD_DIRECTORY PACKAGES
 build=$(realpath "$1")
@@ -16,7 +16,8 @@ readme=$(dirname "$(realpath "$0")")/../../README.md
 
 install_build()
 {
-	# This machine may forbid packages to start services.
+	# This machine may have a policy that keeps packages from starting
+	# services.
 	rm -f "$root/usr/sbin/policy-rc.d"
 	mkdir "$root/srv/packages" "$root/srv/newer" &&
 		cp "$packages"/*.deb "$root/srv/packages" &&

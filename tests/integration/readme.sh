@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs README's commands one after another, as a reader who has just built
+# Runs README's commands one after another, as a reader does who has just built
 # fsdpd: as root, and as an ordinary user without XDG_RUNTIME_DIR.
 #
 #   readme.sh BUILD_DIRECTORY
 #
 # It runs every line of README's blocks that begins with "$ ", except those with
-# "...", which the reader must complete. The commands run in namespaces, since
+# "...", which the reader must complete. The commands run in namespaces, because
 # they use the socket and directories of the system. The test is skipped (exit
 # 77) if no namespace can be made.
 set -eu -o pipefail
@@ -25,7 +25,7 @@ if [[ ${2:-} != inside ]]; then
 	exec unshare "${own[@]}" "$0" "$build" inside
 fi
 
-# Source and build may be in the folder that the reader's own /tmp hides.
+# The source and the build may be below /tmp, which the reader's own /tmp hides.
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/source /mnt/build
 mount --bind "$source" /mnt/source
@@ -33,8 +33,8 @@ mount --bind "$build" /mnt/build
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs tmpfs /run
 
-# The reader's shell ends with the first command that fails. After a command
-# that starts a broker it waits until the broker answers.
+# Write the reader's commands as a script. It ends with the first command that
+# fails. After a command that starts a broker it waits until the broker replies.
 write_script()
 {
 	echo "trap 'kill \"\$broker\" && wait' EXIT"
@@ -62,7 +62,7 @@ type_as()
 	cd "$dir"
 	"${become[@]}" env -u XDG_RUNTIME_DIR -u FSDP_SOCKET HOME="$dir" \
 		PATH=/usr/local/bin:/usr/bin:/bin bash -ev script
-	# This is what README says that numpy reads.
+	# README says that numpy can read this file.
 	"${PYTHON:-/usr/bin/python3}" -c '
 import numpy
 assert numpy.load("w.npy").dtype == "float32"'

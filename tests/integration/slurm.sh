@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tests the prolog, the epilog and the job scripts of docs/deploy.md in a Slurm
-# cluster of this one node. All of it lives in namespaces and ends with this
-# script, which is their process 1.
+# cluster of this one node. All of its processes run in namespaces and end with
+# this script, which is process 1 there.
 #
 #   slurm.sh BUILD_DIRECTORY
 # shellcheck disable=SC2016 # for the shells of jobs
@@ -50,7 +50,7 @@ until_true()
 	echo "ok: $what"
 }
 
-# Print the block of the section about Slurm that has the text.
+# Print the block in the section about Slurm that contains the text.
 block()
 {
 	awk -v text="$1" '
@@ -61,8 +61,8 @@ block()
 		inside { lines = lines $0 "\n" }' "$deploy"
 }
 
-# script FILE TEXT [LINE...]: make a program of the block with the text, and of
-# further lines.
+# script FILE TEXT [LINE...]: make a program of the block that contains the
+# text, followed by more lines.
 script()
 {
 	local file=$1 text=$2
@@ -73,7 +73,8 @@ script()
 	chmod 755 "$file"
 }
 
-# Users, the name of the node and the folders are of these namespaces alone.
+# The users, the name of the node and the folders exist only in these
+# namespaces.
 prepare()
 {
 	local file
@@ -94,7 +95,8 @@ prepare()
 		mount -t tmpfs tmpfs /etc/slurm || return
 	mkdir /etc/slurm/prolog.d /etc/slurm/epilog.d
 	hostname node
-	# Slurm looks up addresses only if there is one besides the loopback's.
+	# Slurm looks up addresses only if there is one other than the loopback
+	# address.
 	ip link set lo up && ip address add 192.0.2.1/32 dev lo
 }
 
@@ -153,7 +155,7 @@ node_is()
 	[[ $(sinfo -h -o %T) == "$1" ]]
 }
 
-# submit FILE [OPTION...]: print the number of the job.
+# submit FILE [OPTION...]: submit a job and print its number.
 submit()
 {
 	local file=$1
@@ -162,7 +164,7 @@ submit()
 		sbatch --parsable -D "$dir/home" "$@" "$file"
 }
 
-# A job is listed until its epilog has ended.
+# Slurm lists a job until its epilog has ended.
 all_ended()
 {
 	[[ -z $(squeue -h -o %i) ]]

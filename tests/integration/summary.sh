@@ -1,7 +1,7 @@
 #!/bin/bash
-# What scripts/test makes of CTest's output: every skipped test counts and is
-# listed with its reason, whatever program names it, and so is every program that
-# hung and was run again.
+# Tests what scripts/test makes of CTest's output. Every skipped test must count
+# and be listed with its reason, whatever program names it. Every program that
+# hung and was run again must be listed, too.
 #
 #   summary.sh SOURCE_DIR
 set -u
@@ -17,7 +17,8 @@ fail()
 	exit 1
 }
 
-# ran NAME END: CTest ran a program that ended so, and printed standard input.
+# ran NAME END: write the output of CTest for a program that ended in this way
+# and printed standard input.
 ran()
 {
 	printf ' 1/99 Test #7: %s ...%s   0.25 sec\n' "$1" "$2" >>"$dir/ctest"
@@ -65,7 +66,8 @@ awk -v preset=points -v reasons="$dir/reasons" -v times="$dir/times" \
 	-v hung="$dir/hung" -v failures="$dir/failures" \
 	-f "$source/scripts/summary.awk" "$dir/ctest" "$dir/log" \
 	>"$dir/out" 2>"$dir/err" || fail "exit status $?"
-# Programs, and tests: 5 + 1 + 1 + 1 + 4 passed, 2 failed.
+# The counts are those of programs and of tests: 5 + 1 + 1 + 1 + 4 passed, 2
+# failed.
 expect out "7 12 2 9"
 expect reasons \
 	"unit/test_some: needs 2 GPUs (points, 2)" \

@@ -2,8 +2,8 @@
 # Tests the installed system units under a booted systemd. The socket unit
 # starts a broker that runs as a user of its own. Its memory in the fd store
 # survives kill -9, a hang, `systemctl restart` and an upgrade, and neither
-# readers nor ranks that train are disturbed. A stop and a reboot drop it, but not
-# what was saved before.
+# readers nor ranks that train are disturbed. A stop and a reboot drop the
+# memory, but not what was saved before.
 #
 #   systemd.sh BUILD_DIRECTORY
 build=$(realpath "$1")
@@ -14,7 +14,7 @@ before_boot()
 {
 	local folder=$root/etc/systemd/system/fsdpd.service.d
 
-	# The unit's 30 seconds would only be waited for.
+	# The test would only have to wait longer for the unit's 30 seconds.
 	mkdir -p "$folder"
 	printf '[Service]\nWatchdogSec=3\n' >"$folder/watchdog.conf"
 	# LeakSanitizer uses ptrace(), which the unit forbids. A build without
@@ -22,7 +22,8 @@ before_boot()
 	printf '[Service]\nEnvironment=ASAN_OPTIONS=detect_leaks=0\n' \
 		>"$folder/sanitizer.conf"
 	install -d -o 1234 -g 1234 "$root/opt/backups"
-	# This journal can be read when the container has ended.
+	# systemd keeps a journal in this directory, which can be read after the
+	# container has ended.
 	mkdir -p "$root/var/log/journal"
 }
 
@@ -34,7 +35,7 @@ nice_values()
 
 activation()
 {
-	# README describes it so.
+	# These are the steps that README describes.
 	check "the user is made" inside systemd-sysusers
 	check "the directory is made" inside systemd-tmpfiles --create fsdpd.conf
 	check "the socket unit is enabled and starts" \
@@ -75,7 +76,8 @@ hardening()
 		grep -qx 0 "/proc/$worker/oom_score_adj"
 }
 
-# Which the unit must let it enter. Builds with sanitizers have none.
+# Check that the broker is in its sandbox, which the unit must permit. Builds
+# with sanitizers have none.
 own_sandbox()
 {
 	journal_has "no sandbox: sanitizers" ||
@@ -84,7 +86,8 @@ own_sandbox()
 			as_user fsdpctl status | grep -q "listed system calls"; }
 }
 
-# May systemd here spare a process? It needs CAP_SYS_RESOURCE.
+# Returns whether systemd here can protect a process from the OOM killer, for
+# which it needs CAP_SYS_RESOURCE.
 may_spare()
 {
 	local mask
@@ -107,7 +110,7 @@ two_ranks()
 	}
 }
 
-# Ranks that do all work alone train until they are stopped.
+# Start ranks that do all work themselves, and train until they are stopped.
 start_training()
 {
 	local rank
@@ -131,7 +134,7 @@ last_step()
 	as_user fsdpctl comms --json | sed -n 's/.*"step": *\([0-9]*\).*/\1/p'
 }
 
-# A rank prints a line when its run has failed.
+# A rank prints a line if its run has failed.
 trains_on()
 {
 	until_true "$1: the ranks commit further steps" \
@@ -159,7 +162,7 @@ has_warm_ms()
 	as_user fsdpctl config | grep -qE "warm_ms +$1 +.*/site.conf:2"
 }
 
-# Read it as a scraper on this machine does.
+# Read the metrics as a scraper on this machine does.
 broker_is_up()
 {
 	inside /usr/bin/python3 -c "import urllib.request as r
@@ -215,7 +218,7 @@ runs_upgraded()
 	inside cmp "/proc/$(main_pid)/exe" /usr/local/bin/fsdpd
 }
 
-# save WHAT: it goes to a directory that survives the container's end.
+# save WHAT: save all tensors to a directory that survives the container.
 save()
 {
 	check "$1: all is saved" as_user fsdpctl save "/opt/backups/$1" node/

@@ -17,7 +17,7 @@ before_boot()
 	rm -f "$root"/etc/systemd/system/{dbus,systemd-logind}.service
 }
 
-# These replace the functions for the system's broker.
+# These functions replace those for the system's broker.
 as_user()
 {
 	inside setpriv --reuid 1234 --regid 1234 --clear-groups env \
@@ -44,7 +44,7 @@ user_journal_has()
 activation()
 {
 	check "there is a user" inside useradd --uid 1234 --create-home ann
-	# docs/deploy.md describes it so.
+	# These are the steps that docs/deploy.md describes.
 	check "the user's manager is to run without a login" inside \
 		loginctl enable-linger ann
 	until_true "the user's manager runs" as_user \

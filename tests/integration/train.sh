@@ -1,7 +1,7 @@
 #!/bin/bash
-# Tests that training with sharded parameters ends with the weights of one
-# process that trains alone, bit by bit: undisturbed, twice, and when a rank,
-# the worker or the broker is killed during the run.
+# Tests that training with sharded parameters ends with the same weights as one
+# process that trains alone, bit by bit: when it is undisturbed, when it is run
+# twice, and when a rank, the worker or the broker is killed during the run.
 #
 #   train.sh FSDPD FSDPCTL MLP
 fsdpd=$1 fsdpctl=$2 mlp=$3
@@ -45,7 +45,7 @@ check "mlp says which step comms shows" \
 	grep -q "committed as step $(kept comms | awk '{ print $7 }') " rank0
 check "groups counts the reductions of runs that are over" \
 	test -z "$(kept groups | awk '$(NF - 1) == 0')"
-# The broker is not told of unshards in place.
+# The ranks do not tell the broker of unshards in place.
 check "and the gathers of groups that are copied" \
 	test -z "$(kept groups | awk '!/ in place / && $(NF - 2) == 0')"
 check "of which there is one" test -n "$(kept groups | grep -v " in place ")"
@@ -55,7 +55,7 @@ for verb in comms groups; do
 	"$fsdpctl" $verb >tables || exit 1
 	check "$verb shows what is kept" grep -q plain4 tables
 done
-# The plan of a group names the same parameters in both.
+# The plan of a group must name the same parameters in both forms.
 group=$(kept groups | awk 'NR == 1 { print $2 }')
 "$fsdpctl" groups plain4 "$group" >plan || exit 1
 check "a plan says over what it is" \
@@ -84,7 +84,7 @@ check "the others went on with a new rank 2" all_end
 check "a death on the way changes no bit" same_as_alone killed 4 40
 check "survivors were told who died" grep -q "rank 2 (pid $victim, mlp)" rank0
 
-# await_executor RUN EXECUTOR: wait until comms shows who moves a run's bytes.
+# await_executor RUN EXECUTOR: wait until comms shows this executor for the run.
 await_executor()
 {
 	local end=$((SECONDS + 300))
@@ -98,7 +98,7 @@ await_executor()
 	return 1
 }
 
-# It cannot end while a rank is missing.
+# The run cannot end while a rank is missing.
 rank worker 2 400 0 --executor worker
 check "fsdp-worker is shown as executor" await_executor worker worker
 check "top counts one communicator" grep -q "^collectives: 1 communicator; " \

@@ -1,16 +1,16 @@
 #!/bin/bash
-# Tests training on devices, with the fakes of the driver and of NCCL: in one
-# broker, in two brokers that stand for two nodes, and with deaths during the
+# Tests training on devices, with the fakes of the driver and of NCCL: with one
+# broker, with two brokers that stand for two nodes, and with deaths during the
 # run.
 #
 #   train_devices.sh FSDPD FSDPCTL MLP [EXECUTOR]
 #
 # EXECUTOR is "rank" or "worker".
 #
-# The fakes sum in the order of the ranks, as one process does alone, so the
+# The fakes add in the order of the ranks, as one process alone does, so the
 # weights are the same, bit by bit. On a real driver, with FSDP_TEST_GPUS
-# devices, two ranks do so, too. If there is only one device, they share it, and
-# NCCL sees each of them as a node.
+# devices, this holds for two ranks. If there is only one device, the ranks
+# share it, and NCCL treats each of them as a node.
 fsdpd=$1 fsdpctl=$2 mlp=$3 executor=${4:-rank}
 # shellcheck source=tests/integration/train_lib.sh
 . "${0%/*}/train_lib.sh"
@@ -22,7 +22,7 @@ most=4
 ((n_gpus < 4)) && most=2
 [[ -v FSDP_TEST_GPUS ]] && export NCCL_SOCKET_IFNAME=${NCCL_SOCKET_IFNAME:-lo}
 
-# rank NODE RUN WORLD STEPS RANK ARGS...: start a rank on the device of
+# rank NODE RUN WORLD STEPS RANK ARGS...: start a rank on the device that has
 # its number.
 rank()
 {

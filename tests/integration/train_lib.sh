@@ -1,6 +1,6 @@
-# Sourced by the tests of training; $fsdpctl and $mlp name the programs. The
-# test begins in a new folder $dir, and adds what it makes to $scratch, $daemons
-# and $ranks, which are removed or killed in the end.
+# The tests of training source this file; $fsdpctl and $mlp name the programs. A
+# test begins in a new folder $dir. It adds what it makes to $scratch, $daemons
+# and $ranks, which are removed or killed at the end.
 #
 # Every check prints a line, and the first one that fails ends the test.
 set -u
@@ -70,7 +70,8 @@ all_end()
 	return $rc
 }
 
-# same_as_alone RUN WORLD STEPS: has the run the weights of one process?
+# same_as_alone RUN WORLD STEPS: check that the run has the weights of one
+# process that trains alone.
 same_as_alone()
 {
 	local run=$1 world=$2 steps=$3

@@ -8,7 +8,8 @@ set -u
 . "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
 
 build=$(realpath "$1")
-# This is ten times what `systemd-analyze security` prints; 100 is the worst.
+# The unit is ten times that of `systemd-analyze security`, where 100 is the
+# worst.
 MAX_EXPOSURE=20
 prefix=$(mktemp -d)
 # The user manager looks for its units in this folder.

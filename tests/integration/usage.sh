@@ -1,7 +1,6 @@
 #!/bin/bash
-# Tests that each program answers an option that it does not have with status 2
-# and the way to its help, and that the help is there. The argument is the build
-# folder.
+# Tests that each program refuses an unknown option with status 2 and says how
+# to get its help, and that the help exists. The argument is the build folder.
 set -u
 
 check()
@@ -12,7 +11,7 @@ check()
 	echo "ok: $what"
 }
 
-# program [VERB]: it has no --nothing.
+# program [VERB]: check the program, which has no option --nothing.
 check_usage()
 {
 	local name="${*##*/}"
@@ -33,7 +32,8 @@ for program in fsdpd fsdp-worker fsdp-exporter fsdp-bench fsdpctl; do
 done
 check_usage "$1/fsdpctl" ls
 
-# The configuration with its origins, and what is wrong with it.
+# A check of the configuration prints its values with their origins, and its
+# errors.
 "$1/fsdpd" --config /dev/null --set warm_ms=250ms --check-config >"$said" 2>&1
 check "a configuration is checked" test $? = 0
 check "each value has its origin" grep -qx "warm_ms = 250ms ; --set" "$said"
