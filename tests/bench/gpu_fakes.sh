@@ -1,6 +1,7 @@
 #!/bin/bash
-# The table of devices, on the fakes of the driver and of NCCL: every row is
-# there, says that it means nothing, and without a driver there is none.
+# Tests the table of devices with the fakes of the driver and of NCCL. Every row
+# must be there and must say that its figures mean nothing. Without a driver
+# there must be no row.
 #
 #   gpu_fakes.sh FSDP_BENCH
 set -u

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Each attack works in a rehearsal. The table of attacks gives three rows for
-# each that was asked for, and refuses what is no attack. Its figures are not
-# looked at.
+# Tests that each attack works in a rehearsal, and that the table of attacks has
+# three rows for each attack that is named and refuses unknown names. Its
+# figures are not checked.
 #
 #   hostile.sh FSDP_BENCH
 set -u
 
 bench=$1
 dir=$(mktemp -d)
-# Another user must find the socket in it.
+# The attackers run as another user, who must find the socket in this directory.
 chmod 755 "$dir"
 export TMPDIR=$dir
 trap 'rm -rf "$dir"' EXIT

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Two versions are compared row by row; here they are the same one.
+# Tests that two versions are compared row by row. Here both are the same one.
 #
 #   pair.sh BENCH_PAIR FSDP_BENCH
 set -u

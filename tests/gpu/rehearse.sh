@@ -70,7 +70,7 @@ rc=$?
 ((rc == 1)) || fail "exit status $rc where a program is missing, not 1"
 reports "| unit_test_hangs | OUT OF TIME |"
 reports "^\[RUN \] hangs::for_ever"
-# A process that was killed may not have been reaped yet.
+# The parent may not have waited yet for a process that was killed.
 for _ in {1..600}; do
 	state=$(sed 's/.*) //; s/ .*//' "/proc/$(cat "$dir/left")/stat" 2>/dev/null)
 	[[ -n $state && $state != [ZX] ]] || break
@@ -86,7 +86,7 @@ reports "^- tests: 6 passed, 3 failed, 1 skipped"
 run --limit 10 "$dir/report" unit_test_passes
 reports "| unit_test_passes | NOT RUN: no time left |"
 
-# A kit of probes in another folder is run last, in the time that is left.
+# The probes in another folder are run last, in the time that is left.
 mkdir "$dir/kit"
 cat >"$dir/kit/run.sh" <<'EOF_KIT'
 #!/bin/bash
