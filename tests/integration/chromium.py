@@ -1,5 +1,7 @@
-"""A page in a headless Chromium, which is driven by its DevTools protocol: JSON
-objects that end with a zero byte, through the descriptors 3 and 4."""
+"""A page in a headless Chromium, which is driven by the DevTools protocol.
+Messages are JSON objects that end with a zero byte, and pass through the
+descriptors 3 and 4.
+"""
 import json
 import os
 import select
@@ -19,7 +21,8 @@ class Page:
     def __init__(self, folder):
         down, self._out = os.pipe()
         self._in, up = os.pipe()
-        # They may have these very numbers, so the shell puts them in place.
+        # The pipes may have the numbers 3 and 4 themselves, so the shell moves
+        # them.
         for fd in down, up:
             os.set_inheritable(fd, True)
         self.process = subprocess.Popen(
@@ -86,7 +89,7 @@ class Page:
         return self.js("document.body.innerText")
 
     def wait(self, text):
-        """Wait until this expression is true."""
+        """Wait until the expression is true."""
         end = time.monotonic() + LIMIT_S
         while not self.js(text):
             if time.monotonic() > end:

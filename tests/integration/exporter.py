@@ -1,6 +1,7 @@
-"""Tests fsdp-exporter with a real broker: what it serves, its HTTP, and what it
-does when the broker dies, stops answering, and is restarted. If there is a
-headless Chromium, it opens the page. The argument is the build folder."""
+"""Tests fsdp-exporter with a real broker: its documents, its HTTP, and what it
+does when the broker dies, does not reply, and is restarted. If there is a
+headless Chromium, it opens the page. The argument is the build folder.
+"""
 import http.client
 import json
 import os
@@ -144,7 +145,8 @@ def check_hosts():
 
 
 def check_flood():
-    """Idle connections beyond the limit do not keep others out for ever."""
+    """Check that idle connections beyond the limit do not keep others out for
+    ever."""
     idle = []
     for _ in range(200):
         one = socket.socket()
@@ -173,7 +175,7 @@ def check_flood():
             long.sendall(b"GET /" + b"x" * 100000 + b" HTTP/1.1\r\n\r\n")
             long.recv(1000)
         except OSError:
-            pass  # it was cut off
+            pass  # the exporter has closed it
     check("garbage and a long line do no harm", ask("/healthz")[0].status == 200)
 
 
@@ -206,7 +208,8 @@ def count_requests(kind):
 
 
 def check_scrapers():
-    """Many scrapers at once cost the broker hardly more than one."""
+    """Check that many scrapers at once make hardly more requests to the broker
+    than one."""
     before = count_requests("memory")
     began = time.monotonic()
     replies = []
@@ -250,8 +253,8 @@ def check_bounded(page):
 
 # --- the page ----------------------------------------------------------------
 
-# The texts that are hard to read: each with the contrast of its colour and of
-# what is painted under it, by WCAG 2.1.
+# Find the texts that are hard to read, by WCAG 2.1: each with the contrast of
+# its colour and the colour that is painted under it.
 FAINT = """(() => {
 	const parse = colour => {
 		const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
@@ -293,7 +296,8 @@ LONG = "a-long-name/" + "of-many-parts/" * 12 + "weight"
 
 def add_kinds():
     """Add what the page has parts for: a name that is longer than its column, a
-    channel with a consumer that waits, and a communicator that was left."""
+    channel with a consumer that waits, and a communicator that its ranks have
+    left."""
     put(LONG, 1000)
     start(build / "trainer", "test/batches", 1)
     start(build / "mlp", "--world", 1, "--rank", 0, "--steps", 1, "--out",
@@ -314,7 +318,8 @@ def open_page():
 
 
 def check_others():
-    """A user who is no member of admin_group sees totals, and why."""
+    """Check that a user who is not in admin_group sees only totals, and the
+    reason."""
     other = folder / "other"
     other.mkdir()
     for path, mode in (folder, 0o711), (other, 0o777), (folder / "socket", 0o777):
@@ -357,7 +362,7 @@ def check_kinds(page):
 
 
 def check_limbo(page):
-    # A tensor that lost its name while a process holds it.
+    # A process holds this tensor, whose name was removed.
     put("test/held", 8)
     holder = subprocess.Popen([build / "hoard", "hold", "test/held"], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -405,7 +410,7 @@ def check_sizes(page):
 
 
 def check_keys(page):
-    """Walk through all stops of the Tab key."""
+    """Check all stops of the Tab key."""
     said = []
     for _ in range(200):
         page.press("Tab")

@@ -1,5 +1,7 @@
-"""Tests fsdpctl metrics: the format, the numbers, and that docs/metrics.md and
-the dashboard describe them. The arguments are the build and source folders."""
+"""Tests fsdpctl metrics: the format and the numbers, and that docs/metrics.md
+and the dashboard describe them. The arguments are the build folder and the
+source folder.
+"""
 import json
 import os
 import re

@@ -1,5 +1,6 @@
-"""Reads the text format of Prometheus for tests, and refuses everything that the
-format does not allow."""
+"""Reads the text format of Prometheus for tests. It refuses everything that the
+format does not allow.
+"""
 import re
 import shutil
 import subprocess
@@ -90,7 +91,7 @@ def find_promtool():
 
 
 def lint(text):
-    """Have promtool check it: it may find nothing."""
+    """Check the text with promtool, which must find nothing."""
     promtool = find_promtool()
     if not promtool:
         print("skipped: there is no promtool; run scripts/promtool")

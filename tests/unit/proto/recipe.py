@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Add the request of docs/hacking.md by its recipe, and run what tests messages.
+"""Add the request of docs/hacking.md by its recipe, and run the tests of
+messages.
 
-recipe.py SOURCES CC: the diffs are applied to copies in a folder, which the
+recipe.py SOURCES CC: the diffs are applied to copies in a folder that the
 compiler CC searches before SOURCES.
 """
 import re
@@ -29,7 +30,7 @@ def recipe():
 
 
 def apply(folder):
-    """Apply it, and return the paths of the files that it changed."""
+    """Apply one diff, and return the paths of the files that it changed."""
     paths = set()
     for path, old, new in recipe():
         copy = folder / path
