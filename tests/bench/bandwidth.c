@@ -17,7 +17,7 @@ typedef void move_fn(void *to, const float *a, const float *b, size_t n);
 struct bandwidth {
 	float *arrays[N_ARRAYS];
 	uint32_t n_ranks;
-	/* These are those of this process. */
+	/* These belong to this process. */
 	uint32_t rank, n_iterations;
 	move_fn *moves[N_BANDWIDTHS];
 };

@@ -1,10 +1,11 @@
 /*
  * Rows direct_*: operations that ranks do without the broker.
  *
- * Rows direct_reduce_* are reduce-scatters of that size, by 2 and by 4 ranks,
- * and show the worse of the two. The floor is the same by fsdp-worker, in
- * turns. Rows worker_* are all-reduces and flat gathers beside the same floor.
- * `fsdp-bench collectives` has more sizes and dtypes, beside MPI.
+ * Rows direct_reduce_* are reduce-scatters of that size with 2 and with 4
+ * ranks, and show the worse result. The floor is the same reduction by
+ * fsdp-worker, measured in turns. Rows worker_* are all-reduces and flat
+ * gathers with the same floor. `fsdp-bench collectives` has more sizes and
+ * dtypes, and compares with MPI.
  *
  * Row direct_unshard_in_place is an unshard in place with its wait, the address
  * of a parameter and the reshard. The floor is our quickest call of this kind:

@@ -1,10 +1,11 @@
 /*
- * Rows mpi_*: collectives by the ranks, beside the better MPI library of those
- * that are installed. Without one these rows cannot be measured.
+ * Rows mpi_*: collectives by the ranks. The floor is the better one of the MPI
+ * libraries that are installed. Without such a library these rows cannot be
+ * measured.
  *
- * Each row shows the worse of 2 and of 4 ranks. Ours and MPI's are placed
- * alike: each rank on a CPU of its own, as far as there are enough, or all on
- * one. Gathers are flat, since those in place move nothing.
+ * Each row shows the worse result of 2 and of 4 ranks. Ours and MPI's ranks are
+ * placed alike: each on a CPU of its own, as far as there are enough, or all on
+ * one. Gathers are flat, because gathers in place move nothing.
  */
 #include "contest.h"
 

@@ -1,9 +1,10 @@
 /*
- * The collectives of an MPI library, beside ours in `fsdp-bench collectives`.
- * This program is built once for each MPI library that is installed, and
- * fsdp-bench starts it through that library's mpirun; fsdpd needs none of them.
- * It gets its orders from a stage, whose file is its argument, as our ranks do.
- * Floats are summed; MPI has no bfloat16, and casts nothing.
+ * The collectives of an MPI library, for comparison in `fsdp-bench
+ * collectives`. This program is built once for each MPI library that is
+ * installed, and fsdp-bench starts it through that library's mpirun; fsdpd
+ * needs none of them. It gets its orders from a stage, whose file is its
+ * argument, as our ranks do. Floats are summed; MPI has no bfloat16, and casts
+ * nothing.
  *
  * There are two ways to wait for a collective: in the library's own call, or by
  * testing and yielding. Before each size the program tries both and takes the

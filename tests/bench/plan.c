@@ -1,7 +1,7 @@
 /*
- * Measures the planning of a graph of a whole training step, from text to text
- * as `fsdpctl plan --json` does it: 65,536 nodes, a third of them collectives,
- * beside sixteen times the time for 4,096.
+ * Measures the planning of the graph of a whole training step, from text to
+ * text as `fsdpctl plan --json` does it. The graph has 65,536 nodes, a third of
+ * them collectives. The floor is sixteen times the time for 4,096 nodes.
  */
 #include "bench.h"
 #include "collective/bucketing.h"

@@ -95,7 +95,7 @@ static void check_bundle_replaced(struct stage *stage)
 SCENE(bundle_replace, .has_no_pool = true, .prepare = load_get_and_stage,
       .act = commit_second, .check = check_bundle_replaced)
 
-/* Nobody holds the old version, so its memory is freed at once. */
+/* No session holds the old version, so its memory is freed at once. */
 static void load_and_stage(struct stage *stage)
 {
 	load_first(stage);

@@ -75,7 +75,7 @@ static bool is_fold(enum kind kind)
 	       kind == REDUCE_SCATTER;
 }
 
-/* Is the reduction defined for this dtype, as fsdp_comm.h says? */
+/* Returns whether fsdp_comm.h defines the reduction for this dtype. */
 static bool is_defined(enum fsdp_dtype dtype, enum fsdp_reduction how)
 {
 	bool is_bitwise = how >= FSDP_BAND;

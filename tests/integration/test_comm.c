@@ -159,7 +159,7 @@ Test(comm, ranks_that_have_joined_are_listed_and_leave_nothing_behind)
 	cr_assert(eq(u64, status_value(client, "comms_failed"), 0));
 }
 
-/* Wait until so many ranks have joined. */
+/* Wait until `n` ranks have joined. */
 static void await_joined(uint32_t n)
 {
 	for (int i = 0; i < PATIENCE_MS; i++) {

@@ -620,7 +620,8 @@ Test(interrupt, an_allocation_that_waits_for_room_ends)
 	pthread_join(thread, NULL);
 	cr_expect(eq(int, producer.r, -EINTR));
 	atomic_store(&is_wanted, false);
-	/* Its memory is freed, although nobody waits for it any more. */
+	/* The allocation that was interrupted must not keep its memory,
+	 * although no call waits for it any more. */
 	cr_assert(zero(int, fsdp_release(tensor)));
 	cr_assert(zero(int, fsdp_alloc(small, &VECTOR, 1, NULL, -1, &tensor)));
 	fsdp_close(small);

@@ -259,8 +259,8 @@ Test(quota, of_sessions)
 	wire_close(bob);
 }
 
-/* The limit counts all users together. Root can connect when nobody else
- * can. */
+/* The limit counts the sessions of all users together. Root can still connect
+ * when other users cannot. */
 Test(quota, of_sessions_leaves_some_to_administrators)
 {
 	struct wire *first, *second, *third;

@@ -230,7 +230,7 @@ static const struct layer BATCHES[] = {
 			 .reduce_dtype = FSDP_F32}),
 };
 
-/* Returns what FSDP2 has in f32 after so many microbatches of bf16
+/* Returns the sum in f32 that FSDP2 has after N_BATCHES microbatches of bf16
  * gradients. */
 static double sum_of_batches(size_t param, uint64_t index)
 {

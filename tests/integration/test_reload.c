@@ -1,6 +1,6 @@
 /*
  * Tests a configuration that is read again: what it changes, what happens after
- * a mistake, and who may request it.
+ * a mistake, and which users may request it.
  */
 #include "client/fsdp.h"
 #include "tests/lib/users.h"

@@ -181,7 +181,7 @@ static void make_names(void)
 static const struct fsdp_channel_options CHANNEL = {.capacity = 4096,
 						    .n_slots = 2};
 
-/* Its producer and an item that nobody has received are there. */
+/* Make a channel with a producer and an item that no consumer has received. */
 static void make_channel(void)
 {
 	const struct fsdp_spec spec = {FSDP_U64, 0, {0}};

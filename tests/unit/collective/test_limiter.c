@@ -231,8 +231,8 @@ Test(limiter, an_exempt_group_counts_by_its_bytes_and_starves_nobody)
 
 	cr_assert(zero(int, limiter_request(limiter, 60, true, &root, NULL)));
 	request(limiter, 30); /* 2 */
-	/* ticket 3: too large beside ticket 2, but admitted when only the root
-	 * is there */
+	/* ticket 3: does not fit with ticket 2, but may run with the root
+	 * alone */
 	request(limiter, 50);
 	cr_assert(limiter_is_admitted(limiter, 2));
 	cr_assert(not(limiter_is_admitted(limiter, 3)));

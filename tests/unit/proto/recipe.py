@@ -30,7 +30,8 @@ def recipe():
 
 
 def apply(folder):
-    """Apply one diff, and return the paths of the files that it changed."""
+    """Apply the diffs of the recipe to copies in the folder. Return the paths
+    of the files that they change."""
     paths = set()
     for path, old, new in recipe():
         copy = folder / path
