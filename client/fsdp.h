@@ -127,10 +127,9 @@ struct fsdp_connect_options {
 	 * /tmp/fsdpd-UID/fsdpd.sock, if it exists; otherwise
 	 * /run/fsdpd/fsdpd.sock. */
 	const char *path;
-	/* The maximum memory that this session may have allocated at a time, in
+	/* Maximum memory that this session may have allocated at a time, in
 	 * bytes; 0: only the broker's quotas apply. Allocations beyond it wait
-	 * (see fsdp_alloc()), so that slow consumers slow their producer down.
-	 */
+	 * (see fsdp_alloc()), so that slow consumers slow their producer. */
 	uint64_t budget;
 	/* How long calls wait for a broker that is being restarted. The time
 	 * begins with the first call that cannot reach the broker; when it has
@@ -138,19 +137,17 @@ struct fsdp_connect_options {
 	 * also the limit for the broker's reply to a new connection, and for
 	 * each device that fsdp_close() waits for. 0: 10,000 ms. */
 	int32_t reconnect_ms;
-	/* The thread that waits in a call calls this function whenever a signal
-	 * ends its sleep, and every 200 ms. The library holds no lock
-	 * meanwhile; the function must not call the library. If it returns
-	 * nonzero, the call returns -EINTR: the request may still be carried
-	 * out (a publication, for example), but no tensor is held. Calls that
-	 * end something only stop waiting, and the broker carries out the
-	 * request later: fsdp_close(), fsdp_bundle_abort(), fsdp_comm_leave(),
-	 * fsdp_channel_end() and fsdp_channel_close(). The function is not
-	 * called where the holds of this process must change with those that
-	 * the broker counts: in fsdp_release_sync() and fsdp_item_keep(), in
-	 * fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and fsdp_commit() while
-	 * they wait for the broker, and while NCCL works in a rank. NULL:
-	 * signals do not end a wait. */
+	/* Called whenever a signal ends the sleep of a call, and every 200 ms,
+	 * by the thread that waits, without a lock of the library. It must not
+	 * call the library. If it returns nonzero, the call returns -EINTR: the
+	 * request may still be carried out (a publication, for example), but no
+	 * tensor is held. fsdp_close(), fsdp_bundle_abort(), fsdp_comm_leave(),
+	 * fsdp_channel_end() and fsdp_channel_close() only stop waiting, and
+	 * the broker carries out their requests later. It is not called where
+	 * holds of this process and the broker's counts change together: in
+	 * fsdp_release_sync() and fsdp_item_keep(), and in fsdp_unshard(),
+	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
+	 * the broker; nor while NCCL works. NULL: signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };

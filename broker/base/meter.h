@@ -35,8 +35,7 @@ struct meter {
 	uv_prepare_t prepare;
 	struct ticks ticks;
 	uint64_t at_ns, idle_ns; /* at the last prepare; 0: before the first */
-	/* end of the last piece; 0: this iteration has none yet */
-	uint64_t lap_ns;
+	uint64_t lap_ns;   /* end of the last piece; 0 before the first one */
 	uint64_t piece_ns; /* sum of all pieces of this iteration */
 	/* These count since the start of the broker. */
 	uint64_t longest_ns; /* or since the last meter_reset() */

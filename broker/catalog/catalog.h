@@ -92,11 +92,9 @@ struct slot_record {
 	uint64_t deadline_ms; /* when the name expires; 0: it never does */
 	uint64_t digest;      /* XXH3 of the elements; 0: unknown */
 	uint32_t block;       /* 0: the slot is free */
-	uint32_t writer;      /* session that writes it; 0: there is none */
-	/* session whose end removes the name; 0: there is none */
-	uint32_t tied;
-	/* bundle version it is a member of; 0: there is none */
-	uint32_t bundle;
+	uint32_t writer;      /* the session that writes it, or 0 */
+	uint32_t tied;        /* the session whose end removes the name, or 0 */
+	uint32_t bundle;      /* the bundle version that contains it, or 0 */
 	uint32_t n_tickets;
 	uint32_t name_next; /* next in the chain of the name index */
 	uint16_t flags;     /* enum slot_flags | enum publish_flags */
@@ -106,7 +104,7 @@ struct slot_record {
 	uint16_t is_fenced;     /* [volatile] the slot is in limbo.fenced */
 	uint32_t heap_position; /* [volatile] position in the deadlines */
 	uint32_t uid;           /* the uid that is charged for the slot */
-	uint32_t group;         /* group whose shard it is; 0: there is none */
+	uint32_t group;         /* the group whose shard it is, or 0 */
 	uint32_t n_pins; /* [volatile] uses by the broker or its worker */
 	struct list grants;
 	struct link block_link;   /* block_record.slots */
@@ -115,7 +113,7 @@ struct slot_record {
 	struct link session_link; /* session_record.own: writing or tied */
 	/* The ready fence of its contents; 0: they are complete. */
 	uint32_t ready_fence;
-	uint32_t channel; /* channel whose buffer it is; 0: there is none */
+	uint32_t channel; /* the channel whose buffer it is, or 0 */
 	uint32_t reserved;
 };
 
@@ -276,7 +274,7 @@ struct comm_record {
 	uint32_t uid;
 	struct access_class access;
 	uint32_t n_ranks, n_shards;
-	/* the last step that all ranks committed; 0: there is none */
+	/* the last step that all ranks committed, or 0 before the first */
 	uint64_t step;
 	uint64_t ttl_ms;
 	uint64_t deadline_ms; /* when it ends if no rank is in it then */
@@ -312,7 +310,7 @@ struct group_record {
 	/* The slots of the shards, which the group keeps, as in struct
 	 * rank_memory. */
 	uint32_t slots[2][MESSAGE_MAX_RANKS];
-	/* last commit that included this group; 0: there is none */
+	/* the last commit that included this group, or 0 before the first */
 	uint64_t step;
 	uint64_t plan_hash; /* a plan made again must have the same hash */
 	/* The gathers and reductions of all finished runs. */
@@ -359,7 +357,7 @@ struct run_record {
 /* The ready fence of a slot's contents (ready_fence.h). */
 struct ready_fence_record {
 	uint64_t value; /* value of the timeline, or number of the event */
-	uint64_t event; /* blob with the event's handle; 0: there is none */
+	uint64_t event; /* the blob with the handle of the event, or 0 */
 	uint32_t slot;  /* 0: the record is free */
 	uint32_t session;
 	/* timeline of the session; 0: the fence is an event */
