@@ -102,6 +102,17 @@ static const char *text_name(const void *field, char buffer[COLUMN_BUFFER])
 	return *name ? name : "-";
 }
 
+/* The pid is 0 if the process has ended or is another user's. */
+static const char *text_maker(const void *field, char buffer[COLUMN_BUFFER])
+{
+	uint32_t pid = *(const uint32_t *)field;
+
+	if (!pid)
+		return "-";
+	snprintf(buffer, COLUMN_BUFFER, "%u", pid);
+	return buffer;
+}
+
 static const char *text_comm_state(const void *field,
 				   char buffer[COLUMN_BUFFER])
 {
@@ -149,7 +160,8 @@ static const struct column tensor_columns[] = {
 	{">KEEPS", .kind = COLUMN_SIZE, OF(listed, entry.block_size)},
 	{"OWNER", .kind = COLUMN_U32, OF(listed, entry.uid),
 	 .text = listing_text_user},
-	{">MAKER", .kind = COLUMN_U32, OF(listed, entry.maker_pid)},
+	{">MAKER", .kind = COLUMN_U32, OF(listed, entry.maker_pid),
+	 .text = text_maker},
 	{0}};
 
 static const struct column pool_columns[] = {

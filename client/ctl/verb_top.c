@@ -17,6 +17,8 @@
 #include <unistd.h>
 
 #define LOOK_MS 200
+/* The keys of all views with their names have this room. */
+#define VIEWS_SIZE 128
 /* Control-L, with which users ask for a new picture. */
 #define KEY_REDRAW 0x0c
 
@@ -103,13 +105,28 @@ static void draw_line(int y, const char *line, size_t size)
 	}
 }
 
+/* Name the views with their keys, or in short where `room` is too narrow. */
+static void name_views(int room, char ret[VIEWS_SIZE])
+{
+	int n = 0;
+
+	for (enum top_view view = 0; view < TOP_N; view++)
+		n += snprintf(ret + n, (size_t)(VIEWS_SIZE - n), "  %d %s",
+			      view + 1, top_view_name(view));
+	if (n > room)
+		strcpy(ret, "  1-6 views  up, down scroll");
+}
+
 static void draw_help(const struct top *top)
 {
-	char text[256];
+	const char *by = top->rows.by->title;
+	char views[VIEWS_SIZE], text[256];
+	int n;
 
-	snprintf(text, sizeof(text),
-		 "%s  q quit  1-6 views  s sort  r reverse  up, down scroll",
-		 top_view_name(top->view));
+	n = snprintf(text, sizeof(text), "%s by %s  q quit  s sort  r reverse",
+		     top_view_name(top->view), by + (*by == '>'));
+	name_views(COLS - n, views);
+	snprintf(text + n, sizeof(text) - (size_t)n, "%s", views);
 	attron(A_BOLD);
 	draw_line(LINES - 1, text, strlen(text));
 	attroff(A_BOLD);
