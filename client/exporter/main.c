@@ -81,6 +81,14 @@ static void give_up_calls(const struct options *options)
 		report(sandbox_enter(SANDBOX_EXPORTER, &err), &err);
 }
 
+static void say_where(const struct options *options, uint16_t port)
+{
+	bool is_ipv6 = options->address.ss_family == AF_INET6;
+
+	fprintf(stderr, "fsdp-exporter: listening at http://%s%s%s:%u/\n",
+		is_ipv6 ? "[" : "", options->host, is_ipv6 ? "]" : "", port);
+}
+
 static int serve(const struct options *options, const sigset_t *signals,
 		 FILE *port_file, struct error *err)
 {
@@ -95,13 +103,12 @@ static int serve(const struct options *options, const sigset_t *signals,
 	if (r < 0) {
 		collector_close(collector);
 		collector_free(collector);
-		return r;
+		return error_wrap(err, r, "cannot listen at %s", options->host);
 	}
 	r = write_port(port_file, server_port(server), err);
 	if (r == 0) {
 		give_up_calls(options);
-		fprintf(stderr, "fsdp-exporter: listening at port %u\n",
-			server_port(server));
+		say_where(options, server_port(server));
 		sd_notify(0, "READY=1");
 		wait_for_end(collector, signals);
 	}

@@ -74,14 +74,14 @@ int options_parse(int argc, char **argv, struct options *ret, struct error *err)
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
-	const char *address = DEFAULT_ADDRESS, *port = DEFAULT_PORT;
+	const char *port = DEFAULT_PORT;
 	int c;
 
-	*ret = (struct options){0};
+	*ret = (struct options){.host = DEFAULT_ADDRESS};
 	while ((c = getopt_long(argc, argv, "h", known, NULL)) != -1) {
 		switch (c) {
 		case 'a':
-			address = optarg;
+			ret->host = optarg;
 			break;
 		case 'p':
 			port = optarg;
@@ -111,5 +111,5 @@ int options_parse(int argc, char **argv, struct options *ret, struct error *err)
 			err, -EINVAL,
 			"unexpected argument '%.64s': see fsdp-exporter --help",
 			argv[optind]);
-	return parse_address(address, port, &ret->address, err);
+	return parse_address(ret->host, port, &ret->address, err);
 }

@@ -10,6 +10,7 @@ struct error;
 
 struct options {
 	struct sockaddr_storage address; /* address and port to listen on */
+	const char *host;                /* the address as it was given */
 	const char *socket;    /* of the broker; NULL: the usual places */
 	const char *port_file; /* file for the port; NULL: none */
 	bool has_no_sandbox;

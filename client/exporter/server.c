@@ -283,9 +283,9 @@ int server_start(const struct sockaddr_storage *address,
 		int code = errno ? -errno : -EIO;
 
 		free(server);
-		return error_errno(
-			err, code,
-			"cannot listen for HTTP; is the port in use?");
+		return error_set(err, code,
+				 "%s; give another --address or --port",
+				 strerror(-code));
 	}
 	*ret = server;
 	return 0;

@@ -396,6 +396,8 @@ def check_ipv6():
     connection.request("GET", "/icon.svg")
     check("an IPv6 address is served", connection.getresponse().status == 200)
     connection.close()
+    until("it says where", lambda: f"listening at http://[::1]:{at}/\n" in
+          (folder / "log").read_text())
 
 
 def check_sizes(page):
@@ -508,12 +510,16 @@ def check_usage():
     done = subprocess.run([build / "fsdp-exporter", "--port", str(port)],
                           text=True, capture_output=True, timeout=60)
     check("a port in use is a failure", done.returncode == 1 and
-          "listen" in done.stderr, done.stderr)
+          "cannot listen at 127.0.0.1: Address already in use; give another" in
+          done.stderr, done.stderr)
 
 
 try:
     broker = start_broker()
     exporter, port = start_exporter()
+    until("it says where the page is", lambda:
+          f"listening at http://127.0.0.1:{port}/\n" in
+          (folder / "log").read_text())
     until("health is good", lambda: ask("/healthz")[0].status == 200)
     check_metrics()
     check_page()
