@@ -24,6 +24,12 @@ report(struct reload *reload, const char *format, ...)
 	sprintf(reload->report + used, "%s%s", used ? "\n" : "", line);
 }
 
+/* Only admin_group may have no value. */
+static const char *value_or_none(const char *value)
+{
+	return *value ? value : "none";
+}
+
 static void report_keys(struct reload *reload, const struct config *old)
 {
 	char before[CONFIG_VALUE_SIZE], after[CONFIG_VALUE_SIZE];
@@ -34,8 +40,8 @@ static void report_keys(struct reload *reload, const struct config *old)
 		config_key_print(old, key, before);
 		config_key_print(&reload->next, key, after);
 		if (strcmp(before, after) != 0)
-			report(reload, "%s = %s (was %s)", key->name, after,
-			       before);
+			report(reload, "%s = %s (was %s)", key->name,
+			       value_or_none(after), value_or_none(before));
 	}
 }
 

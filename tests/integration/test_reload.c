@@ -95,6 +95,16 @@ Test(reload, takes_new_limits_at_once)
 	fsdp_close(client);
 }
 
+Test(reload, says_that_a_key_has_no_value)
+{
+	start_client("");
+	reload("[access]\nadmin_group = 61200\n");
+	cr_expect(eq(str, report, "admin_group = 61200 (was none)"));
+	reload("");
+	cr_expect(eq(str, report, "admin_group = none (was 61200)"));
+	fsdp_close(client);
+}
+
 Test(reload, of_a_bad_file_changes_nothing_and_names_the_line)
 {
 	start_client("[quota]\nquota_slots = 2\n");
