@@ -1,5 +1,6 @@
 /* Who holds a tensor. There are few holders, so the array grows by one. */
 #include "client/ctl/roster.h"
+#include "client/ctl/listing.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ const struct column roster_columns[] = {
 	{NULL, "session", COLUMN_U64, AT(session)},
 	{">PID", "pid", COLUMN_U32, AT(pid)},
 	{"COMMAND", "command", COLUMN_TEXT, AT(command)},
-	{">UID", "uid", COLUMN_U32, AT(uid)},
+	{"USER", "uid", COLUMN_U32, AT(uid), .text = listing_text_user},
 	{">HOLDS", "holds", COLUMN_I64, AT(holds)},
 	{"STATE", .text = roster_text_state},
 	{NULL, "connected", COLUMN_BOOL, AT(is_connected)},

@@ -232,7 +232,7 @@ static int run_limbo(struct fsdp_client *client, const struct args *args,
 static const struct column client_columns[] = {
 	{">SESSION", "session", COLUMN_U64, AT(session)},
 	{">PID", "pid", COLUMN_U32, AT(pid)},
-	{">UID", "uid", COLUMN_U32, AT(uid)},
+	{"USER", "uid", COLUMN_U32, AT(uid), .text = listing_text_user},
 	{"COMMAND", "command", COLUMN_TEXT, AT(command)},
 	{"CONNECTED", "connected", COLUMN_BOOL, AT(is_connected)},
 	{">HELD", "held", COLUMN_U64, AT(n_slots)},

@@ -14,7 +14,7 @@ static const char *text_owned(const void *field, char buffer[COLUMN_BUFFER])
 
 static const struct column columns[] = {
 	{"PREFIX", "name", COLUMN_TEXT, AT(name)},
-	{">UID", "uid", COLUMN_U32, AT(uid)},
+	{"OWNER", "uid", COLUMN_U32, AT(uid), .text = listing_text_user},
 	{">NAMES", "names", COLUMN_U32, AT(n_names)},
 	{">BUNDLES", "bundles", COLUMN_U32, AT(n_bundles)},
 	{"OWNED", "configured", COLUMN_BOOL, AT(is_configured),

@@ -205,9 +205,12 @@ holder=$!
 exec 7<held.raw
 eventually "who shows the holder" ctl_json \
 	"[(h['pid'], h['holds']) for h in d] == [($holder, 1)]" who t/big
+check "by the name of its user" grep -Eq \
+	"^ *$holder +fsdpctl +$(id -un) +1 +reading\$" <(ctl who t/big)
 check "ls counts it" ctl_json 'd["holders"] == 1' stat t/big
 check "clients lists it" ctl_json \
 	"any(c['pid'] == $holder and c['connected'] for c in d)" clients
+check "with its user, too" grep -Eq " $holder +$(id -un) +fsdpctl " <(ctl clients)
 ctl rm t/big
 refuse "a removed name is gone" 1 "t/big" stat t/big
 check "limbo has it, with its holder" ctl_json \
@@ -225,10 +228,10 @@ check "rm removes all or none" ctl_json 'd["name"] == "t/a"' stat t/a
 check "prefixes counts names and bundles" ctl_json \
 	"[(p['names'] > 1, p['bundles'], p['configured']) for p in d if p['name'] == 't'] == [(True, 0, False)]" \
 	prefixes
-check "prefixes is a table" grep -Eq "^llama +$UID +0 +1 +used +-\$" <(ctl prefixes)
+check "prefixes is a table" grep -Eq "^llama +$(id -un) +0 +1 +used +-\$" <(ctl prefixes)
 ctl rm t/a t/r llama/
 check "what is not used any more will be free" grep -Eq \
-	"^llama +$UID +0 +0 +used +[0-9]" <(ctl prefixes)
+	"^llama +$(id -un) +0 +0 +used +[0-9]" <(ctl prefixes)
 check "a bundle is removed by its prefix" ctl_json 'd == []' ls llama/
 
 # --- devices ------------------------------------------------------------------
