@@ -319,10 +319,10 @@ static void print_summary(const struct top *top, FILE *file)
 		format_count(get(top, "sessions"), "session", texts[1]),
 		get(top, "peers"),
 		format_count(get(top, "waiters"), "request", texts[2]));
-	fprintf(file, "memory: %s used, %s in chunks, %s may be; devices: ",
+	fprintf(file, "memory: %s used of %s (%s in chunks); devices: ",
 		format_size(get(top, "bytes_live"), texts[0]),
-		format_size(get(top, "chunk_bytes"), texts[1]),
-		format_size(get(top, "memory_max"), texts[2]));
+		format_size(get(top, "memory_max"), texts[1]),
+		format_size(get(top, "chunk_bytes"), texts[2]));
 	fprintf(file, "%s used\n",
 		format_size(get(top, "device_bytes_live"), texts[0]));
 	fprintf(file, "tensors: %" PRIu64 ", %" PRIu64 " in limbo; %s, %s\n",

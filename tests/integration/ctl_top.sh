@@ -28,6 +28,9 @@ check "the largest first" test \
 	"$(view processes | awk 'NR == 8 { print $2 }')" = hoard
 check "or by another column" test \
 	"$(view processes --sort requests | awk 'NR == 8 { print $2 }')" != ""
+check "memory is used of its limit" grep -Eq \
+	"^memory: 106.[0-9] MiB used of [0-9.]+ [MGT]iB \([0-9.]+ MiB in chunks\); " \
+	<(view users)
 check "users have what they are charged" \
 	grep -Eq "^$(id -un) +106.0 MiB" <(view users)
 check "tensors are there" grep -q "^shown/x " <(view tensors)
