@@ -188,6 +188,15 @@ static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
 	return slot_adopt_all(&broker->store, err);
 }
 
+static void log_adopted(const struct broker *broker)
+{
+	uint32_t n = catalog_n_live(&broker->store.catalog, SECTION_SLOT);
+	uint32_t n_sessions = broker->sessions.n;
+
+	log_line(LOG_LEVEL_INFO, "took over %u tensor%s and %u session%s", n,
+		 n == 1 ? "" : "s", n_sessions, n_sessions == 1 ? "" : "s");
+}
+
 /* Continue with the catalog, and end the sessions whose process has exited in
  * the meantime. */
 static int adopt_records(struct broker *broker, struct error *err)
@@ -206,9 +215,7 @@ static int adopt_records(struct broker *broker, struct error *err)
 	channels_retire(&broker->store);
 	catalog_adopted(&broker->store.catalog);
 	failpoint("adopt.end");
-	log_line(LOG_LEVEL_INFO, "took over %u tensors and %u sessions",
-		 catalog_n_live(&broker->store.catalog, SECTION_SLOT),
-		 broker->sessions.n);
+	log_adopted(broker);
 	return 0;
 }
 

@@ -46,6 +46,14 @@ Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
+Test(client_restart, the_log_counts_what_was_taken_over)
+{
+	put(client, "test/a", 1);
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, fsdp_ping(client), 0));
+	cr_expect(daemon_log_has(&daemon_, "took over 1 tensor and 1 session"));
+}
+
 Test(client_restart,
      calls_go_through_while_the_broker_is_killed_again_and_again)
 {
