@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import fsdp
 import fsdp.dcp
-from conftest import start
+from crowd import Script
 
 # Each rank runs this script. Its arguments begin with `store`, `world` and
 # `rank`.
@@ -85,13 +85,13 @@ def run_ranks(broker, tmp_path, script, world, *more):
     """Returns the processes of all ranks."""
     store = tmp_path / f"store.{len(list(tmp_path.iterdir()))}"
     return [
-        start(broker, script, arguments=[str(store), str(world), str(rank), *map(str, more)])
+        Script(broker, script, [store, world, rank, *more])
         for rank in range(world)
     ]
 
 
 def succeed(ranks):
-    said = [(*rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+    said = [rank.communicate(timeout=120) for rank in ranks]
     for out, err, status in said:
         assert status == 0, err
     return {out for out, _, _ in said}
