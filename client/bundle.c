@@ -267,7 +267,7 @@ static int map_again(struct fsdp_bundle *bundle, struct error *err)
 static int commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
-				  .bundle_end = {.bundle = bundle->id}};
+				  .bundle_commit = {.bundle = bundle->id}};
 	struct received received;
 	int r = unmap_all(bundle, err);
 
@@ -329,7 +329,7 @@ void fsdp_bundle_abort(struct fsdp_bundle *bundle)
 
 	if (!bundle || guard_is_forked(&bundle->client->guard))
 		return;
-	request.bundle_end.bundle = bundle->id;
+	request.bundle_abort.bundle = bundle->id;
 	if (!bundle->is_committed) {
 		set_members_writable(bundle, false);
 		(void)client_command(bundle->client, &request, NULL);

@@ -39,6 +39,9 @@ bool message_takes_fd(uint16_t kind);
 
 /* --- requests ------------------------------------------------------------ */
 
+struct empty_request {
+};
+
 /* A reconnect has two fds: the session's ref-counter file and its doorbell. */
 struct hello_request {
 	uint32_t major, minor;
@@ -317,67 +320,13 @@ struct digests_request {
 	struct digest_item *items;
 };
 
+/* The bodies have the names of their kinds. */
 struct request {
 	uint16_t kind;
 	union {
-		struct hello_request hello;
-		struct challenge_request challenge;
-		struct alloc_request alloc;
-		struct publish_request publish;
-		struct get_request get;
-		struct release_request release;
-		struct remove_request remove;
-		struct ticket_request ticket;
-		struct redeem_request redeem;
-		struct tickets_request tickets;
-		struct config_request config;
-		struct revoke_request revoke;
-		struct bundle_begin_request bundle_begin;
-		struct bundle_end_request bundle_end;
-		struct bundle_get_request bundle_get;
-		struct chunk_request chunk;
-		struct list_request list;
-		struct who_request who;
-		struct clients_request clients;
-		struct status_request status;
-		struct prefixes_request prefixes;
-		struct histograms_request histograms;
-		struct memory_request memory;
-		struct accounts_request accounts;
-		struct timelines_request timelines;
-		struct share_request share;
-		struct unshare_request unshare;
-		struct ordered_request ordered;
-		struct control_request control;
-		struct events_request events;
-		struct digests_request digests;
-		struct channel_open_request channel_open;
-		struct channel_slots_request channel_slots;
-		struct channel_buffer_request channel_buffer;
-		struct channel_close_request channel_close;
-		struct channel_keep_request channel_keep;
-		struct channel_lag_request channel_lag;
-		struct channel_resize_request channel_resize;
-		struct channels_request channels;
-		struct comm_join_request comm_join;
-		struct comm_board_request comm_board;
-		struct comm_look_request comm_look;
-		struct comm_place_request comm_place;
-		struct input_end_request input_end;
-		struct gather_buffer_request gather_buffer;
-		struct comm_leave_request comm_leave;
-		struct comm_fail_request comm_fail;
-		struct comm_remove_request comm_remove;
-		struct group_request group;
-		struct unshard_request unshard;
-		struct reshard_request reshard;
-		struct input_request input;
-		struct reduce_request reduce;
-		struct commit_request commit;
-		struct wait_request wait;
-		struct comms_request comms;
-		struct groups_request groups;
-		struct group_plan_request group_plan;
+#define X(KIND, number, noun, request, ...) struct request##_request noun;
+		MESSAGE_KINDS(X)
+#undef X
 	};
 	void *mem; /* owned; memory that a decoded message uses */
 };

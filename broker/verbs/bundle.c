@@ -54,7 +54,7 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 
 int verb_bundle_commit(struct verb_call *call, struct error *err)
 {
-	uint64_t id = call->request->bundle_end.bundle;
+	uint64_t id = call->request->bundle_commit.bundle;
 	uint32_t bundle = bundle_find_staged(&call->broker->store,
 					     &call->session->holdings, id, err);
 	int r;
@@ -72,7 +72,7 @@ int verb_bundle_commit(struct verb_call *call, struct error *err)
 
 int verb_bundle_abort(struct verb_call *call, struct error *err)
 {
-	uint64_t id = call->request->bundle_end.bundle;
+	uint64_t id = call->request->bundle_abort.bundle;
 	uint32_t bundle = bundle_find_staged(&call->broker->store,
 					     &call->session->holdings, id, err);
 

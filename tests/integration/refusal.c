@@ -99,7 +99,7 @@ int end_bundle(struct wire *wire, enum message_kind kind, uint64_t id)
 {
 	const struct request request = {
 		.kind = (uint16_t)kind,
-		.bundle_end = {.bundle = id},
+		.bundle_commit = {.bundle = id},
 	};
 
 	return wire_call(wire, &request);

@@ -17,7 +17,7 @@ static const struct request PING = {.kind = MESSAGE_PING};
 
 static struct request end_request(uint16_t kind, uint64_t bundle)
 {
-	return (struct request){.kind = kind, .bundle_end = {bundle}};
+	return (struct request){.kind = kind, .bundle_commit = {bundle}};
 }
 
 static uint64_t begin(struct wire *wire, const char *name)
@@ -94,7 +94,7 @@ Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
 	alice = open_as(ALICE);
 	bob = open_as(getuid() == 0 ? BOB : ALICE);
 	commit = end_request(MESSAGE_BUNDLE_COMMIT, begin(alice, "m/"));
-	place = add(alice, commit.bundle_end.bundle, "m/a");
+	place = add(alice, commit.bundle_commit.bundle, "m/a");
 	fd = wire_chunk(alice, place.chunk);
 	pipe_fd = pin(fd);
 	for (int i = 0; i < 20 && !is_seen; i++) {

@@ -298,7 +298,7 @@ Test(device_broker, a_bundle_on_a_device_outlives_the_broker)
 	cr_expect(zero(int, device_uuid_is_host(
 				    &alice->reply.places.chunks[0].device)));
 	request = (struct request){.kind = MESSAGE_BUNDLE_COMMIT,
-				   .bundle_end = {bundle}};
+				   .bundle_commit = {bundle}};
 	cr_assert(zero(int, wire_call(alice, &request)), "%s",
 		  wire_sentence(alice));
 	restart();

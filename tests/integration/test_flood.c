@@ -113,8 +113,8 @@ Test(flood, of_queued_descriptors_is_charged_and_given_back)
 		wire_send(reader, &get);
 	wire_wait_status(alice, "waiters", 50);
 	wire_must(alice, wire_call(alice, &begin));
-	commit.bundle_end.bundle = alice->reply.bundle.bundle;
-	alloc.alloc.bundle = commit.bundle_end.bundle;
+	commit.bundle_commit.bundle = alice->reply.bundle.bundle;
+	alloc.alloc.bundle = commit.bundle_commit.bundle;
 	wire_must(alice, wire_call(alice, &alloc));
 	wire_must(alice, wire_call(alice, &commit));
 	wire_wait_status(alice, "waiters", 0);

@@ -500,7 +500,7 @@ Test(quota, of_bundles)
 	alice = open_as(ALICE);
 	for (int i = 0; i < 2; i++)
 		wire_must(alice, wire_call(alice, &begin));
-	abandon.bundle_end.bundle = alice->reply.bundle.bundle;
+	abandon.bundle_abort.bundle = alice->reply.bundle.bundle;
 	cr_assert(eq(int, wire_call(alice, &begin), -EDQUOT));
 	wire_says(alice, "has 2 versions of bundles");
 	wire_must(alice, wire_call(alice, &abandon));

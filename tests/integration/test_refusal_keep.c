@@ -105,7 +105,7 @@ static struct request end_of(enum message_kind kind, uint64_t bundle)
 {
 	return (struct request){
 		.kind = (uint16_t)kind,
-		.bundle_end = {.bundle = bundle},
+		.bundle_commit = {.bundle = bundle},
 	};
 }
 

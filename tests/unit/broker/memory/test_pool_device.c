@@ -402,7 +402,7 @@ static int commit(uint64_t bundle)
 {
 	return client_ask(&alice,
 			  &(struct request){.kind = MESSAGE_BUNDLE_COMMIT,
-					    .bundle_end = {bundle}});
+					    .bundle_commit = {bundle}});
 }
 
 Test(pool_device, a_bundle_lies_in_chunks_that_nobody_gets_writable_any_more)

@@ -35,7 +35,7 @@ static int add(struct client *client, uint64_t bundle, const char *name,
 
 static int64_t end(struct client *client, uint16_t kind, uint64_t bundle)
 {
-	struct request request = {.kind = kind, .bundle_end = {bundle}};
+	struct request request = {.kind = kind, .bundle_commit = {bundle}};
 	struct reply reply;
 	int64_t r = client_call(client, &request, &reply);
 
@@ -287,7 +287,7 @@ static uint64_t stage(struct client *client, const char *name,
 static void send_commit(struct client *client, uint64_t bundle)
 {
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
-				  .bundle_end = {bundle}};
+				  .bundle_commit = {bundle}};
 
 	client_send(client, &request, ++client->number);
 }
@@ -346,7 +346,7 @@ Test(bundle, can_be_aborted_while_it_is_sealed)
 {
 	uint64_t id = stage(&alice, "m/", "m/a");
 	struct request abort = {.kind = MESSAGE_BUNDLE_ABORT,
-				.bundle_end = {id}};
+				.bundle_abort = {id}};
 
 	send_commit(&alice, id);
 	client_send(&alice, &abort, ++alice.number);

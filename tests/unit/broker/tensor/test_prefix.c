@@ -93,13 +93,13 @@ static void put_bundle(struct client *client, const char *name,
 
 	cr_assert(zero(int, client_call(client, &begin, &reply)), "%s",
 		  client->sentence);
-	commit.bundle_end.bundle = reply.bundle.bundle;
+	commit.bundle_commit.bundle = reply.bundle.bundle;
 	reply_deinit(&reply);
 	item.name = member;
-	cr_assert(
-		zero(int, client_alloc_item(client, &item, 0644,
-					    commit.bundle_end.bundle, 0, &ref)),
-		"%s", client->sentence);
+	cr_assert(zero(int,
+		       client_alloc_item(client, &item, 0644,
+					 commit.bundle_commit.bundle, 0, &ref)),
+		  "%s", client->sentence);
 	cr_assert(zero(int, client_ask(client, &commit)), "%s",
 		  client->sentence);
 	cr_assert(zero(int, client_release_n(client, &ref, 1)));
