@@ -153,14 +153,6 @@ struct ticket_request {
 	uint64_t ttl_ms; /* > 0 */
 };
 
-struct config_request {
-	uint64_t cursor;
-};
-
-struct tickets_request {
-	uint64_t cursor;
-};
-
 struct revoke_request {
 	uint64_t ticket; /* ticket_item.id */
 };
@@ -222,32 +214,15 @@ struct who_request {
 	uint64_t cursor;
 };
 
-struct clients_request {
-	uint64_t cursor;
+/* Lists everything of a kind, page by page. */
+struct page_request {
+	uint64_t cursor; /* 0: from the beginning */
 };
 
 /* `resets` sets maxima to 0 after they have been copied to the reply. Only
  * administrators may set it. */
 struct status_request {
 	bool resets;
-};
-
-struct prefixes_request {
-	uint64_t cursor;
-};
-
-struct histograms_request {
-	uint64_t cursor;
-};
-
-/* Lists the chunks that the caller may read; for administrators, all chunks. */
-struct memory_request {
-	uint64_t cursor;
-};
-
-/* Reads the caller's account; for administrators, those of all users. */
-struct accounts_request {
-	uint64_t cursor;
 };
 
 /*
@@ -579,6 +554,7 @@ struct memory_item {
 	bool is_sealed;
 };
 
+/* The chunks that the caller may read; for administrators, all chunks. */
 struct memory_reply {
 	uint32_t n_items;
 	struct memory_item *items;
@@ -595,6 +571,7 @@ struct account_item {
 	uint64_t n_waiting; /* number of parked requests */
 };
 
+/* The caller's account; for administrators, those of all users. */
 struct accounts_reply {
 	uint32_t n_items;
 	struct account_item *items;

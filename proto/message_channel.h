@@ -79,11 +79,6 @@ struct channel_resize_request {
 	int32_t timeout_ms; /* for memory */
 };
 
-/* Lists channels page by page: struct channels_reply. */
-struct channels_request {
-	uint64_t cursor;
-};
-
 /* --- replies ------------------------------------------------------------- */
 
 struct channel_reply {

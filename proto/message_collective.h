@@ -216,10 +216,6 @@ struct wait_request {
 	int32_t timeout_ms;
 };
 
-struct comms_request {
-	uint64_t cursor;
-};
-
 struct groups_request {
 	const char *comm; /* name; "": all communicators */
 	uint64_t cursor;

@@ -47,7 +47,7 @@
 	X(REDEEM, 11, redeem, redeem, places, RECORDED | GRANTS,               \
 	  NO_TIMEOUT, PLACES(redeem.n_tickets))                                \
 	X(BUNDLE_BEGIN, 12, bundle_begin, bundle_begin, bundle, RECORDED,      \
-	  TIMEOUT(bundle_begin), SMALL)                                                   \
+	  TIMEOUT(bundle_begin), SMALL)                                        \
 	X(BUNDLE_COMMIT, 13, bundle_commit, bundle_end, bundle, RECORDED,      \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(BUNDLE_ABORT, 14, bundle_abort, bundle_end, empty, RECORDED,         \
@@ -57,7 +57,7 @@
 	X(CHUNK, 16, chunk, chunk, chunks, 0, NO_TIMEOUT, SMALL)               \
 	X(LIST, 17, list, list, list, 0, NO_TIMEOUT, SMALL)                    \
 	X(WHO, 18, who, who, who, 0, NO_TIMEOUT, SMALL)                        \
-	X(CLIENTS, 19, clients, clients, clients, 0, NO_TIMEOUT, SMALL)        \
+	X(CLIENTS, 19, clients, page, clients, 0, NO_TIMEOUT, SMALL)           \
 	X(STATUS, 20, status, status, status, 0, NO_TIMEOUT, SMALL)            \
 	X(COMM_JOIN, 21, comm_join, comm_join, comm, RECORDED,                 \
 	  NO_TIMEOUT, NCCL_ID)                                                 \
@@ -75,7 +75,7 @@
 	X(COMMIT, 29, commit, commit, work, RECORDED, NO_TIMEOUT, SMALL)       \
 	X(WAIT, 30, wait, wait, places, RECORDED | GRANTS,                     \
 	  NO_TIMEOUT, ONE_PLACE)                                               \
-	X(COMMS, 31, comms, comms, comms, 0, NO_TIMEOUT, SMALL)                \
+	X(COMMS, 31, comms, page, comms, 0, NO_TIMEOUT, SMALL)                 \
 	X(GROUPS, 32, groups, groups, groups, 0, NO_TIMEOUT, SMALL)            \
 	X(GROUP_PLAN, 33, group_plan, group_plan, group_plan, 0,               \
 	  NO_TIMEOUT, SMALL)                                                   \
@@ -86,19 +86,19 @@
 	  NO_TIMEOUT, PLACES(share.n_items))                                   \
 	X(UNSHARE, 37, unshare, unshare, empty, 0, TIMEOUT(unshare), SMALL)    \
 	X(ORDERED, 38, ordered, ordered, empty, 0, NO_TIMEOUT, SMALL)          \
-	X(PREFIXES, 39, prefixes, prefixes, prefixes, 0, NO_TIMEOUT, SMALL)    \
-	X(TICKETS, 40, tickets, tickets, tickets, 0, NO_TIMEOUT, SMALL)        \
+	X(PREFIXES, 39, prefixes, page, prefixes, 0, NO_TIMEOUT, SMALL)        \
+	X(TICKETS, 40, tickets, page, tickets, 0, NO_TIMEOUT, SMALL)           \
 	X(REVOKE, 41, revoke, revoke, empty, RECORDED, NO_TIMEOUT, SMALL)      \
-	X(HISTOGRAMS, 42, histograms, histograms, histograms, 0,               \
+	X(HISTOGRAMS, 42, histograms, page, histograms, 0,                     \
 	  NO_TIMEOUT, SMALL)                                                   \
-	X(MEMORY, 43, memory, memory, memory, 0, NO_TIMEOUT, SMALL)            \
-	X(ACCOUNTS, 44, accounts, accounts, accounts, 0, NO_TIMEOUT, SMALL)    \
+	X(MEMORY, 43, memory, page, memory, 0, NO_TIMEOUT, SMALL)              \
+	X(ACCOUNTS, 44, accounts, page, accounts, 0, NO_TIMEOUT, SMALL)        \
 	X(CONTROL, 45, control, control, control, RECORDED,                    \
 	  TIMEOUT(control), SMALL)                                             \
 	X(EVENTS, 46, events, events, events, 0, TIMEOUT(events), SMALL)       \
 	X(DIGESTS, 47, digests, digests, empty, RECORDED, NO_TIMEOUT, SMALL)   \
 	X(COMM_BOARD, 48, comm_board, comm_board, empty, 0, NO_TIMEOUT, SMALL) \
-	X(CONFIG, 49, config, config, config, 0, NO_TIMEOUT, SMALL)            \
+	X(CONFIG, 49, config, page, config, 0, NO_TIMEOUT, SMALL)              \
 	X(RELOAD, 50, reload, empty, reload, 0, NO_TIMEOUT, SMALL)             \
 	X(COMM_PLACE, 51, comm_place, comm_place, places, RECORDED | GRANTS,   \
 	  NO_TIMEOUT, ONE_PLACE)                                               \
@@ -114,7 +114,7 @@
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(CHANNEL_KEEP, 57, channel_keep, channel_keep, empty, RECORDED,       \
 	  NO_TIMEOUT, SMALL)                                                   \
-	X(CHANNELS, 58, channels, channels, channels, 0, NO_TIMEOUT, SMALL)   \
+	X(CHANNELS, 58, channels, page, channels, 0, NO_TIMEOUT, SMALL)        \
 	X(GATHER_BUFFER, 59, gather_buffer, gather_buffer, places,             \
 	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
 	X(COMM_LOOK, 60, comm_look, comm_look, empty, 0, NO_TIMEOUT, SMALL)    \

@@ -312,17 +312,8 @@ BODY(who_request, NULL,
      {REF(who_request, ref), UNLESS(who_request, name)},
      {U64(who_request, cursor)});
 
-BODY(clients_request, NULL, {U64(clients_request, cursor)});
-BODY(histograms_request, NULL, {U64(histograms_request, cursor)});
-BODY(memory_request, NULL, {U64(memory_request, cursor)});
-BODY(accounts_request, NULL, {U64(accounts_request, cursor)});
-
+BODY(page_request, NULL, {U64(page_request, cursor)});
 BODY(status_request, NULL, {BOOL(status_request, resets)});
-BODY(prefixes_request, NULL, {U64(prefixes_request, cursor)});
-BODY(tickets_request, NULL, {U64(tickets_request, cursor)});
-BODY(config_request, NULL, {U64(config_request, cursor)});
-BODY(channels_request, NULL, {U64(channels_request, cursor)});
-BODY(comms_request, NULL, {U64(comms_request, cursor)});
 
 BODY(groups_request, NULL,
      {NAME(groups_request, comm, OF_TENSOR_OR_NONE)},
