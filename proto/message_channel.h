@@ -34,8 +34,13 @@ struct channel_open_request {
 	bool knows_limit;   /* it supports channels that are resized */
 };
 
-/* Gets the file of the channel's words as an fd. The reply is empty. */
-struct channel_slots_request {
+/*
+ * The body of channel_slots and channel_lag. The first gets the file of the
+ * channel's words as an fd. By the second, a producer reports that it has
+ * waited `lag_ms` for a buffer; the broker cuts consumers that have kept the
+ * oldest item from it for that long. The replies are empty.
+ */
+struct channel_place_request {
 	uint64_t channel;
 	uint32_t place;
 };
@@ -62,13 +67,6 @@ struct channel_keep_request {
 	uint32_t place;
 	uint32_t at;
 	struct slot_ref ref;
-};
-
-/* Reports that this producer has waited `lag_ms` for a buffer. The broker cuts
- * consumers that have kept the oldest item from it for that long. */
-struct channel_lag_request {
-	uint64_t channel;
-	uint32_t place;
 };
 
 /* Changes the number of buffers of the channel. */

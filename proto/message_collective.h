@@ -65,10 +65,12 @@ struct comm_join_request {
 	uint32_t direct;
 };
 
-/* Gets the board of a run (shm/board.h) as an fd, which all ranks of the node
- * may write. The reply is empty. Returns -EOPNOTSUPP if some ranks are on other
- * nodes. */
-struct comm_board_request {
+/*
+ * The body of comm_board and comm_leave. The first gets the board of a run
+ * (shm/board.h) as an fd, which all ranks of the node may write, and returns
+ * -EOPNOTSUPP if some ranks are on other nodes. The replies are empty.
+ */
+struct comm_request {
 	uint64_t comm;
 };
 
@@ -107,10 +109,6 @@ struct gather_buffer_request {
 struct input_end_request {
 	uint64_t comm;
 	struct slot_ref input; /* from a MESSAGE_INPUT */
-};
-
-struct comm_leave_request {
-	uint64_t comm;
 };
 
 /* Tells the broker why the communicator cannot continue: an error of the rank's

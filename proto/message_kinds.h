@@ -61,7 +61,7 @@
 	X(STATUS, 20, status, status, status, 0, NO_TIMEOUT, SMALL)            \
 	X(COMM_JOIN, 21, comm_join, comm_join, comm, RECORDED,                 \
 	  NO_TIMEOUT, NCCL_ID)                                                 \
-	X(COMM_LEAVE, 22, comm_leave, comm_leave, empty, RECORDED,             \
+	X(COMM_LEAVE, 22, comm_leave, comm, empty, RECORDED,                   \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(COMM_REMOVE, 23, comm_remove, comm_remove, empty, RECORDED,          \
 	  NO_TIMEOUT, SMALL)                                                   \
@@ -97,7 +97,7 @@
 	  TIMEOUT(control), SMALL)                                             \
 	X(EVENTS, 46, events, events, events, 0, TIMEOUT(events), SMALL)       \
 	X(DIGESTS, 47, digests, digests, empty, RECORDED, NO_TIMEOUT, SMALL)   \
-	X(COMM_BOARD, 48, comm_board, comm_board, empty, 0, NO_TIMEOUT, SMALL) \
+	X(COMM_BOARD, 48, comm_board, comm, empty, 0, NO_TIMEOUT, SMALL)       \
 	X(CONFIG, 49, config, page, config, 0, NO_TIMEOUT, SMALL)              \
 	X(RELOAD, 50, reload, empty, reload, 0, NO_TIMEOUT, SMALL)             \
 	X(COMM_PLACE, 51, comm_place, comm_place, places, RECORDED | GRANTS,   \
@@ -106,7 +106,7 @@
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(CHANNEL_OPEN, 53, channel_open, channel_open, channel, RECORDED,     \
 	  TIMEOUT(channel_open), SMALL)                                        \
-	X(CHANNEL_SLOTS, 54, channel_slots, channel_slots, empty, 0,           \
+	X(CHANNEL_SLOTS, 54, channel_slots, channel_place, empty, 0,           \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(CHANNEL_BUFFER, 55, channel_buffer, channel_buffer, places,          \
 	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
@@ -118,7 +118,7 @@
 	X(GATHER_BUFFER, 59, gather_buffer, gather_buffer, places,             \
 	  RECORDED | GRANTS, NO_TIMEOUT, ONE_PLACE)                            \
 	X(COMM_LOOK, 60, comm_look, comm_look, empty, 0, NO_TIMEOUT, SMALL)    \
-	X(CHANNEL_LAG, 61, channel_lag, channel_lag, empty, RECORDED,          \
+	X(CHANNEL_LAG, 61, channel_lag, channel_place, empty, RECORDED,        \
 	  NO_TIMEOUT, SMALL)                                                   \
 	X(CHANNEL_RESIZE, 62, channel_resize, channel_resize, empty, RECORDED, \
 	  TIMEOUT(channel_resize), SMALL)

@@ -360,7 +360,7 @@ BODY(channel_open_request, check_channel_open,
      {U32(channel_open_request, lag_ms)},
      {BOOL(channel_open_request, knows_limit)});
 
-BODY(channel_slots_request, NULL, CHANNEL_PLACE(channel_slots_request));
+BODY(channel_place_request, NULL, CHANNEL_PLACE(channel_place_request));
 
 BODY(channel_buffer_request, NULL,
      CHANNEL_PLACE(channel_buffer_request),
@@ -369,8 +369,6 @@ BODY(channel_buffer_request, NULL,
 BODY(channel_close_request, NULL,
      CHANNEL_PLACE(channel_close_request),
      {BOOL(channel_close_request, is_end)});
-
-BODY(channel_lag_request, NULL, CHANNEL_PLACE(channel_lag_request));
 
 BODY(channel_resize_request, NULL,
      CHANNEL_PLACE(channel_resize_request),
@@ -471,7 +469,7 @@ BODY(comm_join_request, check_comm_join,
      {U64(comm_join_request, ttl_ms), TTL},
      {U32(comm_join_request, direct)});
 
-BODY(comm_board_request, NULL, {U64(comm_board_request, comm), ID("communicator")});
+BODY(comm_request, NULL, {U64(comm_request, comm), ID("communicator")});
 
 BODY(comm_look_request, NULL,
      {U64(comm_look_request, comm), ID("communicator")},
@@ -493,9 +491,6 @@ BODY(gather_buffer_request, NULL,
      {U32(gather_buffer_request, buffer)},
      {U32(gather_buffer_request, version)},
      {I32(gather_buffer_request, timeout_ms), TIMEOUT});
-
-BODY(comm_leave_request, NULL,
-     {U64(comm_leave_request, comm), ID("communicator")});
 
 BODY(comm_fail_request, NULL,
      {U64(comm_fail_request, comm), ID("communicator")},

@@ -85,7 +85,7 @@ static int find(const struct verb_call *call, uint64_t id, uint32_t place,
 
 int verb_channel_slots(struct verb_call *call, struct error *err)
 {
-	const struct channel_slots_request *request =
+	const struct channel_place_request *request =
 		&call->request->channel_slots;
 	struct channel_place place;
 	int r = find(call, request->channel, request->place, &place, err);
@@ -152,7 +152,8 @@ int verb_channel_keep(struct verb_call *call, struct error *err)
 
 int verb_channel_lag(struct verb_call *call, struct error *err)
 {
-	const struct channel_lag_request *request = &call->request->channel_lag;
+	const struct channel_place_request *request =
+		&call->request->channel_lag;
 	struct channel_place place;
 	int r = find(call, request->channel, request->place, &place, err);
 
