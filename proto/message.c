@@ -16,8 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum flags { RECORDED = 1, GRANTS = 2, TAKES_FD = 4 };
-
 #define BODY_MIN 96
 /* The maximum size of a place: eight dimensions and strides, without a name. */
 #define PLACE_MAX   208
@@ -37,29 +35,26 @@ struct bound {
 struct kind {
 	const char *name;
 	const struct body *request, *reply;
-	unsigned int flags;
+	bool is_recorded, grants, takes_fd;
 	/* offset of the time-out in struct request; 0: it has no time-out */
 	uint16_t timeout;
 	struct bound bound;
 };
 
-#define NO_TIMEOUT      0
-#define TIMEOUT(noun)   offsetof(struct request, noun.timeout_ms)
+#define RECORDED        .is_recorded = true
+#define GRANTS          .grants = true
+#define TAKES_FD        .takes_fd = true
+#define TIMEOUT(noun)   .timeout = offsetof(struct request, noun.timeout_ms)
 #define EACH(count)     offsetof(struct request, count)
-#define SMALL           .bound = {.fixed = 0}
 #define NCCL_ID         .bound = {.fixed = MESSAGE_NCCL_ID_SIZE}
 #define ONE_PLACE       .bound = {.fixed = PLACE_MAX}
 #define PLACES(count)   .bound = {0, EACH(count), PLACE_MAX}
 #define VERSIONS(count) .bound = {0, EACH(count), VERSION_MAX}
 #define ENTRIES(count)                                                         \
 	.bound = {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
-#define X(KIND, number, noun, request, reply, flags, timeout, bound)           \
-	[number] = {#noun,                                                     \
-		    &body_##request##_request,                                 \
-		    &body_##reply##_reply,                                     \
-		    flags,                                                     \
-		    timeout,                                                   \
-		    bound},
+#define X(KIND, number, noun, request, reply, ...)                             \
+	[number] = {#noun, &body_##request##_request, &body_##reply##_reply,   \
+		    __VA_ARGS__},
 
 static const struct kind kinds[MESSAGE_MAX + 1] = {[0] = {.name = "?"},
 						   MESSAGE_KINDS(X)};
@@ -82,17 +77,17 @@ const char *message_kind_name(uint16_t kind)
 
 bool message_is_recorded(uint16_t kind)
 {
-	return kind_of(kind)->flags & RECORDED;
+	return kind_of(kind)->is_recorded;
 }
 
 bool message_grants(uint16_t kind)
 {
-	return kind_of(kind)->flags & GRANTS;
+	return kind_of(kind)->grants;
 }
 
 bool message_takes_fd(uint16_t kind)
 {
-	return kind_of(kind)->flags & TAKES_FD;
+	return kind_of(kind)->takes_fd;
 }
 
 int32_t *request_timeout(struct request *request)
