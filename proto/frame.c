@@ -10,30 +10,29 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include <assert.h>
-#include <endian.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* clang-format off */
-#define AT_MAGIC	0
-#define AT_KIND		4
-#define AT_N_FDS	6
-#define AT_NUMBER	8
-#define AT_ANSWERED	16
-#define AT_CODE		24
-#define AT_SIZE		28
-#define AT_EPOCH	32
-/* clang-format on */
-_Static_assert(AT_EPOCH + sizeof(uint64_t) == FRAME_HEADER_SIZE,
-	       "the epoch is the last field");
+struct header {
+	uint32_t magic;
+	uint16_t kind;
+	uint16_t n_fds;
+	uint64_t number;
+	uint64_t answered;
+	int32_t code;
+	uint32_t body_size;
+	uint64_t epoch;
+};
+_Static_assert(sizeof(struct header) == FRAME_HEADER_SIZE, "no padding");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+	       "fields are sent as they are");
 
 #define FLAG_ONE_WAY UINT64_C(1) /* in the field of the epoch */
 
 #define MAX_ERRNO 4095 /* as in the kernel */
 
-#define RIGHTS_SPACE CMSG_SPACE(FRAME_MAX_FDS * sizeof(int))
 /* The buffer has space for all descriptors of one message, because the kernel
  * closes those that do not fit, and that can block. */
 #define SCM_MAX_FD 253
@@ -48,71 +47,12 @@ union control {
 	char bytes[CONTROL_SPACE];
 };
 
-static void put_16(uint8_t *p, uint16_t value)
+static struct header header_of(const uint8_t *buffer)
 {
-	value = htole16(value);
-	memcpy(p, &value, sizeof(value));
-}
+	struct header header;
 
-static void put_32(uint8_t *p, uint32_t value)
-{
-	value = htole32(value);
-	memcpy(p, &value, sizeof(value));
-}
-
-static void put_64(uint8_t *p, uint64_t value)
-{
-	value = htole64(value);
-	memcpy(p, &value, sizeof(value));
-}
-
-static uint16_t take_16(const uint8_t *p)
-{
-	uint16_t value;
-
-	memcpy(&value, p, sizeof(value));
-	return le16toh(value);
-}
-
-static uint32_t take_32(const uint8_t *p)
-{
-	uint32_t value;
-
-	memcpy(&value, p, sizeof(value));
-	return le32toh(value);
-}
-
-static uint64_t take_64(const uint8_t *p)
-{
-	uint64_t value;
-
-	memcpy(&value, p, sizeof(value));
-	return le64toh(value);
-}
-
-static void header_put(uint8_t *header, const struct frame *frame)
-{
-	put_32(header + AT_MAGIC, FRAME_MAGIC);
-	put_16(header + AT_KIND, frame->kind);
-	put_16(header + AT_N_FDS, frame->n_fds);
-	put_64(header + AT_NUMBER, frame->number);
-	put_64(header + AT_ANSWERED, frame->answered);
-	put_32(header + AT_CODE, (uint32_t)frame->code);
-	put_32(header + AT_SIZE, frame->body_size);
-	put_64(header + AT_EPOCH,
-	       frame->is_one_way ? FLAG_ONE_WAY : frame->epoch);
-}
-
-static void header_take(const uint8_t *header, struct frame *ret)
-{
-	ret->kind = take_16(header + AT_KIND);
-	ret->n_fds = take_16(header + AT_N_FDS);
-	ret->number = take_64(header + AT_NUMBER);
-	ret->answered = take_64(header + AT_ANSWERED);
-	ret->code = (int32_t)take_32(header + AT_CODE);
-	ret->body_size = take_32(header + AT_SIZE);
-	ret->epoch = take_64(header + AT_EPOCH);
-	ret->is_one_way = ret->epoch == FLAG_ONE_WAY;
+	memcpy(&header, buffer, sizeof(header));
+	return header;
 }
 
 static void put_rights(struct msghdr *msg, union control *control,
@@ -157,9 +97,18 @@ static ssize_t receive_message(int sock_fd, struct msghdr *msg)
 
 int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 {
-	uint8_t header[FRAME_HEADER_SIZE];
+	struct header header = {
+		.magic = FRAME_MAGIC,
+		.kind = frame->kind,
+		.n_fds = frame->n_fds,
+		.number = frame->number,
+		.answered = frame->answered,
+		.code = frame->code,
+		.body_size = frame->body_size,
+		.epoch = frame->is_one_way ? FLAG_ONE_WAY : frame->epoch,
+	};
 	struct iovec iov[] = {
-		{header, sizeof(header)},
+		{&header, sizeof(header)},
 		{(void *)(uintptr_t)frame->body, frame->body_size},
 	};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
@@ -172,7 +121,6 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 				 "a message of %u bytes is larger than a "
 				 "frame, which has at most %d",
 				 frame->body_size, FRAME_MAX_BODY);
-	header_put(header, frame);
 	if (frame->n_fds > 0)
 		put_rights(&msg, &control, frame);
 	n = send_message(sock_fd, &msg);
@@ -222,7 +170,7 @@ static void take_control(struct msghdr *msg, struct frame_refused *list,
 static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 		 const uint8_t *buffer, struct error *err)
 {
-	struct frame frame;
+	struct header header;
 
 	/* The buffer is large enough, so truncation means that this process has
 	 * reached its limit of descriptors. */
@@ -235,28 +183,27 @@ static int check(const struct msghdr *msg, size_t size, size_t n_fds,
 		return error_set(err, -EPROTO,
 				 "a message is larger than %d bytes",
 				 FRAME_MAX_SIZE);
-	if (size < FRAME_HEADER_SIZE ||
-	    take_32(buffer + AT_MAGIC) != FRAME_MAGIC)
+	header = header_of(buffer);
+	if (size < sizeof(header) || header.magic != FRAME_MAGIC)
 		return error_set(err, -EPROTO,
 				 "a message of %zu bytes is not of this "
 				 "protocol",
 				 size);
-	header_take(buffer, &frame);
-	if (frame.body_size != size - FRAME_HEADER_SIZE)
+	if (header.body_size != size - FRAME_HEADER_SIZE)
 		return error_set(err, -EPROTO,
 				 "a message announces a body of %u bytes and "
 				 "has %zu",
-				 frame.body_size, size - FRAME_HEADER_SIZE);
-	if (frame.n_fds != n_fds || n_fds > FRAME_MAX_FDS)
+				 header.body_size, size - FRAME_HEADER_SIZE);
+	if (header.n_fds != n_fds || n_fds > FRAME_MAX_FDS)
 		return error_set(err, -EPROTO,
 				 "a message announces %u file descriptors and "
 				 "has %zu; at most %d may travel",
-				 frame.n_fds, n_fds, FRAME_MAX_FDS);
-	if (frame.code > 0 || frame.code < -MAX_ERRNO)
+				 header.n_fds, n_fds, FRAME_MAX_FDS);
+	if (header.code > 0 || header.code < -MAX_ERRNO)
 		return error_set(err, -EPROTO,
 				 "a message has the code %d, which is not a "
 				 "negative errno",
-				 frame.code);
+				 header.code);
 	return 0;
 }
 
@@ -271,6 +218,7 @@ int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 			     .msg_control = &control,
 			     .msg_controllen = sizeof(control)};
 	struct frame_sender from = {0};
+	struct header header;
 	ssize_t n;
 	int r;
 
@@ -290,8 +238,18 @@ int frame_take(int sock_fd, uint8_t *buffer, struct frame *ret,
 	r = check(&msg, (size_t)n, ret_refused->n, buffer, err);
 	if (r < 0)
 		return r;
-	header_take(buffer, ret);
-	ret->body = buffer + FRAME_HEADER_SIZE;
+	header = header_of(buffer);
+	*ret = (struct frame){
+		.kind = header.kind,
+		.n_fds = header.n_fds,
+		.number = header.number,
+		.answered = header.answered,
+		.code = header.code,
+		.epoch = header.epoch,
+		.is_one_way = header.epoch == FLAG_ONE_WAY,
+		.body = buffer + FRAME_HEADER_SIZE,
+		.body_size = header.body_size,
+	};
 	memset(ret->fds, 0xff, sizeof(ret->fds)); /* all are -1 */
 	memcpy(ret->fds, ret_refused->fds, ret_refused->n * sizeof(int));
 	ret_refused->n = 0;
