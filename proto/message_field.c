@@ -66,11 +66,6 @@ static void set_count(const struct field *f, void *ours, size_t n)
 	memcpy((char *)ours + f->n, &count, sizeof(count));
 }
 
-static bool *flag_of(const struct field *f, void *ours)
-{
-	return (void *)((char *)ours + f->n);
-}
-
 static size_t round_up(size_t size)
 {
 	return (size + 7) & ~(size_t)7;
@@ -308,18 +303,12 @@ static int take_number(const struct field *f, const void *pb, void *to,
 		       struct error *err)
 {
 	const void *from = (const char *)pb + f->pb;
-	uint64_t wide;
-	uint32_t narrow;
+	size_t size = f->type == FIELD_64 ? sizeof(uint64_t) : sizeof(uint32_t);
+	uint64_t n = 0;
 
-	if (f->type == FIELD_64) {
-		memcpy(&wide, from, sizeof(wide));
-		memcpy(to, &wide, sizeof(wide));
-	} else {
-		memcpy(&narrow, from, sizeof(narrow));
-		memcpy(to, &narrow, sizeof(narrow));
-		wide = narrow;
-	}
-	return f->check ? check_number(f, wide, err) : 0;
+	memcpy(&n, from, size); /* as the CPU is little-endian (frame.c) */
+	memcpy(to, &n, size);
+	return check_number(f, n, err);
 }
 
 static int take_ref(const struct field *f, const void *pb, struct slot_ref *to,
@@ -367,17 +356,35 @@ static int take_type(const struct field *f, const void *pb,
 			 n_strides ? strides->data : NULL, to, &span, err);
 }
 
+static int check_name(const char *name, enum name_form form, struct error *err)
+{
+	if (form == NAME_OF_TENSOR_OR_NONE && !name[0])
+		return 0;
+	if (form == NAME_OF_BUNDLE ||
+	    (form == NAME_OF_ANY && name_is_bundle(name)))
+		return name_check_bundle(name, err);
+	return name_check(name, err);
+}
+
 static int take_text(const struct field *f, ProtobufCBinaryData bytes,
 		     struct room *room, void *to, struct error *err)
 {
+	bool is_name = f->type != FIELD_TEXT;
+	uint32_t max_size = is_name ? NAME_MAX_SIZE : f->max;
+	const char *what = is_name ? "name" : f->what;
 	const char *text;
-	int r = f->type == FIELD_TEXT
-			? text_take(bytes, f->max, f->what, room, &text, err)
-			: name_take(bytes, f->check, room, &text, err);
 
-	if (r == 0)
-		write_pointer(to, text);
-	return r;
+	if (bytes.len > max_size)
+		return error_set(
+			err, -ENAMETOOLONG,
+			"the %s has %zu bytes, but can have at most %u", what,
+			bytes.len, max_size);
+	if (bytes.len > 0 && memchr(bytes.data, 0, bytes.len))
+		return error_set(err, -EINVAL, "the %s contains a 0 byte",
+				 what);
+	text = room_text(room, bytes.data, bytes.len);
+	write_pointer(to, text);
+	return is_name ? check_name(text, f->check, err) : 0;
 }
 
 /* Copies bytes, which must have the full size. Some types also allow no
@@ -399,18 +406,27 @@ static int take_bytes(const struct field *f, ProtobufCBinaryData bytes,
 	}
 	memcpy(to, bytes.data, bytes.len);
 	if (f->type == FIELD_MAYBE_BYTES)
-		*flag_of(f, ours) = true;
+		*(bool *)((char *)ours + f->n) = true;
 	return 0;
+}
+
+/* Makes an array of `n` elements, and returns it. */
+static void *take_array(const struct field *f, size_t n, struct room *room,
+			void *ours)
+{
+	void *array = room_array(room, round_up(n * f->size));
+
+	set_count(f, ours, n);
+	write_pointer((char *)ours + f->at, array);
+	return array;
 }
 
 static int take_names(const struct field *f, const struct repeated *names,
 		      struct room *room, void *ours, struct error *err)
 {
 	const ProtobufCBinaryData *from = names->data;
-	char *to = room_array(room, round_up(names->n * f->size));
+	char *to = take_array(f, names->n, room, ours);
 
-	set_count(f, ours, names->n);
-	write_pointer((char *)ours + f->at, to);
 	for (size_t i = 0; i < names->n; i++) {
 		int r = take_text(f, from[i], room, to + i * f->size, err);
 
@@ -424,10 +440,8 @@ static int take_names(const struct field *f, const struct repeated *names,
 static void take_copy(const struct field *f, const void *from, size_t n,
 		      struct room *room, void *ours)
 {
-	void *to = room_array(room, round_up(n * f->size));
+	void *to = take_array(f, n, room, ours);
 
-	set_count(f, ours, n);
-	write_pointer((char *)ours + f->at, to);
 	if (n > 0)
 		memcpy(to, from, n * f->size);
 }
@@ -436,10 +450,8 @@ static int take_items(const struct field *f, const struct repeated *items,
 		      struct room *room, void *ours, struct error *err)
 {
 	void *const *from = items->data;
-	char *to = room_array(room, round_up(items->n * f->size));
+	char *to = take_array(f, items->n, room, ours);
 
-	set_count(f, ours, items->n);
-	write_pointer((char *)ours + f->at, to);
 	for (size_t i = 0; i < items->n; i++) {
 		int r = take_fields(f->items, from[i], room, to + i * f->size,
 				    err);
@@ -456,18 +468,12 @@ static int take_items(const struct field *f, const struct repeated *items,
 static int take_cell(const struct field *column, const void *pb, size_t i,
 		     char *item, struct error *err)
 {
-	uint64_t n;
-	uint32_t small;
+	const uint64_t *data = repeated_of(column, pb)->data;
+	bool is_byte = column->type == FIELD_BYTE_COLUMN;
+	uint64_t n = is_byte ? bytes_of(column, pb)->data[i] : data[i];
 
-	if (column->type == FIELD_BYTE_COLUMN) {
-		n = small = bytes_of(column, pb)->data[i];
-		memcpy(item + column->at, &small, sizeof(small));
-	} else {
-		const uint64_t *data = repeated_of(column, pb)->data;
-
-		n = data[i];
-		memcpy(item + column->at, &n, sizeof(n));
-	}
+	memcpy(item + column->at, &n,
+	       is_byte ? sizeof(uint32_t) : sizeof(uint64_t));
 	return check_number(column, n, err);
 }
 
@@ -476,11 +482,9 @@ static int take_columns(const struct field *f, const void *pb,
 {
 	const struct body *items = f->items;
 	size_t n = column_length(&items->fields[0], pb);
-	char *to = room_array(room, round_up(n * f->size));
+	char *to = take_array(f, n, room, ours);
 	int r = 0;
 
-	set_count(f, ours, n);
-	write_pointer((char *)ours + f->at, to);
 	memset(to, 0, n * f->size);
 	for (size_t i = 0; i < n; i++, to += f->size) {
 		for (size_t k = 0; r == 0 && k < items->n_fields; k++)
@@ -501,9 +505,7 @@ static int take_places(const struct field *f, const void *pb, struct room *room,
 	void *to = (char *)ours + f->at;
 
 	if (f->type == FIELD_PLACES) {
-		write_pointer(to, room_array(room, round_up(n * f->size)));
-		set_count(f, ours, n);
-		to = (void *)(uintptr_t)read_pointer(to);
+		to = take_array(f, n, room, ours);
 	} else if (f->type == FIELD_PLACES_IN_ITEMS) {
 		if (count_of(f, ours) != n)
 			return error_set(err, -EPROTO,
@@ -682,23 +684,16 @@ static bool put_array(const struct field *f, const void *ours, void *pb,
 static bool put_column(const struct field *column, const char *items,
 		       size_t size, size_t n, void *pb, struct pb_arena *arena)
 {
-	bool is_byte = column->type == FIELD_BYTE_COLUMN;
+	size_t width = column->type == FIELD_BYTE_COLUMN ? 1 : 8;
 	/* Both types of columns have a size and a pointer, as struct
 	 * repeated. */
-	struct repeated to = {n, pb_arena_alloc(arena, n, is_byte ? 1 : 8)};
+	struct repeated to = {n, pb_arena_alloc(arena, n, width)};
 	uint8_t *data = to.data;
 
 	if (!data)
 		return false;
-	for (size_t i = 0; i < n; i++, items += size) {
-		uint32_t small;
-
-		memcpy(&small, items + column->at, sizeof(small));
-		if (is_byte)
-			data[i] = (uint8_t)small;
-		else
-			memcpy(data + i * 8, items + column->at, 8);
-	}
+	for (size_t i = 0; i < n; i++, items += size)
+		memcpy(data + i * width, items + column->at, width);
 	memcpy((char *)pb + column->pb, &to, sizeof(to));
 	return true;
 }

@@ -48,6 +48,14 @@ enum field_check {
 	CHECK_EVENT,
 };
 
+/* The check of a name. */
+enum name_form {
+	NAME_OF_TENSOR,
+	NAME_OF_TENSOR_OR_NONE, /* or "" */
+	NAME_OF_BUNDLE,
+	NAME_OF_ANY, /* of a tensor or a bundle */
+};
+
 /* A field may be used and sent only if a field above it has a certain value. */
 enum field_gate {
 	GATE_NONE,

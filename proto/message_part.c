@@ -145,47 +145,6 @@ const char *room_text(struct room *room, const uint8_t *data, size_t size)
 	return (char *)room->end;
 }
 
-int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
-	      struct room *room, const char **ret, struct error *err)
-{
-	if (bytes.len > max_size)
-		return error_set(
-			err, -ENAMETOOLONG,
-			"the %s has %zu bytes, but can have at most %zu", what,
-			bytes.len, max_size);
-	if (bytes.len > 0 && memchr(bytes.data, 0, bytes.len))
-		return error_set(err, -EINVAL, "the %s contains a 0 byte",
-				 what);
-	*ret = room_text(room, bytes.data, bytes.len);
-	return 0;
-}
-
-static int name_check_form(const char *name, enum name_form form,
-			   struct error *err)
-{
-	if (form == NAME_OF_TENSOR_OR_NONE && !name[0])
-		return 0;
-	if (form == NAME_OF_BUNDLE ||
-	    (form == NAME_OF_ANY && name_is_bundle(name)))
-		return name_check_bundle(name, err);
-	return name_check(name, err);
-}
-
-int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
-	      const char **ret, struct error *err)
-{
-	const char *name = NULL;
-	int r = text_take(bytes, NAME_MAX_SIZE, "name", room, &name, err);
-
-	if (r < 0)
-		return r;
-	r = name_check_form(name, form, err);
-	if (r < 0)
-		return r;
-	*ret = name;
-	return 0;
-}
-
 int ref_check(struct slot_ref ref, struct error *err)
 {
 	if (ref.slot == 0 || ref.generation == 0)

@@ -98,19 +98,6 @@ const char *room_text(struct room *room, const uint8_t *data, size_t size);
 
 /* --- parts of messages --------------------------------------------------- */
 
-enum name_form {
-	NAME_OF_TENSOR,
-	NAME_OF_TENSOR_OR_NONE, /* or "" */
-	NAME_OF_BUNDLE,
-	NAME_OF_ANY, /* of a tensor or a bundle */
-};
-
-/* Takes a text after a check of its size and for 0 bytes. `what` names it in
- * errors. */
-int text_take(ProtobufCBinaryData bytes, size_t max_size, const char *what,
-	      struct room *room, const char **ret, struct error *err);
-int name_take(ProtobufCBinaryData bytes, enum name_form form, struct room *room,
-	      const char **ret, struct error *err);
 /* Checks that both are 0, or that the value is one that a timeline can have. */
 int fence_check(uint32_t timeline, uint64_t value, struct error *err);
 /* Checks the number of an event. */
