@@ -350,19 +350,12 @@ int places_encode(const struct places_reply *places, uint8_t **ret_bytes,
 }
 
 int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
-		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
-		      struct error *err)
+		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size)
 {
 	const struct chunks_reply reply = {n_chunks, (void *)(uintptr_t)chunks};
-	int r;
 
 	/* Chunks have the same field number in all replies. */
 	assert(message_grants(kind));
-	r = encode(&body_chunks_reply, &reply, FRAME_MAX_BODY, ret_bytes,
-		   ret_size, err);
-	if (r < 0)
-		return error_wrap(err, r,
-				  "cannot send the chunks for a %s request",
-				  message_kind_name(kind));
-	return 0;
+	return encode(&body_chunks_reply, &reply, FRAME_MAX_BODY, ret_bytes,
+		      ret_size, NULL);
 }

@@ -721,5 +721,4 @@ void manifest_close(struct manifest *manifest); /* NULL is allowed */
  * lacks.
  */
 int chunk_refs_encode(uint16_t kind, const struct chunk_ref *chunks,
-		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size,
-		      struct error *err);
+		      uint32_t n_chunks, uint8_t **ret_bytes, size_t *ret_size);

@@ -55,13 +55,12 @@ static int append_chunks(struct verb_call *call, struct body *body)
 	uint8_t *refs, *grown;
 	uint32_t *n;
 	size_t size;
-	int r = 0;
+	int r;
 
 	if (call->request->kind == MESSAGE_CHUNK || body->code < 0 ||
 	    !reply_chunks(call->reply, &chunks, &n) || *n == 0)
 		return 0;
-	r = chunk_refs_encode(call->request->kind, *chunks, *n, &refs, &size,
-			      NULL);
+	r = chunk_refs_encode(call->request->kind, *chunks, *n, &refs, &size);
 	if (r < 0)
 		return r;
 	if (size > FRAME_MAX_BODY - body->size) {

@@ -355,10 +355,9 @@ Test(message, chunks_put_behind_a_reply_are_added_to_it)
 
 		if (!message_grants(kind))
 			continue;
-		cr_assert(zero(int,
-			       chunk_refs_encode(kind, chunks->chunks,
-						 chunks->n_chunks, &more.data,
-						 &more.size, NULL)));
+		cr_assert(zero(int, chunk_refs_encode(kind, chunks->chunks,
+						      chunks->n_chunks,
+						      &more.data, &more.size)));
 		memcpy(all, it->bytes, it->size);
 		memcpy(all + it->size, more.data, more.size);
 		cr_assert(zero(int,
