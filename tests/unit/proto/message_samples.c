@@ -64,6 +64,27 @@ const struct sample *sample_of(enum direction direction, uint16_t kind,
 		  form);
 }
 
+/* Messages without fields share one. */
+#define fsdp__empty_request__descriptor fsdp__empty__descriptor
+#define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
+
+const ProtobufCMessageDescriptor *descriptor_of(const struct sample *sample)
+{
+	static const ProtobufCMessageDescriptor *const all[][2] = {
+#define X(KIND, number, noun, request, reply, ...)                             \
+	[number] = {&fsdp__##request##_request__descriptor,                    \
+		    &fsdp__##reply##_reply__descriptor},
+		MESSAGE_KINDS(X)
+#undef X
+	};
+
+	if (sample->direction == MANIFEST)
+		return &fsdp__places_reply__descriptor;
+	if (strcmp(sample->form, "refusal") == 0)
+		return &fsdp__error_reply__descriptor;
+	return all[sample->kind][sample->direction];
+}
+
 struct request request_of(uint16_t kind, const char *form)
 {
 	const struct sample *it = sample_of(REQUEST, kind, form);

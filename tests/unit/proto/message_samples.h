@@ -7,6 +7,7 @@
  * field, unless one excludes another; `least` has only the required fields.
  */
 #pragma once
+#include "fsdp.pb-c.h"
 #include "proto/message.h"
 
 enum direction { REQUEST, REPLY, MANIFEST };
@@ -25,6 +26,7 @@ extern size_t n_samples;
 void read_samples(void);
 const struct sample *sample_of(enum direction direction, uint16_t kind,
 			       const char *form);
+const ProtobufCMessageDescriptor *descriptor_of(const struct sample *sample);
 /* Returns the decoded sample. The caller calls its deinit function, or
  * exits. */
 struct request request_of(uint16_t kind, const char *form);

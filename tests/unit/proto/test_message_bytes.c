@@ -9,31 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Requests and replies without a body. */
-#define fsdp__empty_request__descriptor fsdp__empty__descriptor
-#define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
-
 #define N_CHANGES 2000 /* changes of each sample */
 
 TestSuite(message_bytes, .init = read_samples);
-
-static const ProtobufCMessageDescriptor *descriptor_of(const struct sample *it)
-{
-	static const ProtobufCMessageDescriptor *const all[MESSAGE_MAX + 1][2] =
-		{
-#define X(KIND, number, noun, request, reply, ...)                             \
-	[number] = {&fsdp__##request##_request__descriptor,                    \
-		    &fsdp__##reply##_reply__descriptor},
-			MESSAGE_KINDS(X)
-#undef X
-		};
-
-	if (it->direction == MANIFEST)
-		return &fsdp__places_reply__descriptor;
-	if (strcmp(it->form, "refusal") == 0)
-		return &fsdp__error_reply__descriptor;
-	return all[it->kind][it->direction];
-}
 
 static struct bytes pack(const ProtobufCMessage *pb)
 {

@@ -4,7 +4,6 @@
  * For each value of each field message_limits.txt has the result: the code if
  * the value is refused, or "lost" if it is left out.
  */
-#include "fsdp.pb-c.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/unit/proto/message_samples.h"
@@ -165,27 +164,6 @@ static void see(const ProtobufCMessage *pb)
 		if (see_field(&pb->descriptor->fields[i], (const char *)pb))
 			it->fields |= UINT64_C(1) << i;
 	}
-}
-
-/* Messages without fields share one. */
-#define fsdp__empty_request__descriptor fsdp__empty__descriptor
-#define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
-
-static const ProtobufCMessageDescriptor *descriptor_of(const struct sample *it)
-{
-	static const ProtobufCMessageDescriptor *const all[][2] = {
-#define X(KIND, number, noun, request, reply, ...)                             \
-	[number] = {&fsdp__##request##_request__descriptor,                    \
-		    &fsdp__##reply##_reply__descriptor},
-		MESSAGE_KINDS(X)
-#undef X
-	};
-
-	if (it->direction == MANIFEST)
-		return &fsdp__places_reply__descriptor;
-	if (strcmp(it->form, "refusal") == 0)
-		return &fsdp__error_reply__descriptor;
-	return all[it->kind][it->direction];
 }
 
 static ProtobufCMessage *unpack(const struct sample *it)
