@@ -27,30 +27,56 @@ static int count_open_fds(void)
 	return n;
 }
 
-struct pair {
-	int ours, theirs;
-	uint8_t buffer[FRAME_MAX_SIZE];
-};
+/* Both ends of a connection. */
+static int ours, theirs;
+static uint8_t buffer[FRAME_MAX_SIZE];
 
-static void pair_open(struct pair *pair)
+static void connect_both(void)
 {
 	int fds[2];
 
 	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC,
 				       0, fds)));
-	pair->ours = fds[0];
-	pair->theirs = fds[1];
+	ours = fds[0];
+	theirs = fds[1];
 }
 
-static void pair_close(struct pair *pair)
+static void disconnect_both(void)
 {
-	close(pair->ours);
-	close(pair->theirs);
+	close(ours);
+	close(theirs);
+}
+
+TestSuite(frame, .init = connect_both, .fini = disconnect_both);
+
+static int receive(struct frame *ret)
+{
+	return frame_recv(ours, buffer, ret, NULL, NULL);
+}
+
+/* Send the frame, and receive it. */
+static void pass(const struct frame *frame, struct frame *ret,
+		 struct frame_sender *sender)
+{
+	struct error err = ERROR_NULL;
+
+	cr_assert(eq(int, frame_send(theirs, frame, &err), FRAME_OK), "%s",
+		  err.msg);
+	cr_assert(
+		eq(int, frame_recv(ours, buffer, ret, sender, &err), FRAME_OK),
+		"%s", err.msg);
+}
+
+static void pass_credentials(void)
+{
+	int on = 1;
+
+	cr_assert(zero(int, setsockopt(ours, SOL_SOCKET, SO_PASSCRED, &on,
+				       sizeof(on))));
 }
 
 /* Send bytes and `n_fds` duplicates of the socket itself, as one message. */
-static void send_raw(struct pair *pair, const void *data, size_t size,
-		     size_t n_fds)
+static void send_raw(const void *data, size_t size, size_t n_fds)
 {
 	struct iovec iov = {(void *)data, size};
 	char control[CMSG_SPACE(253 * sizeof(int))] = {0};
@@ -65,10 +91,10 @@ static void send_raw(struct pair *pair, const void *data, size_t size,
 		cmsg->cmsg_type = SCM_RIGHTS;
 		cmsg->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
 		for (size_t i = 0; i < n_fds; i++)
-			memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &pair->theirs,
+			memcpy(CMSG_DATA(cmsg) + i * sizeof(int), &theirs,
 			       sizeof(int));
 	}
-	cr_assert(eq(long, sendmsg(pair->theirs, &msg, 0), (long)size));
+	cr_assert(eq(long, sendmsg(theirs, &msg, 0), (long)size));
 }
 
 /* Make a valid frame, of which tests then change bytes. */
@@ -86,26 +112,20 @@ static void make_raw(uint8_t *raw, uint16_t n_fds, uint32_t body_size)
 /* Send, receive, and expect a refusal that leaves no descriptor open. */
 static void expect_refusal(const void *data, size_t size, size_t n_fds)
 {
-	static struct pair pair;
 	struct error err = ERROR_NULL;
 	struct frame frame = {.number = 77};
-	int n;
+	int n = count_open_fds();
 
-	pair_open(&pair);
-	n = count_open_fds();
-	send_raw(&pair, data, size, n_fds);
-	cr_expect(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, &err),
-		     -EPROTO));
+	send_raw(data, size, n_fds);
+	cr_expect(
+		eq(int, frame_recv(ours, buffer, &frame, NULL, &err), -EPROTO));
 	cr_expect(ne(str, err.msg, ""));
 	cr_expect(eq(u64, frame.number, 77));
 	cr_expect(eq(int, count_open_fds(), n));
-	pair_close(&pair);
 }
 
 Test(frame, arrives_as_it_was_sent)
 {
-	static struct pair pair;
 	struct frame got, sent = {.kind = 7,
 				  .n_fds = 2,
 				  .number = UINT64_MAX - 1,
@@ -116,13 +136,10 @@ Test(frame, arrives_as_it_was_sent)
 				  .body_size = 5};
 	int n;
 
-	pair_open(&pair);
-	sent.fds[0] = pair.ours;
-	sent.fds[1] = pair.theirs;
+	sent.fds[0] = ours;
+	sent.fds[1] = theirs;
 	n = count_open_fds();
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
-	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
-		     FRAME_OK));
+	pass(&sent, &got, NULL);
 	cr_assert(eq(u16, got.kind, 7));
 	cr_assert(eq(u64, got.number, UINT64_MAX - 1));
 	cr_assert(eq(u64, got.answered, 5));
@@ -137,135 +154,89 @@ Test(frame, arrives_as_it_was_sent)
 	frame_close_fds(&got);
 	frame_close_fds(&got);
 	cr_assert(eq(int, count_open_fds(), n));
-	pair_close(&pair);
 }
 
 Test(frame, a_one_way_request_is_told_from_others)
 {
-	static struct pair pair;
 	struct frame got, sent = {.kind = 7, .number = 1, .is_one_way = true};
 
-	pair_open(&pair);
 	for (int i = 0; i < 2; i++) {
-		cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL),
-			     FRAME_OK));
-		cr_assert(
-			eq(int,
-			   frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
-			   FRAME_OK));
+		pass(&sent, &got, NULL);
 		cr_assert(eq(int, got.is_one_way, sent.is_one_way));
 		sent.is_one_way = false;
 	}
-	pair_close(&pair);
 }
 
 Test(frame, of_the_largest_size_with_all_fds_arrives)
 {
-	static struct pair pair;
 	static uint8_t body[FRAME_MAX_BODY + 1];
 	struct frame got, sent = {.kind = 1,
 				  .n_fds = FRAME_MAX_FDS,
 				  .body = body,
 				  .body_size = FRAME_MAX_BODY};
-	struct error err = ERROR_NULL;
-	int on = 1;
 
-	pair_open(&pair);
-	cr_assert(zero(int, setsockopt(pair.ours, SOL_SOCKET, SO_PASSCRED, &on,
-				       sizeof(on))));
+	pass_credentials();
 	for (int i = 0; i < FRAME_MAX_FDS; i++)
-		sent.fds[i] = pair.ours;
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
-	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, &err),
-		     FRAME_OK),
-		  "%s", err.msg);
+		sent.fds[i] = ours;
+	pass(&sent, &got, NULL);
 	cr_assert(eq(u32, got.body_size, FRAME_MAX_BODY));
 	frame_close_fds(&got);
 	sent.body_size++;
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, &err), -EMSGSIZE));
-	pair_close(&pair);
+	cr_assert(eq(int, frame_send(theirs, &sent, NULL), -EMSGSIZE));
 }
 
 Test(frame, says_who_sent_it_where_the_socket_passes_credentials)
 {
-	static struct pair pair;
 	struct frame got, sent = {.kind = 1};
 	struct frame_sender sender = {1, 1, 1};
-	int on = 1;
 
-	pair_open(&pair);
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &got, &sender, NULL),
-		     FRAME_OK));
+	pass(&sent, &got, &sender);
 	cr_assert(zero(int, sender.pid));
-	setsockopt(pair.ours, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on));
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &got, &sender, NULL),
-		     FRAME_OK));
+	pass_credentials();
+	pass(&sent, &got, &sender);
 	cr_assert(eq(int, sender.pid, getpid()));
 	cr_assert(eq(u32, sender.uid, getuid()));
 	cr_assert(eq(u32, sender.gid, getgid()));
-	pair_close(&pair);
 }
 
 Test(frame, an_empty_socket_and_a_full_one_say_again)
 {
-	static struct pair pair;
 	struct frame frame = {.kind = 1};
 	int r;
 
-	pair_open(&pair);
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
-		     FRAME_AGAIN));
+	cr_assert(eq(int, receive(&frame), FRAME_AGAIN));
 	do {
-		r = frame_send(pair.theirs, &frame, NULL);
+		r = frame_send(theirs, &frame, NULL);
 	} while (r == FRAME_OK);
 	cr_assert(eq(int, r, FRAME_AGAIN));
-	pair_close(&pair);
 }
 
 Test(frame, the_end_of_the_other_side_is_an_outcome)
 {
-	static struct pair pair;
 	struct frame frame = {.kind = 1};
 
-	pair_open(&pair);
 	/* The peer closes with unread data, so that our first error is
 	 * ECONNRESET. */
-	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_OK));
-	close(pair.theirs);
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
-		     FRAME_EOF));
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
-		     FRAME_EOF));
-	cr_assert(eq(int, frame_send(pair.ours, &frame, NULL), FRAME_EOF));
-	close(pair.ours);
+	cr_assert(eq(int, frame_send(ours, &frame, NULL), FRAME_OK));
+	close(theirs);
+	cr_assert(eq(int, receive(&frame), FRAME_EOF));
+	cr_assert(eq(int, receive(&frame), FRAME_EOF));
+	cr_assert(eq(int, frame_send(ours, &frame, NULL), FRAME_EOF));
 }
 
 Test(frame, what_waits_is_still_read_after_the_end_of_the_other_side)
 {
-	static struct pair pair;
 	struct frame frame = {.kind = 9};
 
-	pair_open(&pair);
-	cr_assert(eq(int, frame_send(pair.theirs, &frame, NULL), FRAME_OK));
-	close(pair.theirs);
+	cr_assert(eq(int, frame_send(theirs, &frame, NULL), FRAME_OK));
+	close(theirs);
 	frame.kind = 0;
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
-		     FRAME_OK));
+	cr_assert(eq(int, receive(&frame), FRAME_OK));
 	cr_assert(eq(u16, frame.kind, 9));
-	close(pair.ours);
 }
 
 Test(frame, a_bad_descriptor_is_an_error_with_a_sentence)
 {
-	static uint8_t buffer[FRAME_MAX_SIZE];
 	struct frame frame = {.kind = 1};
 	struct error err = ERROR_NULL;
 
@@ -328,49 +299,38 @@ Test(frame, more_fds_than_may_travel_are_refused_and_closed)
 
 Test(frame, an_empty_message_with_fds_leaves_none_open)
 {
-	static struct pair pair;
 	struct frame frame;
-	int n;
+	int n = count_open_fds();
 
-	pair_open(&pair);
-	n = count_open_fds();
-	send_raw(&pair, "", 0, 3);
-	cr_assert(eq(int,
-		     frame_recv(pair.ours, pair.buffer, &frame, NULL, NULL),
-		     FRAME_EOF));
+	send_raw("", 0, 3);
+	cr_assert(eq(int, receive(&frame), FRAME_EOF));
 	cr_assert(eq(int, count_open_fds(), n));
-	pair_close(&pair);
 }
 
 /* The kernel then delivers fewer, sets MSG_CTRUNC and reports no error. */
 Test(frame, fds_cut_off_by_the_limit_of_open_files_are_refused_and_closed)
 {
-	static struct pair pair;
 	struct rlimit limit, low;
 	struct frame got, sent = {.kind = 1, .n_fds = 3};
 	struct error err = ERROR_NULL;
 	int n, r;
 
-	pair_open(&pair);
 	for (int i = 0; i < 3; i++)
-		sent.fds[i] = pair.ours;
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
+		sent.fds[i] = ours;
+	cr_assert(eq(int, frame_send(theirs, &sent, NULL), FRAME_OK));
 	n = count_open_fds();
 	cr_assert(zero(int, getrlimit(RLIMIT_NOFILE, &limit)));
 	low = limit;
 	/* At most two more descriptors can be opened, but the frame has
 	 * three. */
-	low.rlim_cur = (rlim_t)dup(pair.ours) + 2;
+	low.rlim_cur = (rlim_t)dup(ours) + 2;
 	close((int)low.rlim_cur - 2);
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &low)));
-	r = frame_recv(pair.ours, pair.buffer, &got, NULL, &err);
+	r = frame_recv(ours, buffer, &got, NULL, &err);
 	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
 	cr_assert(eq(int, r, -EMFILE));
 	cr_assert(eq(int, count_open_fds(), n));
 	/* The socket itself is still usable. */
 	sent.n_fds = 0;
-	cr_assert(eq(int, frame_send(pair.theirs, &sent, NULL), FRAME_OK));
-	cr_assert(eq(int, frame_recv(pair.ours, pair.buffer, &got, NULL, NULL),
-		     FRAME_OK));
-	pair_close(&pair);
+	pass(&sent, &got, NULL);
 }
