@@ -127,16 +127,3 @@ int divide_make(const struct divide_input *input, struct divide *ret,
 	*ret = divide;
 	return 0;
 }
-
-const char *reduce_op_name(enum reduce_op op)
-{
-	switch (op) {
-	case REDUCE_OP_SUM:
-		return "sum";
-	case REDUCE_OP_AVG:
-		return "avg";
-	case REDUCE_OP_PREMUL_SUM:
-		return "premul_sum";
-	}
-	return "?";
-}

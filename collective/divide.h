@@ -55,6 +55,3 @@ struct divide {
  */
 int divide_make(const struct divide_input *input, struct divide *ret,
 		struct error *err);
-
-/* Returns "sum", "avg" or "premul_sum". */
-const char *reduce_op_name(enum reduce_op op);

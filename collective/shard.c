@@ -140,15 +140,3 @@ int64_t shard_size_of(const struct shard *shard, uint32_t rank)
 		return 0;
 	return left < shard->chunk ? left : shard->chunk;
 }
-
-void shard_type_of(const struct shard *shard, const struct tensor_type *type,
-		   uint32_t rank, struct tensor_type *ret)
-{
-	struct tensor_type wide;
-
-	widen(type, &wide);
-	assert(shard->dim < wide.n_dims);
-	wide.shape[shard->dim] = shard_size_of(shard, rank);
-	tensor_type_contiguous(&wide);
-	*ret = wide;
-}

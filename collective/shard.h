@@ -45,9 +45,3 @@ int shard_make(const struct tensor_type *type, int32_t dim, uint32_t n_ranks,
 /* Returns how many steps of the shard dimension rank `rank` has: `chunk`,
  * fewer, or 0. */
 int64_t shard_size_of(const struct shard *shard, uint32_t rank);
-
-/* Returns the type of a rank's visible shard. It is contiguous, and the size of
- * `dim` is shard_size_of(). For a 0-d parameter it is 1-d, since a rank may
- * have no element. */
-void shard_type_of(const struct shard *shard, const struct tensor_type *type,
-		   uint32_t rank, struct tensor_type *ret);
