@@ -565,13 +565,6 @@ bool pattern_is_published(struct fsdp_client *client, const char *name,
 	return is_right;
 }
 
-bool pattern_is_entry(struct fsdp_client *client,
-		      const struct fsdp_entry *entry)
-{
-	return pattern_is_published(client, entry->info->name,
-				    entry->info->version);
-}
-
 /* --- processes ----------------------------------------------------------- */
 
 pid_t child_start(child_fn *fn, void *data)

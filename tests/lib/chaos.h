@@ -139,9 +139,6 @@ void pattern_put(struct fsdp_client *client, const char *name,
 /* Returns whether the name shows this version, with its contents. */
 bool pattern_is_published(struct fsdp_client *client, const char *name,
 			  uint64_t version);
-/* Does the same check, as a callback for audit(). */
-bool pattern_is_entry(struct fsdp_client *client,
-		      const struct fsdp_entry *entry);
 
 /* --- processes ----------------------------------------------------------- */
 

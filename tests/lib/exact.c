@@ -110,7 +110,8 @@ static void advance_one(struct exact_model *model, uint32_t world,
 	*value -= sum;
 }
 
-void exact_advance(struct exact_model *model, uint32_t world, uint64_t step)
+/* Advances to that step of a training by `world` ranks. */
+static void advance(struct exact_model *model, uint32_t world, uint64_t step)
 {
 	struct location location = {0};
 
@@ -352,7 +353,7 @@ static int commit(struct self *self)
 	check_step(self, step);
 	self->step = step;
 	raise_to(&self->board->max_step, step);
-	exact_advance(&self->model, self->board->world, step);
+	advance(&self->model, self->board->world, step);
 	return 0;
 }
 
@@ -503,7 +504,7 @@ static int join(struct self *self)
 	check_step(self, step);
 	self->step = step;
 	raise_to(&self->board->max_step, step);
-	exact_advance(&self->model, self->board->world, step);
+	advance(&self->model, self->board->world, step);
 	return 0;
 }
 

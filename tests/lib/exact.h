@@ -30,9 +30,6 @@ struct exact_model {
 	float values[EXACT_GROUPS][EXACT_PARAMS][EXACT_NUMEL];
 };
 
-/* Advances to that step of a training by `world` ranks. */
-void exact_advance(struct exact_model *model, uint32_t world, uint64_t step);
-
 /* --- ranks --------------------------------------------------------------- */
 
 /* State of one rank, in shared memory. */

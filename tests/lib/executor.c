@@ -114,7 +114,7 @@ static double mean(size_t param, uint64_t index)
 	       2;
 }
 
-int executor_see_mean(void)
+static int see_mean(void)
 {
 	return trainer_sees_gradients(0, mean) ? 0 : -EBADMSG;
 }
@@ -131,7 +131,7 @@ void executor_must_train(void)
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_see_whole)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_reshard)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_reduce)));
-	cr_assert(zero(int, ranks_run(&executor_ranks, executor_see_mean)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, see_mean)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
 }
 

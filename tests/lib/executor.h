@@ -44,6 +44,5 @@ int executor_unshard(void);
 int executor_reshard(void);
 int executor_reduce(void);
 int executor_see_whole(void);
-int executor_see_mean(void);
 int executor_join_anew(void);
 void executor_must_train(void);
