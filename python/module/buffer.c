@@ -2,6 +2,7 @@
 #include "call.h"
 #include "errors.h"
 #include "tensor.h"
+#include "type.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -313,16 +314,9 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Bits",
-	.basicsize = sizeof(struct bits),
-	.flags = Py_TPFLAGS_DEFAULT,
-	.slots = slots,
-};
-
 int buffer_add(PyObject *module)
 {
-	bits_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	return bits_type ? PyModule_AddType(module, bits_type) : -1;
+	bits_type = type_add(module, "fsdp._fsdp.Bits", sizeof(struct bits), 0,
+			     slots);
+	return bits_type ? 0 : -1;
 }

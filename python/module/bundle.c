@@ -6,6 +6,7 @@
 #include "options.h"
 #include "spec.h"
 #include "tensor.h"
+#include "type.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -304,16 +305,9 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Stage",
-	.basicsize = sizeof(struct stage),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = slots,
-};
-
 int bundle_add(PyObject *module)
 {
-	stage_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	return stage_type ? PyModule_AddType(module, stage_type) : -1;
+	stage_type = type_add(module, "fsdp._fsdp.Stage", sizeof(struct stage),
+			      Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+	return stage_type ? 0 : -1;
 }

@@ -4,6 +4,7 @@
 #include "errors.h"
 #include "link.h"
 #include "options.h"
+#include "type.h"
 #include <errno.h>
 #include <stdlib.h>
 
@@ -645,13 +646,6 @@ static PyType_Slot item_slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec item_spec = {
-	.name = "fsdp._fsdp.Item",
-	.basicsize = sizeof(struct item),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = item_slots,
-};
-
 static PyMethodDef port_methods[] = {
 	{"begin", port_begin, METH_VARARGS, NULL},
 	{"receive", port_receive, METH_O, NULL},
@@ -677,20 +671,13 @@ static PyType_Slot port_slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec port_spec = {
-	.name = "fsdp._fsdp.Port",
-	.basicsize = sizeof(struct port),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = port_slots,
-};
-
 int channel_add(PyObject *module)
 {
-	item_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &item_spec,
-							     NULL);
-	if (!item_type || PyModule_AddType(module, item_type) < 0)
+	item_type = type_add(module, "fsdp._fsdp.Item", sizeof(struct item),
+			     Py_TPFLAGS_DISALLOW_INSTANTIATION, item_slots);
+	if (!item_type)
 		return -1;
-	port_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &port_spec,
-							     NULL);
-	return port_type ? PyModule_AddType(module, port_type) : -1;
+	port_type = type_add(module, "fsdp._fsdp.Port", sizeof(struct port),
+			     Py_TPFLAGS_DISALLOW_INSTANTIATION, port_slots);
+	return port_type ? 0 : -1;
 }

@@ -10,6 +10,7 @@
 #include "pending.h"
 #include "spec.h"
 #include "tensor.h"
+#include "type.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -461,16 +462,11 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Client",
-	.basicsize = sizeof(struct client),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-	.slots = slots,
-};
-
 int client_add(PyObject *module)
 {
-	PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+	PyTypeObject *type =
+		type_add(module, "fsdp._fsdp.Client", sizeof(struct client),
+			 Py_TPFLAGS_BASETYPE, slots);
 
-	return type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+	return type ? 0 : -1;
 }

@@ -7,6 +7,7 @@
 #include "link.h"
 #include "options.h"
 #include "transfer.h"
+#include "type.h"
 #include <errno.h>
 
 static PyTypeObject *comm_type;
@@ -457,18 +458,9 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Comm",
-	.basicsize = sizeof(struct comm),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = slots,
-};
-
 int comm_add(PyObject *module)
 {
-	comm_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	if (!comm_type || PyModule_AddType(module, comm_type) < 0)
-		return -1;
-	return transfer_add(module);
+	comm_type = type_add(module, "fsdp._fsdp.Comm", sizeof(struct comm),
+			     Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+	return comm_type ? transfer_add(module) : -1;
 }

@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "names.h"
 #include "tensor.h"
+#include "type.h"
 #include <errno.h>
 #include <stdlib.h>
 
@@ -184,16 +185,10 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Pending",
-	.basicsize = sizeof(struct pending),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = slots,
-};
-
 int pending_add(PyObject *module)
 {
 	pending_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	return pending_type ? PyModule_AddType(module, pending_type) : -1;
+		type_add(module, "fsdp._fsdp.Pending", sizeof(struct pending),
+			 Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+	return pending_type ? 0 : -1;
 }

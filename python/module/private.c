@@ -2,6 +2,7 @@
 #include "call.h"
 #include "errors.h"
 #include "tensor.h"
+#include "type.h"
 #include <errno.h>
 
 struct private
@@ -116,18 +117,10 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Private",
-	.basicsize = sizeof(struct private),
-	.flags = Py_TPFLAGS_DEFAULT,
-	.slots = slots,
-};
-
 int private_add(PyObject *module)
 {
-	PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-	int r = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+	PyTypeObject *type = type_add(module, "fsdp._fsdp.Private",
+				      sizeof(struct private), 0, slots);
 
-	Py_XDECREF(type);
-	return r;
+	return type ? 0 : -1;
 }

@@ -4,6 +4,7 @@
 #include "dlpack.h"
 #include "errors.h"
 #include "spec.h"
+#include "type.h"
 #include <errno.h>
 #include <string.h>
 
@@ -434,16 +435,9 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp.Tensor",
-	.basicsize = sizeof(struct tensor),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = slots,
-};
-
 int tensor_add(PyObject *module)
 {
-	tensor_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	return tensor_type ? PyModule_AddType(module, tensor_type) : -1;
+	tensor_type = type_add(module, "fsdp.Tensor", sizeof(struct tensor),
+			       Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+	return tensor_type ? 0 : -1;
 }

@@ -2,6 +2,7 @@
 #include "client/fsdp_collective.h"
 #include "errors.h"
 #include "options.h"
+#include "type.h"
 #include <errno.h>
 
 static PyTypeObject *transfer_type;
@@ -129,16 +130,10 @@ static PyType_Slot slots[] = {
 	{0, NULL},
 };
 
-static PyType_Spec spec = {
-	.name = "fsdp._fsdp.Transfer",
-	.basicsize = sizeof(struct transfer),
-	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-	.slots = slots,
-};
-
 int transfer_add(PyObject *module)
 {
 	transfer_type =
-		(PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-	return transfer_type ? PyModule_AddType(module, transfer_type) : -1;
+		type_add(module, "fsdp._fsdp.Transfer", sizeof(struct transfer),
+			 Py_TPFLAGS_DISALLOW_INSTANTIATION, slots);
+	return transfer_type ? 0 : -1;
 }
