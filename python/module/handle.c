@@ -17,7 +17,7 @@ struct handle *handle_new(struct link *link, struct fsdp_tensor *tensor)
 	return handle;
 }
 
-void handle_drop(struct handle *handle)
+static void drop(struct handle *handle)
 {
 	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&handle->n_users, 1,
@@ -31,13 +31,13 @@ void handle_drop(struct handle *handle)
 
 void handle_drop_holds(struct handle *handle, uint32_t n)
 {
-	/* Relaxed: if the other users end meanwhile, handle_drop() drops all
+	/* Relaxed: if the other users end meanwhile, drop() drops all
 	 * holds. */
 	if (atomic_load_explicit(&handle->n_users, memory_order_relaxed) > 1 &&
 	    !link_is_left_open())
 		while (n-- > 0)
 			(void)fsdp_release(handle->tensor);
-	handle_drop(handle);
+	drop(handle);
 }
 
 int handle_export(struct handle *handle)
@@ -55,7 +55,7 @@ void handle_unexport(struct handle *handle)
 {
 	if (!link_is_left_open())
 		(void)fsdp_release(handle->tensor);
-	handle_drop(handle);
+	drop(handle);
 }
 
 bool handle_is_on_device(const struct fsdp_info *info)

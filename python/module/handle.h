@@ -20,12 +20,9 @@ struct handle {
  * NULL if there is no memory. */
 struct handle *handle_new(struct link *link, struct fsdp_tensor *tensor);
 
-/* Drops a user; the last one drops all holds. Like link_drop(), this calls no
- * Python. */
-void handle_drop(struct handle *handle);
-
 /* Drops a user that has `n` holds. If there are other users, only these holds
- * are dropped. */
+ * are dropped; the last user drops all. Like link_drop(), this calls no
+ * Python. */
 void handle_drop_holds(struct handle *handle, uint32_t n);
 
 /* Adds a user with a hold. Returns -EINVAL if the tensor is not held, and

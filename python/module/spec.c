@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum fsdp_dtype spec_dtype(const char *name)
+/* Returns 0 if no dtype has that name. */
+static enum fsdp_dtype find_dtype(const char *name)
 {
 	for (int i = FSDP_BOOL; fsdp_dtype_size((enum fsdp_dtype)i); i++)
 		if (strcmp(name, fsdp_dtype_name((enum fsdp_dtype)i)) == 0)
@@ -52,7 +53,7 @@ int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret)
 
 	if (!name)
 		return -1;
-	*ret = (struct fsdp_spec){.dtype = spec_dtype(name)};
+	*ret = (struct fsdp_spec){.dtype = find_dtype(name)};
 	if (!ret->dtype) {
 		errors_raise_text(-EINVAL,
 				  "there is no dtype \"%s\"; fsdp.DTYPES lists "

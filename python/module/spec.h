@@ -5,9 +5,6 @@
 #include "client/fsdp.h"
 #include "python.h"
 
-/* Returns 0 if no dtype has that name. */
-enum fsdp_dtype spec_dtype(const char *name);
-
 /* Reads a type: `shape` is an iterable of int, and `dtype` is a name. Returns
  * 0, or -1 with an exception set. */
 int spec_parse(PyObject *shape, PyObject *dtype, struct fsdp_spec *ret);
