@@ -30,7 +30,7 @@ struct filling {
 	XXH3_state_t *state;
 	uint64_t *digests;
 	size_t i;
-	uint64_t done; /* bytes of tensor `i` */
+	uint64_t done; /* bytes of tensor `i` that are filled */
 	struct error err;
 };
 

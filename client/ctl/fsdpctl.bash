@@ -13,7 +13,7 @@ _fsdpctl()
 		fi
 	done < <("${COMP_WORDS[0]}" complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" \
 		2>/dev/null)
-	# a bundle's name may go on
+	# no space after a bundle's name, because a member's name can follow
 	[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == */ ]] && compopt -o nospace
 	return 0
 }

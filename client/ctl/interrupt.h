@@ -7,7 +7,7 @@
 
 struct error;
 
-/* Makes signals be noted from now on, instead of ending the process. */
+/* From now on signals are noted, and do not end the process. */
 void interrupt_catch(void);
 /* Returns -EINTR with a sentence if a signal was noted. */
 int interrupt_check(struct error *err);

@@ -1,4 +1,4 @@
-/* Tensors as the broker listed them. */
+/* Collects the tensors that the broker lists, and formats their columns. */
 #include "client/ctl/listing.h"
 
 #include "client/ctl/broker.h"
@@ -216,7 +216,7 @@ static int compare(const void *a, const void *b)
 
 void listing_sort(struct listing *listing)
 {
-	/* qsort() must not get NULL, even for nothing */
+	/* Without entries the array is NULL, which qsort() does not accept. */
 	if (listing->n_entries)
 		qsort(listing->entries, listing->n_entries,
 		      sizeof(*listing->entries), compare);
@@ -270,7 +270,7 @@ static int add_if_named(const struct fsdp_entry *entry, void *data)
 	if (strcmp(entry->info->name, find->name) != 0)
 		return 0;
 	r = listing_add(entry, find->listing);
-	/* 1 ends the walk: there is only one */
+	/* 1 ends the walk, because a name belongs to one tensor */
 	return r < 0 ? r : 1;
 }
 

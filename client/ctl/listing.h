@@ -1,5 +1,6 @@
 /*
- * Tensors as the broker listed them, kept beyond the walk, and sorted.
+ * A list of tensors. It has copies, so it stays valid after the call that
+ * listed them.
  */
 #pragma once
 #include "client/ctl/args.h"
@@ -10,10 +11,11 @@
 
 struct error;
 
-/* What is shown of a struct listed. */
+/* The columns of a struct listed. */
 extern const struct column listing_columns[];
 
-/* Texts of fields that others have, too (column.text). */
+/* These are functions for column.text. Other lists use them for fields of the
+ * same types. */
 const char *listing_text_dtype(const void *listed, char buffer[COLUMN_BUFFER]);
 const char *listing_text_shape(const void *listed, char buffer[COLUMN_BUFFER]);
 const char *listing_text_slot(const void *listed, char buffer[COLUMN_BUFFER]);
@@ -23,7 +25,7 @@ const char *listing_text_device(const void *device, char buffer[COLUMN_BUFFER]);
 const char *listing_text_mode(const void *mode, char buffer[COLUMN_BUFFER]);
 const char *listing_text_end(const void *ms, char buffer[COLUMN_BUFFER]);
 
-/* The name is owned; entry.info is not set. */
+/* One tensor. The name is owned. entry.info is not set. */
 struct listed {
 	struct fsdp_info info;
 	struct fsdp_entry entry;
@@ -36,19 +38,22 @@ struct listing {
 
 #define LISTING_NULL ((struct listing){0})
 
-/* An fsdp_entry_fn: keep a copy. `data` is a struct listing. */
+/* Adds a copy of the entry. This is an fsdp_entry_fn, whose `data` is a struct
+ * listing. */
 int listing_add(const struct fsdp_entry *entry, void *data);
-/* By name, then by slot. */
+/* Sorts by name, and then by slot. */
 void listing_sort(struct listing *listing);
 void listing_deinit(struct listing *listing);
 
-/* The tensor of exactly this name; -ENOENT. `ret` has one entry. */
+/* Finds the tensor of exactly this name. `ret` has one entry. Returns -ENOENT
+ * if there is no such tensor that the caller may read. */
 int listing_find(struct fsdp_client *client, const char *name,
 		 struct listing *ret, struct error *err);
 
 /*
- * Something with `name` failed with `code`, which is returned. If there is no
- * such tensor but a bundle of that name, the sentence in `err` says so.
+ * Returns `code`, with which a request for `name` has failed. If it is -ENOENT
+ * but longer names begin with "NAME/", this adds a hint to the sentence in
+ * `err`: the bundle that the user may have meant, or how to list those names.
  */
 int listing_suggest(struct fsdp_client *client, const char *name, int code,
 		    struct error *err);

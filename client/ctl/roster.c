@@ -1,4 +1,5 @@
-/* Who holds a tensor. There are few holders, so the array grows by one. */
+/* Collects the holders of a tensor. They are few, so the array grows by one
+ * element at a time. */
 #include "client/ctl/roster.h"
 #include "client/ctl/listing.h"
 

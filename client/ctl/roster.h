@@ -1,5 +1,6 @@
 /*
- * Who holds a tensor, kept beyond the walk.
+ * A list of the holders of a tensor. It has copies, so it stays valid after the
+ * call that listed them.
  */
 #pragma once
 #include "client/ctl/sheet.h"
@@ -7,19 +8,19 @@
 
 #include <stddef.h>
 
-/* What is shown of a holder. */
+/* The columns of a holder. */
 extern const struct column roster_columns[];
-/* "reading, tainted": the text of its state. */
+/* Formats the state of a holder, such as "reading, tainted". */
 const char *roster_text_state(const void *holder, char buffer[COLUMN_BUFFER]);
 
 struct roster {
-	struct fsdp_holder *holders; /* commands are owned */
+	struct fsdp_holder *holders; /* the commands are owned */
 	size_t n_holders;
 };
 
 #define ROSTER_NULL ((struct roster){0})
 
-/* An fsdp_holder_fn: keep a copy, or add the holds to those that the session
- * has already. `data` is a struct roster. */
+/* Adds a copy of the holder, or adds its holds to those of the same session.
+ * This is an fsdp_holder_fn, whose `data` is a struct roster. */
 int roster_add(const struct fsdp_holder *holder, void *data);
 void roster_deinit(struct roster *roster);

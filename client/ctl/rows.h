@@ -18,8 +18,8 @@ struct rows {
 	size_t n_added; /* rows since rows_clear() */
 	char *items;
 	size_t n, n_room;
-	/* number of sorted rows at the beginning; no dropped row belongs before
-	 * any of them */
+	/* The number of rows at the beginning that are sorted. No dropped row
+	 * comes before any of them. */
 	size_t n_best;
 };
 

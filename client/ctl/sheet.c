@@ -1,4 +1,4 @@
-/* A list by its columns. */
+/* Makes the table or the document of a list from its columns. */
 #include "client/ctl/sheet.h"
 
 #include "client/ctl/args.h"
@@ -155,10 +155,10 @@ int sheet_add(struct sheet *sheet, const void *row)
 
 /* --- order --------------------------------------------------------------- */
 
-/* Where a row will be. `text` is borrowed of the row. */
+/* The sort key of a row. `text` is borrowed from the row. */
 struct order {
 	uint64_t key;
-	uint64_t head; /* of `text`: bytes that may differ, as a number */
+	uint64_t head; /* the first bytes of `text` that can differ */
 	const char *text;
 	size_t row;
 };
@@ -212,7 +212,8 @@ static int compare(const void *a, const void *b)
 	return r;
 }
 
-/* As names are that were published in their order. */
+/* Returns whether the rows are in order already. They often are, because many
+ * names are published in their order. */
 static bool is_sorted(const struct sheet *sheet)
 {
 	struct order last, next;
@@ -225,7 +226,8 @@ static bool is_sorted(const struct sheet *sheet)
 	return true;
 }
 
-/* How many bytes all texts have in common. */
+/* Returns the number of bytes at the beginning that all texts have in
+ * common. */
 static size_t common_size(const struct order *order, size_t n)
 {
 	const char *first = order[0].text;
@@ -242,8 +244,9 @@ static size_t common_size(const struct order *order, size_t n)
 	return size;
 }
 
-/* Texts differ only after what they have in common, and most within 8 bytes:
- * comparing these as a number spares the look at two texts elsewhere. */
+/* Texts differ only after the bytes that all have in common, and mostly in the
+ * next 8. Comparing those as one number avoids reading both texts, which are
+ * elsewhere in memory. */
 static void set_heads(struct order *order, size_t n)
 {
 	size_t size = common_size(order, n);
@@ -276,7 +279,7 @@ static int order_array(struct sheet *sheet, const struct order *order)
 	return 0;
 }
 
-/* Of the rows that sheet_add_by() has added. */
+/* Sorts the rows that sheet_add_by() has added. */
 static int sort(struct sheet *sheet)
 {
 	size_t n = sheet->n_keys;

@@ -1,6 +1,6 @@
 /*
- * A list by its columns: one table of them makes the table for people and the
- * document for programs.
+ * A list with columns. One table of columns describes both the table for people
+ * and the document for programs.
  */
 #pragma once
 #include "client/ctl/table.h"
@@ -13,7 +13,7 @@
 struct args;
 struct error;
 
-/* What a field of a row is, and how people see it. */
+/* The type of a field in a row, and how people see it. */
 enum column_kind {
 	COLUMN_TEXT, /* const char * */
 	COLUMN_BOOL, /* "yes", "no" */
@@ -23,53 +23,59 @@ enum column_kind {
 	COLUMN_U64,
 	COLUMN_SIZE, /* uint64_t: "1.5 KiB" */
 	COLUMN_AGE,  /* uint64_t, milliseconds: "12 s" */
-	COLUMN_HEX,  /* uint64_t: 16 digits; a text in documents, too, whose
-		      * numbers are no 64 bits */
+	/* uint64_t: 16 digits; in documents also a text, because JSON readers
+	 * may not keep all 64 bits of a number */
+	COLUMN_HEX,
 };
 
 #define COLUMN_BUFFER 192
 
 struct column {
-	const char *title; /* '>' in front: right-aligned; NULL: no column */
-	const char *key;   /* in documents; NULL: not there */
+	/* '>' at the beginning: right-aligned; NULL: it is not in tables */
+	const char *title;
+	const char *key; /* in documents; NULL: it is not in documents */
 	enum column_kind kind;
 	size_t offset; /* of the field in a row */
-	bool is_long;  /* a column with --long only */
-	/* What people see of the field, if not what its kind makes of it; of a
-	 * COLUMN_TEXT programs see the same. */
+	bool is_long;  /* shown only with --long */
+	/* Makes the text for people; NULL: the kind of the column does. For a
+	 * COLUMN_TEXT, documents have the same text. */
 	const char *(*text)(const void *field, char buffer[COLUMN_BUFFER]);
-	/* Likewise what programs see. */
+	/* Makes the value for documents; NULL: the kind of the column does. */
 	json_t *(*json)(const void *field);
 };
 
-/* A list in the making; either the table or the array is filled. */
+/* A list to which rows are added. Either the table or the array is used. */
 struct sheet {
-	const struct column *columns; /* end with one that has no name */
-	const struct column *shown[TABLE_MAX_COLUMNS]; /* in the table */
+	/* the last one has neither title nor key */
+	const struct column *columns;
+	/* the columns of the table */
+	const struct column *shown[TABLE_MAX_COLUMNS];
 	const char *titles[TABLE_MAX_COLUMNS];
 	bool is_json;
 	struct table table;
 	json_t *array;
-	uint64_t *keys; /* of sheet_add_by() */
+	uint64_t *keys; /* from sheet_add_by() */
 	size_t n_keys;
 };
 
-/* As --json and --long say. `columns` are borrowed. */
+/* Begins a list as --json and --long in `args` require. `columns` is
+ * borrowed. */
 void sheet_init(struct sheet *sheet, const struct column *columns,
 		const struct args *args);
 void sheet_deinit(struct sheet *sheet);
 
-/* One more row; -ENOMEM, without a sentence. */
+/* Adds a row. Returns -ENOMEM without a sentence. */
 int sheet_add(struct sheet *sheet, const void *row);
-/* The same for all rows of a sheet that is printed in order: first by `key`,
- * the largest first, then by the text of the first column, then as they were
- * added. */
+/* Adds a row to a list that is sorted when it is printed: first by `key`, the
+ * largest first, then by the text of the first column, then in the order of the
+ * calls. All rows of the list must be added by this function. */
 int sheet_add_by(struct sheet *sheet, uint64_t key, const void *row);
 
 int sheet_print(struct sheet *sheet, struct error *err);
-/* The rows are there if `r`, the result of a walk, is not negative: print them,
- * or tell the reason why the walk failed; then free the sheet. */
+/* Ends a list whose rows were added during a walk, and frees it. `r` is the
+ * result of the walk: if it is negative, this reports the error, otherwise it
+ * prints the rows. */
 int sheet_finish(struct sheet *sheet, int r, struct error *err);
 
-/* One row as an object; NULL: no memory. */
+/* Returns one row as an object, or NULL if there is no memory. */
 json_t *sheet_object(const struct column *columns, const void *row);

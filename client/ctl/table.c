@@ -1,6 +1,7 @@
 /*
- * Aligned columns. Width is counted in code points, which is right for all
- * but wide and combining characters; those only move the columns behind them.
+ * Formats aligned columns. Width is counted in code points. This is wrong only
+ * for wide and combining characters: the columns after them are not aligned in
+ * that row.
  */
 #include "client/ctl/table.h"
 
@@ -16,16 +17,17 @@
 #define TEXT_SIZE ((size_t)256 << 10)
 #define BEHIND    7 /* bytes after a row, which are 0 */
 
-/* Memory for the text of many cells. */
+/* A piece of memory for the texts of many cells. */
 struct table_text {
 	struct table_text *next;
 	char bytes[];
 };
 
-/* Only printable ASCII, and the 0 behind each cell? Eight bytes are looked at
- * in one number. The highest bit of x is set if x is no ASCII, that of x + 1 if
- * x is 0x7f, that of x + 0x7f if x is not 0, and that of x + 0x60 if x is not
- * below a space. BEHIND bytes are read, too. */
+/* Returns whether a row consists of printable ASCII characters and the 0 after
+ * each cell. It tests eight bytes at once, as one number. The highest bit of x
+ * is set if x is not ASCII, that of x + 1 if x is 0x7f, that of x + 0x7f if x
+ * is not 0, and that of x + 0x60 if x is not less than a space. Up to BEHIND
+ * bytes after `end` are read as well. */
 static bool is_plain(const char *row, const char *end)
 {
 	const uint64_t ones = UINT64_C(0x0101010101010101);
@@ -76,14 +78,15 @@ void table_clean(char *text)
 	unsigned char *p = (unsigned char *)text;
 
 	for (; *p; p++) {
-		/* C1 controls are c2 80 to c2 9f in UTF-8 */
+		/* In UTF-8 the C1 control characters are c2 80 to c2 9f. */
 		if (*p < 0x20 || *p == 0x7f ||
 		    (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0))
 			*p = '?';
 	}
 }
 
-/* Memory for `size` more bytes of the last row, whose cells stay together. */
+/* Reserves `size` more bytes for the last row. The cells of a row must follow
+ * one another, so the row is copied if it needs a new piece of memory. */
 static bool reserve(struct table *table, size_t size)
 {
 	size_t used = (size_t)(table->next - table->row);
@@ -107,7 +110,7 @@ static bool reserve(struct table *table, size_t size)
 	return true;
 }
 
-/* See how wide the cells of the last row are, now that it has all. */
+/* Measures the cells of the last row, which is complete. */
 static void measure_row(struct table *table)
 {
 	char *cell = table->row;
@@ -180,7 +183,7 @@ void table_add(struct table *table, const char *format, ...)
 	free(text);
 }
 
-/* The first byte behind `n` characters. */
+/* Returns the first byte after `n` characters. */
 static const char *skip(const char *text, int n)
 {
 	while (*text && (n > 0 || ((unsigned char)*text & 0xc0) == 0x80)) {
@@ -190,7 +193,8 @@ static const char *skip(const char *text, int n)
 	return text;
 }
 
-/* Bytes on their way to a file: many cells for each call. */
+/* Collects output, because one fwrite() for many cells is faster than one for
+ * each. */
 struct printer {
 	FILE *file;
 	size_t n;
@@ -215,7 +219,8 @@ static inline void put(struct printer *printer, const char *text, size_t size)
 	printer->n += size;
 }
 
-/* More than `n` are written at once, which is faster than exactly as many. */
+/* memset() is faster with a constant size, so it always writes 32 spaces, of
+ * which at most `n` are kept. */
 static inline void put_spaces(struct printer *printer, int n)
 {
 	const int at_once = 32;
@@ -228,7 +233,8 @@ static inline void put_spaces(struct printer *printer, int n)
 	}
 }
 
-/* Names tell most by their beginning and their end. */
+/* Cuts the text in the middle, because names differ most at their beginning and
+ * their end. */
 static void put_cut(struct printer *printer, const char *text, int n, int width)
 {
 	int n_end = (width - 2) / 2;
@@ -245,13 +251,13 @@ static bool is_right(const struct table *table, size_t column)
 	return table->titles[column][0] == '>';
 }
 
-/* How the columns are printed: the first `n` of them. */
+/* How the first `n` columns are printed. Further columns are left out. */
 struct layout {
 	size_t n;
 	int widths[TABLE_MAX_COLUMNS];
 };
 
-/* Returns the end of the cell's text. */
+/* Prints one cell. Returns the end of its text in the table. */
 static const char *put_column(const struct table *table, size_t i,
 			      const char *text, const struct layout *layout,
 			      struct printer *printer)
@@ -307,8 +313,9 @@ static int total_width(const struct layout *layout)
 	return total;
 }
 
-/* Texts get shorter, the longest first, but not shorter than `least`. Numbers
- * stay whole. */
+/* Makes columns of texts narrower, the widest first, until the table fits. No
+ * column becomes narrower than `least`, and numbers keep their width. Returns
+ * false if the table is still too wide. */
 static bool shrink(const struct table *table, struct layout *layout, int width,
 		   int least)
 {
@@ -328,8 +335,7 @@ static bool shrink(const struct table *table, struct layout *layout, int width,
 	return true;
 }
 
-/* Cut texts in the middle; where that is not enough, drop columns from the
- * right. */
+/* Cuts texts, and if that is not enough, leaves out columns on the right. */
 static struct layout fit(const struct table *table, int width)
 {
 	const struct layout natural = natural_layout(table);

@@ -1,9 +1,9 @@
 /*
- * Aligned columns for people: rows are collected, then printed with every
- * column as wide as its widest cell.
+ * Aligned columns for people. Rows are collected first, so that each column can
+ * be as wide as its widest cell.
  *
- * Cells can come from other processes (a command's name can be anything), so
- * bytes that would steer a terminal are shown as '?'.
+ * Cells can come from other processes (a command can have any name), so
+ * characters that would control the terminal are shown as '?'.
  */
 #pragma once
 #include <stdbool.h>
@@ -12,23 +12,24 @@
 
 #define TABLE_MAX_COLUMNS 24
 
-struct table_text; /* table.c */
+struct table_text; /* defined in table.c */
 
 struct table {
 	size_t n_columns;
-	const char *const *titles; /* borrowed; '>' in front: right-aligned */
-	/* The first cell of each row; its others follow, each behind the 0 of
-	 * the one before. They may be put in another order. */
+	/* borrowed; '>' at the beginning: right-aligned */
+	const char *const *titles;
+	/* The first cell of each row. The other cells follow it in memory, each
+	 * after the 0 that ends the one before. The rows may be reordered. */
 	const char **rows;
 	size_t n_rows, n_room;
-	char *row;                       /* the next one, */
-	size_t column;                   /* which has so many cells, */
-	size_t sizes[TABLE_MAX_COLUMNS]; /* each of so many bytes */
+	char *row;                       /* the row that is being added */
+	size_t column;                   /* number of cells that it has */
+	size_t sizes[TABLE_MAX_COLUMNS]; /* of these cells, in bytes */
 	int widths[TABLE_MAX_COLUMNS];   /* of the widest cell or the title */
-	/* Some cell has not one byte for each column of the terminal. */
+	/* Whether a cell of the column has fewer characters than bytes. */
 	bool is_wide[TABLE_MAX_COLUMNS];
-	struct table_text *texts; /* the newest first */
-	char *next, *end;         /* what is left of it */
+	struct table_text *texts; /* pieces of memory, the newest first */
+	char *next, *end;         /* the free part of the newest piece */
 	bool is_incomplete;       /* there was no memory for a cell */
 };
 
@@ -38,23 +39,27 @@ void table_init(struct table *table, const char *const *titles,
 		size_t n_columns);
 void table_deinit(struct table *table);
 
-/* Add the next cell, left to right, row by row; the text is copied. Without
- * memory for one, the table gets no more cells. */
+/* Adds the next cell, from left to right and row by row. The text is copied. If
+ * there is no memory for a cell, the table is incomplete and ignores further
+ * cells. */
 void table_add_text(struct table *table, const char *text);
-/* The same with a text that is made of several. */
+/* Adds a cell with a formatted text. */
 void table_add(struct table *table, const char *format, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Texts are not cut to less than this to make a table fit. */
+/* A column of texts does not become narrower than this to make the table
+ * fit. */
 #define TABLE_LEAST_TEXT 12
 
 /*
- * Titles, then the rows. On a terminal that is too narrow, texts are cut in
- * the middle and, if they are short already, columns are left out from the
- * right; elsewhere, also if `width` is 0, the table is whole.
+ * Prints the titles and the rows. If they are wider than the terminal or
+ * `width`, texts are cut in the middle, and if that is not enough, columns are
+ * left out from the right. Nothing is cut if the file is not a terminal or
+ * `width` is 0.
  */
 void table_print(const struct table *table, FILE *file);
 void table_print_within(const struct table *table, int width, FILE *file);
 
-/* Show `text` with '?' for what would steer a terminal. In place. */
+/* Replaces each character of `text` that would control the terminal with
+ * '?'. */
 void table_clean(char *text);

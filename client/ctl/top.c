@@ -1,4 +1,4 @@
-/* What top shows. */
+/* Reads and prints the views of top. */
 #include "client/ctl/top.h"
 
 #include "client/ctl/args.h"
@@ -102,7 +102,7 @@ static const char *text_name(const void *field, char buffer[COLUMN_BUFFER])
 	return *name ? name : "-";
 }
 
-/* The pid is 0 if the process has ended or is another user's. */
+/* The pid is 0 if the process has ended or belongs to another user. */
 static const char *text_maker(const void *field, char buffer[COLUMN_BUFFER])
 {
 	uint32_t pid = *(const uint32_t *)field;
@@ -196,8 +196,8 @@ static const struct column comm_columns[] = {
 static const struct {
 	const char *name;
 	const struct column *columns;
-	size_t size; /* of a row */
-	size_t sort; /* the usual column */
+	size_t size; /* of a row, in bytes */
+	size_t sort; /* index of the column to sort by at first */
 } views[TOP_N] = {
 	[TOP_PROCESSES] = {"processes", process_columns, sizeof(struct process),
 			   3},
@@ -296,7 +296,8 @@ static uint64_t get(const struct top *top, const char *name)
 	return counters_find(&top->counters, name);
 }
 
-/* Per second since the last time; 0 at first. */
+/* Returns by how much a counter grew per second since the last reading, or 0 at
+ * the first one. */
 static double rate(const struct top *top, const char *name)
 {
 	uint64_t now = get(top, name);

@@ -1,9 +1,9 @@
 /*
- * What top shows: the counters of the broker with their rates, and one list of
- * rows, sorted by any of its columns.
+ * The views of top. Each consists of the broker's counters with their rates,
+ * and of one list of rows, which can be sorted by any of its columns.
  *
- * Only the list that is shown is asked from the broker, so that watching a
- * broker with a million tensors costs nothing unless they are looked at.
+ * Only the list that is shown is requested from the broker. So watching a
+ * broker with a million tensors is cheap unless the tensors are shown.
  */
 #pragma once
 #include "client/ctl/args.h"
@@ -18,7 +18,7 @@
 
 struct error;
 
-/* Requests that a session had made. */
+/* The number of requests of a session when the sessions were read. */
 struct top_session {
 	uint64_t session, n_requests;
 };
@@ -32,27 +32,28 @@ struct top {
 	struct fsdp_client *client;
 	enum top_view view;
 	struct counters counters, before;
-	uint64_t ns, before_ns; /* when they were read; 0: not yet */
-	struct rows rows; /* the caller may set how many are kept, and order */
-	struct top_sessions sessions, sessions_before; /* for their rates */
+	uint64_t ns, before_ns; /* time of the readings; 0: none yet */
+	struct rows rows;       /* the caller may set the order and n_max */
+	/* for rates of requests */
+	struct top_sessions sessions, sessions_before;
 };
 
-/* The name of a view, as for --view. */
+/* Returns the name of a view, which --view accepts. */
 const char *top_view_name(enum top_view view);
 
-/* Show another view, sorted as is usual there, without rows until the next
- * top_read(). */
+/* Changes to another view and its usual order. The view has no rows until the
+ * next top_read(). */
 void top_set_view(struct top *top, enum top_view view);
-/* Sort by the next column that has a title, or by the column of that title.
- * Returns false if there is no such column. */
+/* These sort by the next column, or by the column of that title. top_sort_by()
+ * returns false if there is no such column. */
 void top_sort_next(struct top *top);
 bool top_sort_by(struct top *top, const char *title);
 
-/* Ask the broker. */
+/* Reads the counters and the rows of the view from the broker. */
 int top_read(struct top *top, struct error *err);
-/* The summary, an empty line, the titles and the rows, as lines not longer than
- * `width` (0: as long as they are). */
+/* Prints the summary, an empty line, the titles and the rows, in lines of at
+ * most `width` characters (0: no limit). */
 int top_print(struct top *top, int width, FILE *file, struct error *err);
-/* Lines before the rows. */
+/* The number of lines before the rows. */
 #define TOP_HEAD 7
 void top_deinit(struct top *top);

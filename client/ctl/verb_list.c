@@ -1,4 +1,4 @@
-/* ls and stat: what is published. */
+/* ls and stat: show what is published. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/bundles.h"
@@ -48,7 +48,8 @@ static int list_bundles(struct fsdp_client *client, const char *prefix,
 	return r;
 }
 
-/* Tensors are shown as they come, while the broker fetches the next ones. */
+/* Each tensor becomes a row when it arrives, while the broker prepares the next
+ * ones. */
 struct tensors {
 	struct sheet sheet;
 	enum args_sort sort;
@@ -116,7 +117,8 @@ static int run_ls(struct fsdp_client *client, const struct args *args,
 
 /* --- stat of a tensor ---------------------------------------------------- */
 
-/* Holding it ourselves for a moment is how to wait for a name. */
+/* Waits for a name by holding the tensor for a moment, because only a get can
+ * wait. */
 static int wait_for(struct fsdp_client *client, const char *name,
 		    int32_t timeout_ms, struct error *err)
 {
@@ -150,7 +152,8 @@ static void print_shared(const struct fsdp_entry *entry)
 		       : "a process made the memory, the broker keeps it");
 }
 
-/* What it keeps, which can be much more than what it is. */
+/* Prints the block of the tensor. A tensor keeps all of its block, which can be
+ * much larger than the tensor. */
 static void print_block(const struct fsdp_entry *entry)
 {
 	print_size("block", entry->block_size);

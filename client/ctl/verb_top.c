@@ -1,5 +1,6 @@
 /*
- * top: the broker, live, on the whole screen; or page after page of plain text.
+ * top: shows the state of the broker live, on the whole screen or as pages of
+ * plain text.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -17,9 +18,9 @@
 #include <unistd.h>
 
 #define LOOK_MS 200
-/* The keys of all views with their names have this room. */
+/* The size of a buffer for the keys and names of all views. */
 #define VIEWS_SIZE 128
-/* Control-L, with which users ask for a new picture. */
+/* Control-L, with which users ask to redraw the screen. */
 #define KEY_REDRAW 0x0c
 
 static int check_top(const struct args *args, struct error *err)
@@ -65,12 +66,12 @@ static int run_batch(struct top *top, const struct args *args,
 /* --- the screen ---------------------------------------------------------- */
 
 struct screen {
-	char *text; /* of the last page, owned */
+	char *text; /* the last page, owned */
 	size_t size;
-	size_t first; /* row that is shown first */
+	size_t first; /* the first row that is shown */
 	bool is_ended;
-	bool is_new;       /* read again at once */
-	bool is_reordered; /* since the rows were read */
+	bool is_new;       /* the rows must be read again at once */
+	bool is_reordered; /* the order has changed since then */
 };
 
 static int print_page(struct top *top, struct screen *screen, struct error *err)
@@ -105,7 +106,8 @@ static void draw_line(int y, const char *line, size_t size)
 	}
 }
 
-/* Name the views with their keys, or in short where `room` is too narrow. */
+/* Lists the views with their keys, or in a short form if there is not enough
+ * room. */
 static void name_views(int room, char ret[VIEWS_SIZE])
 {
 	int n = 0;
@@ -132,7 +134,7 @@ static void draw_help(const struct top *top)
 	attroff(A_BOLD);
 }
 
-/* The head, and as many rows from the first one as there is room for. */
+/* Draws the head and as many rows as fit, from screen->first on. */
 static void draw(const struct top *top, const struct screen *screen)
 {
 	const char *p = screen->text;
@@ -162,14 +164,15 @@ static void scroll_rows(const struct top *top, struct screen *screen, int by)
 		screen->first = top->rows.n_added ? top->rows.n_added - 1 : 0;
 }
 
-/* More rows than the screen shows, so that scrolling seldom needs new ones. */
+/* Returns how many rows to read. They are more than the screen shows, so that
+ * scrolling seldom needs new ones. */
 static size_t rows_wanted(const struct screen *screen)
 {
 	return screen->first + 2 * (size_t)LINES;
 }
 
-/* Some rows were dropped that must be shown now, or that may come first in
- * another order. */
+/* Returns whether rows were dropped that must be shown now, or that may come
+ * first in another order. */
 static bool is_short(const struct top *top, const struct screen *screen)
 {
 	return top->rows.n < top->rows.n_added &&
@@ -222,8 +225,9 @@ static void handle_key(struct top *top, struct screen *screen, int key)
 	}
 }
 
-/* ERR: the time has passed. curses does not see a signal that comes just before
- * it waits, so a new size of the terminal is looked for every so often. */
+/* Returns ERR if no key was pressed in time. A signal that comes just before
+ * curses waits does not end the wait, so each wait is short. Otherwise a new
+ * size of the terminal would be noticed late. */
 static int wait_for_key(uint32_t delay_ms)
 {
 	uint64_t end_ns = format_now_ns() + delay_ms * UINT64_C(1000000);
