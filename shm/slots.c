@@ -306,7 +306,7 @@ static void finish(struct slots *slots, const struct slots_hold *hold)
 /* With a limit of lag: frees the slot if no consumer needs or reads the item
  * any more. The first mask is read first, because a consumer that is not in it
  * does not set its bit in the second one. */
-static void settle(struct slots *slots, uint32_t at)
+static void free_if_unused(struct slots *slots, uint32_t at)
 {
 	const struct slots_hold hold = {at, slots_load(slots, at)};
 
@@ -316,30 +316,30 @@ static void settle(struct slots *slots, uint32_t at)
 }
 
 /* With a limit of lag, these clear and set the bit of a consumer that reads the
- * item. grasp() returns false if the consumer was cut. */
-static void let_fall(struct slots *slots, uint32_t place, uint32_t at)
+ * item. set_hand() returns false if the consumer was cut. */
+static void clear_hand(struct slots *slots, uint32_t place, uint32_t at)
 {
 	atomic_fetch_and_explicit(&slots->page->hands[at], ~slots_bit(place),
 				  memory_order_seq_cst);
-	settle(slots, at);
+	free_if_unused(slots, at);
 }
 
-static bool grasp(struct slots *slots, uint32_t place,
-		  const struct slots_hold *hold)
+static bool set_hand(struct slots *slots, uint32_t place,
+		     const struct slots_hold *hold)
 {
 	atomic_fetch_or_explicit(&slots->page->hands[hold->at],
 				 slots_bit(place), memory_order_seq_cst);
-	failpoint("slots.grasped");
+	failpoint("slots.hand_set");
 	if ((load_mask(slots, hold->at) & slots_bit(place)) &&
 	    slots_load(slots, hold->at) == hold->word)
 		return true;
-	let_fall(slots, place, hold->at);
+	clear_hand(slots, place, hold->at);
 	return false;
 }
 
 /* Clears the bits of consumers that do not need the item any more. */
-static void let_go(struct slots *slots, const struct slots_hold *hold,
-		   uint64_t mask)
+static void clear_mask(struct slots *slots, const struct slots_hold *hold,
+		       uint64_t mask)
 {
 	uint64_t left = atomic_fetch_and_explicit(&slots->page->masks[hold->at],
 						  ~mask, memory_order_seq_cst);
@@ -347,7 +347,7 @@ static void let_go(struct slots *slots, const struct slots_hold *hold,
 	if (left & ~mask)
 		return;
 	if (slots->has_lag)
-		settle(slots, hold->at);
+		free_if_unused(slots, hold->at);
 	else
 		finish(slots, hold);
 }
@@ -384,7 +384,7 @@ void slots_publish(struct slots *slots, uint32_t place,
 	}
 	gone = mask & ~slots_consumers(slots);
 	if (gone || !mask)
-		let_go(slots, &queued, gone);
+		clear_mask(slots, &queued, gone);
 	bell_ring(&page->items);
 }
 
@@ -467,7 +467,7 @@ static bool take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 
 	if (slots->mode == SLOTS_BROADCAST)
 		return see(seen, hold) &&
-		       (!slots->has_lag || grasp(slots, place, hold));
+		       (!slots->has_lag || set_hand(slots, place, hold));
 	mine = slots_word(number, place + 1, SLOTS_HELD);
 	if (!swap(slots, hold->at, hold->word, mine))
 		return false;
@@ -506,7 +506,7 @@ void slots_put_back(struct slots *slots, uint32_t place,
 	uint64_t number = slots_number(hold->word);
 
 	if (slots->has_lag)
-		let_fall(slots, place, hold->at);
+		clear_hand(slots, place, hold->at);
 	if (slots->mode == SLOTS_BROADCAST)
 		atomic_store_explicit(&seen->numbers[hold->at], number - 1,
 				      memory_order_release);
@@ -521,9 +521,9 @@ void slots_release(struct slots *slots, uint32_t place,
 	uint64_t number = slots_number(hold->word);
 
 	if (slots->mode == SLOTS_BROADCAST) {
-		let_go(slots, hold, slots_bit(place));
+		clear_mask(slots, hold, slots_bit(place));
 		if (slots->has_lag)
-			let_fall(slots, place, hold->at);
+			clear_hand(slots, place, hold->at);
 		return;
 	}
 	if (swap(slots, hold->at, hold->word,
@@ -597,7 +597,7 @@ static void strike(struct slots *slots, uint64_t mask, uint32_t at)
 						  ~mask, memory_order_seq_cst);
 
 	if (slots->has_lag)
-		settle(slots, at);
+		free_if_unused(slots, at);
 	else if (slots_state(hold.word) == SLOTS_QUEUED && !(left & ~mask))
 		finish(slots, &hold);
 }

@@ -463,7 +463,7 @@ Test(channel_death, a_producer_that_has_consumers_cut_and_dies_loses_no_slot)
 Test(channel_death, a_consumer_that_is_cut_and_dies_keeps_no_slot)
 {
 	options = &limited;
-	kill_everywhere(listen_until_cut, meet_listener, "slots.grasped");
+	kill_everywhere(listen_until_cut, meet_listener, "slots.hand_set");
 }
 
 /* --- sleeping processes -------------------------------------------------- */
