@@ -1,24 +1,28 @@
 /*
- * shm/bell.h and shm/board.h: ranks meet at barriers, sleep and are woken; one
- * of them may die before any of its steps, and the broker ends the run.
+ * The barriers of shm/board.h with the bell of shm/bell.h. Ranks wait at
+ * barriers, sleep and are woken. One of them may die before any of its steps;
+ * then the broker ends the run.
  *
- * Every rank comes to N_STEPS barriers. `arrived` has one writer each. Sleeping
- * is what the kernel does of it: one step compares the word with the one seen
- * and queues the rank, and a wake empties the queue.
+ * Every rank goes through N_STEPS barriers. Each word of `arrived` has one
+ * writer. Sleeping is modelled as the kernel does it: in one step it compares
+ * the word with the value that the rank has read, and queues the rank. A wake
+ * empties the queue.
  *
- * Checked: nobody comes back from a barrier that others have not come to; with
- * nobody dead no barrier is over; and nobody sleeps for ever, which spin finds
- * as an end state in which a process has not come to its end.
+ * These properties are checked:
+ *   - A rank leaves a barrier only when all ranks have arrived there.
+ *   - If no rank has died, the run is not ended.
+ *   - No rank sleeps for ever. spin reports this as an invalid end state.
  *
- * Mutations:
- *   SLEEP_LATE    looks before it counts itself as a sleeper
- *   SEEN_LATE     reads the word after it has looked
- *   NO_BUMP       wakes without changing the word
- *   RING_FIRST    rings, then arrives
- *   WAKE_FIRST    the broker wakes, then writes the verdict
- *   DEAF          a sleeper looks for its barrier only
- *   SILENT        the broker writes the verdict and wakes nobody
- *   EQUAL         waits for this barrier's number, not for one that far
+ * Each mutation breaks one rule, and spin must find an error:
+ *   SLEEP_LATE    a rank checks its condition before it counts as a sleeper
+ *   SEEN_LATE     a rank reads the word after it has checked its condition
+ *   NO_BUMP       a waker does not change the word
+ *   RING_FIRST    a rank rings before it has arrived
+ *   WAKE_FIRST    the broker wakes before it writes the verdict
+ *   DEAF          a sleeper does not check the verdict
+ *   SILENT        the broker writes the verdict and does not wake
+ *   EQUAL         a rank waits until the others are at this barrier, although
+ *                 they may be at a later one
  */
 #ifndef N
 #define N 2
@@ -31,13 +35,14 @@ byte arrived[N];
 byte word, sleepers;
 bool verdict;
 
-/* the kernel's queue */
+/* the ranks in the kernel's queue */
 bool sleeps[N];
 
-/* May one die? Chosen once: else a death would hide that somebody sleeps. */
+/* Whether a rank may die. This is chosen at the start, because if a death were
+ * possible at any time, it would hide that a rank sleeps for ever. */
 bool is_mortal;
 
-/* what only the checks know */
+/* used only by the checks */
 byte n_dead, n_ended;
 
 #ifdef EQUAL
@@ -58,7 +63,7 @@ byte n_dead, n_ended;
 #define ALL_BUT_ME(s) (OTHER(0) && OTHER(1) && OTHER(2))
 #endif
 
-/* A process ends here, or goes on. */
+/* The process dies here, or continues. */
 inline may_die()
 {
 	if
@@ -121,7 +126,7 @@ inline queue()
 	may_die_asleep()
 }
 
-/* Asleep until woken; a signal may wake it, a death end it. */
+/* The rank sleeps until it is woken. It may die while it sleeps. */
 inline may_die_asleep()
 {
 	if
@@ -183,7 +188,7 @@ proctype rank(byte me)
 		:: is_over -> break
 		:: else
 		fi;
-		/* who is further has been here */
+		/* A rank at a later barrier has arrived here, too. */
 		i = 0;
 		do
 		:: i < N -> assert(arrived[i] >= step); i++

@@ -1,32 +1,41 @@
 /*
- * A broadcast (shm/slots.h): an item stays QUEUED until all consumers that were
- * there when it was sent have let go of it. A mask says which have not. One
- * consumer dies at any step; the broker takes it off the list of consumers, and
- * then out of the masks.
+ * A broadcast channel (shm/slots.h). An item stays QUEUED until all consumers
+ * that existed when it was sent have released it. A mask has the consumers that
+ * have not. One consumer dies at any step. The broker then removes it from the
+ * list of consumers, and after that from the masks.
  *
- * -DLAG: with a limit of lag, the broker also cuts a consumer that lives, in the
- * same way and at any step. A second mask says which consumers have an item in
- * their hands; what only the one that was cut has there leaves the channel with
- * its buffer, and another buffer takes its place. The other consumer takes few
- * steps then; the one that was cut may keep what it has for ever. -DONE: there is one slot only. -DALIVE: nobody dies.
+ * With -DLAG the lag of consumers is limited. The broker also cuts a consumer
+ * that is alive: it removes it in the same way, at any step. A second mask, the
+ * hands, has the consumers that are reading an item. If only the consumer that
+ * was cut still reads an item, the slot leaves the channel together with its
+ * buffer, and gets another buffer. In this variant the other consumer takes few
+ * steps, and the one that was cut may keep its item for ever. With -DONE there
+ * is only one slot. With -DALIVE no consumer dies.
  *
  * Assertions:
- *   B1 nobody reads a slot that is being written
- *   B2 a consumer that lives, and was not cut, has every item, in order
+ *   B1 no consumer reads a slot while it is written
+ *   B2 a consumer that is alive and was not cut gets every item, in order
  *   B3 in the end every slot is free
- *   B4 nobody waits for ever (invalid end states)
+ *   B4 no process waits for ever (invalid end states)
  *
- * Mutations, each of which must be found: NO_RECHECK (the producer does not look
- * who has gone since it wrote the mask), MASK_LATE (the mask is written after
- * the item is published), ROLL_LATE (the broker clears the masks first, and then
- * takes the consumer off the list), FORGET_LAST (the broker does not free what
- * the dead one was the last to let go of), EOF_IS_DEATH (the broker clears the
- * masks before the process is gone), RELEASE_FIRST (a consumer lets go before it
- * has read); with LAG, NO_HANDS (the mask of hands is not looked at), LOOK_FIRST
- * (a consumer looks at the first mask before it sets its bit in the second),
- * HANDS_FIRST (who frees a slot reads the second mask first), KEEP_HANDS (a new
- * buffer is admitted with the hands of the old one), NO_SETTLE (a consumer that
- * was too late does not look whether it was the last that the slot waited for)
+ * Each mutation breaks one rule, and spin must find an error:
+ *   NO_RECHECK     the producer does not check which consumers were removed
+ *                  since it wrote the mask
+ *   MASK_LATE      the mask is written after the item is published
+ *   ROLL_LATE      the broker clears the masks before it removes the consumer
+ *                  from the list
+ *   FORGET_LAST    the broker does not free a slot whose last reader has died
+ *   EOF_IS_DEATH   the broker clears the masks before the process has ended
+ *   RELEASE_FIRST  a consumer releases an item before it has read it
+ * With -DLAG:
+ *   NO_HANDS       the mask of hands is ignored
+ *   LOOK_FIRST     a consumer reads the first mask before it sets its bit in
+ *                  the hands
+ *   HANDS_FIRST    a process that may free a slot reads the hands before the
+ *                  first mask
+ *   KEEP_HANDS     a new buffer begins with the hands of the old one
+ *   NO_SETTLE      a consumer that was too late does not check whether the slot
+ *                  waited only for it
  */
 #ifndef ITEMS
 #define ITEMS 3
@@ -40,12 +49,13 @@
 #define RETIRED 3
 
 byte state[K], seq[K], mask[K], hands[K];
-byte buffer[K];		/* that the slot has: 0, then 1 */
+byte buffer[K];		/* the number of the slot's buffer: 0, then 1 */
 byte order;
 byte list = 3;		/* the consumers */
 
-/* ghosts */
-byte using[K * 2], hand[N];	/* how many have a buffer in their hands; which */
+/* Only the checks use these variables. */
+/* how many consumers read each buffer; the buffer that each reads, plus 1 */
+byte using[K * 2], hand[N];
 bit is_cut[N], has_cut;
 bit dead[N], doomed[N], done[N], is_buried, is_sent;
 #ifdef ALIVE
@@ -95,7 +105,8 @@ inline settle(at)
 	}
 }
 
-/* let_go(), settle(): without LAG, the hands are empty. */
+/* clear_mask() and free_if_unused() of shm/slots.c. Without LAG no hands are
+ * used. */
 inline finish_if_last(at, number, left)
 {
 #ifdef LAG
@@ -186,7 +197,7 @@ proctype consumer(byte me)
 		last = mine;
 		die_maybe();
 		if
-		:: is_cut[me] -> done[me] = 1; goto end	/* keeps it for ever */
+		:: is_cut[me] -> done[me] = 1; goto end	/* never released */
 		:: true
 		fi;
 		atomic { using[hand[me] - 1]--; hand[me] = 0; word = 0; seen = 0 };
@@ -224,7 +235,8 @@ end:
 	skip
 }
 
-/* With LAG: the consumer that is not cut takes few steps. */
+/* The consumer that is not cut, with LAG. Its steps are coarse, so that spin
+ * has fewer states to search. */
 proctype other(byte me)
 {
 	byte at, last;
@@ -266,7 +278,8 @@ inline clear(at)
 #endif
 }
 
-/* slots_take_away(), and later slots_admit(). One more buffer is enough. */
+/* slots_take_away() and then slots_admit(). Each slot gets a new buffer at most
+ * once. */
 inline replace(at)
 {
 	atomic { word = state[at]; number = seq[at] };
@@ -313,7 +326,7 @@ proctype broker()
 #else
 	:: (dead[0] || dead[1]) && !is_buried ->
 		v = (dead[0] -> 0 : 1);
-		/* ghost: its hands are out */
+		/* for the checks: a dead process reads no buffer */
 		atomic {
 			if
 			:: hand[v] -> using[hand[v] - 1]--; hand[v] = 0

@@ -1,39 +1,51 @@
 /*
- * A channel (shm/slots.h): K slots, each one word that is its whole state with
- * its owner; producers and consumers that share the work; sleep and wake by two
- * bells (shm/bell.h), of which an item wakes one sleeper and a credit all; one
- * of them dies at any step, and the broker puts its words right.
+ * A channel whose consumers share the work (shm/slots.h). There are K slots,
+ * and one word holds the state and the owner of each. Processes sleep and wake
+ * by two bells (shm/bell.h): an item wakes one sleeper, a credit wakes all. One
+ * process dies at any step, and the broker then repairs its words.
  *
- * -DWATCH: another consumer polls. A thread of it sleeps by the bell, tells its
- * process, and hands the wake-up on; its process never takes an item.
+ * With -DWATCH a second consumer polls. One of its threads sleeps by the bell,
+ * notifies its process and passes the wake-up on. Its process never takes an
+ * item.
  *
- * -DRESIZE: the broker makes the channel one slot smaller while it is used, and
- * may make it as large again; it may itself die once at any step of that, and
- * the next one begins with what the record says. A user that has freed a slot
- * beyond the limit tells it.
+ * With -DRESIZE the broker makes the channel one slot smaller while it is used,
+ * and may make it larger again. The broker may die once at any step of this;
+ * the next broker begins with the limit in the record. A process that has freed
+ * a slot beyond the limit tells the broker.
  *
  * Assertions:
- *   C1 nobody has two owners' hands in one slot
- *   C2 every published item is taken at most once; not lost unless its taker
+ *   C1 at most one process uses the memory of a slot
+ *   C2 every published item is taken at most once; it is lost only if its taker
  *      died
- *   C3 items of one producer are taken in its order (by one consumer)
- *   C4 at the end every slot is free again: credits return
- *   C5 nobody sleeps for ever (invalid end states)
- *   C6 at the end every slot beyond the limit has left the channel
+ *   C3 one consumer takes the items of one producer in order
+ *   C4 in the end every slot is free again, so no credit is lost
+ *   C5 no process sleeps for ever (invalid end states)
+ *   C6 in the end every slot beyond the limit has left the channel
  *
- * Mutations, each of which must be found: SLEEP_LATE (looks before being
- * counted as a sleeper), ONE_SCAN (takes the oldest of one look), TWO_SCANS (of
- * always two), FORGET_HELD (the broker reclaims WRITING only), FORGET_WRITING,
- * EOF_IS_DEATH (reclaims before the process is gone), NO_WAKE (reclaims without
- * ringing), WAKE_ONE (rings for one after a death, who may not be the one that
- * can go on), OWNER_LATE (taken first, owner written afterwards), KEEP_OPEN (the
- * broker leaves a dead producer's end of stream open); of a watch: KEEP_WAKE
- * (hands no wake-up on), and NO_WAKE, as its death; of a resize: LIMIT_LATE (the
- * broker looks at the words before it writes the limit), TELL_EARLY (a user
- * looks at the limit before it frees the slot), FORGET_RETIRE (what the dead had
- * in their hands is freed, but does not leave), FORCE_OUT (a slot that was FREE
- * is retired without CAS), TAKE_LIMITED (consumers look only at slots that may
- * be claimed), FORGET_LIMIT (a new broker does not write the record's limit)
+ * Each mutation breaks one rule, and spin must find an error:
+ *   SLEEP_LATE      a process checks its condition before it counts as a
+ *                   sleeper
+ *   ONE_SCAN        a consumer takes the oldest item of a single scan
+ *   TWO_SCANS       a consumer always scans exactly twice
+ *   FORGET_HELD     the broker does not reclaim slots in the state HELD
+ *   FORGET_WRITING  the broker does not reclaim slots in the state WRITING
+ *   EOF_IS_DEATH    the broker reclaims before the process has ended
+ *   NO_WAKE         the broker reclaims without waking
+ *   WAKE_ONE        after a death the broker wakes only one process, which may
+ *                   not be the one that can continue
+ *   OWNER_LATE      a consumer writes itself as owner after it has taken the
+ *                   item
+ *   KEEP_OPEN       the broker does not close the stream of a dead producer
+ * With -DWATCH:
+ *   KEEP_WAKE       the thread does not pass the wake-up on
+ *   NO_WAKE         as above, when the process of the thread dies
+ * With -DRESIZE:
+ *   LIMIT_LATE      the broker reads the words before it writes the limit
+ *   TELL_EARLY      a process reads the limit before it frees the slot
+ *   FORGET_RETIRE   slots of a dead process are freed, but do not leave
+ *   FORCE_OUT       a slot that was FREE is retired without CAS
+ *   TAKE_LIMITED    consumers scan only slots below the limit
+ *   FORGET_LIMIT    a new broker does not write the limit of the record
  */
 #ifndef K
 #define K 2
@@ -45,7 +57,7 @@
 #define NC 1	/* consumers */
 #endif
 #ifndef ITEMS
-#define ITEMS 3 /* of each producer */
+#define ITEMS 3 /* from each producer */
 #endif
 #if NP == 1 && NC == 1 && !defined(WATCH)
 #define NPROC 2
@@ -69,22 +81,23 @@ typedef word { byte seq; byte owner; byte state };
 word w[K];
 byte order;
 byte items_bell, items_asleep, credits_bell, credits_asleep;
-bit q_items[NPROC], q_credits[NPROC]; /* in the kernel's queue */
+bit q_items[NPROC], q_credits[NPROC]; /* the processes in the kernel's queues */
 bit is_deserted;		/* no consumer is left */
 bit open[NP];		/* the producer has not closed */
-byte limit = K, record = K; /* slots that may be claimed; as the broker has it */
+/* how many slots may be claimed, and the limit in the broker's record */
+byte limit = K, record = K;
 bit told;		/* doorbell: a slot beyond the limit was freed */
 
-/* ghosts */
+/* Only the checks use these variables. */
 bit dead[NPROC], doomed[NPROC], gone[NPROC], ended[NPROC], reclaimed;
 byte n_dead;
-byte maker[K], number[K];	/* whose item of which number the slot has */
-byte using[K];			/* processes with their hands in it */
+byte maker[K], number[K];	/* producer and number of the slot's item */
+byte using[K];			/* how many processes use its memory */
 byte taken[NP];			/* items of the producer that were taken */
-byte last[NP];			/* newest taken, with one consumer */
+byte last[NP];			/* number of the newest of them, for C3 */
 byte published[NP];
-byte lost;			/* taken by one who died */
-bit is_over;			/* the broker has nothing to do any more */
+byte lost;			/* items whose taker has died */
+bit is_over;			/* the broker has finished */
 
 inline die_maybe()
 {
@@ -94,7 +107,7 @@ inline die_maybe()
 	fi
 }
 
-#define wake_one(queue)		/* whichever */				\
+#define wake_one(queue)		/* any of them */			\
 	atomic {							\
 		if							\
 		:: queue[0] -> queue[0] = 0				\
@@ -123,7 +136,7 @@ inline die_maybe()
 	:: else								\
 	fi
 
-inline claim()		/* got: slot, or K */
+inline claim()		/* sets `got` to a slot, or to K if none is free */
 {
 	at = 0; got = K; lim = LIMIT;
 	do
@@ -162,7 +175,7 @@ inline scan()
 	od
 }
 
-inline take()		/* got: slot, or K */
+inline take()		/* sets `got` to a slot, or to K if there is no item */
 {
 	got = K;
 	do
@@ -174,7 +187,7 @@ inline take()		/* got: slot, or K */
 #ifdef TWO_SCANS
 		scan(); scan();
 #else
-		/* again until a scan changes nothing */
+		/* Scan again until a scan finds no older item. */
 		do
 		:: true ->
 			before = best;
@@ -272,7 +285,7 @@ inline take()		/* got: slot, or K */
 #define AWAIT SLEEP
 #endif
 
-inline touch(slot_)	/* hands in the memory for a while: C1 */
+inline touch(slot_)	/* uses the memory for a while: C1 */
 {
 	atomic { assert(using[slot_] == 0); using[slot_]++ };
 	die_maybe();
@@ -305,7 +318,7 @@ proctype producer(byte me)
 	od;
 	open[me] = 0;
 	die_maybe();
-	/* end of stream: all consumers look */
+	/* The end of the stream wakes all consumers. */
 	items_bell++;
 	wake_every(q_items);
 	ended[me] = 1;
@@ -329,7 +342,8 @@ proctype consumer(byte me)
 
 	do
 	:: true ->
-		/* closed is looked at before the slots are */
+		/* Check for the end of the stream before the slots, because
+		 * an item can be published between the two checks. */
 		do
 		:: true ->
 			was_closed = CLOSED;
@@ -396,8 +410,8 @@ end:
 	skip
 }
 
-/* Sleeps once for each time that its process, which may come late or not at
- * all, has found nothing. */
+/* The thread sleeps once each time that its process has found no item. The
+ * process may check late or never. */
 proctype watch(byte me)
 {
 	byte i, seen, x;
@@ -470,7 +484,7 @@ end:
 	:: skip								\
 	fi
 
-/* What is FREE beyond the limit leaves. */
+/* Slots beyond the limit that are FREE leave the channel. */
 inline retire()
 {
 	i = limit;
@@ -498,7 +512,7 @@ inline retire()
 	v = 0
 }
 
-/* What is missing below the limit gets a buffer. */
+/* Slots below the limit that have no buffer get one. */
 inline refill()
 {
 	i = 0;
@@ -556,7 +570,7 @@ begin:
 #endif
 #ifdef EOF_IS_DEATH
 	:: n_dead && !reclaimed ->
-		/* its hands may still be in the memory */
+		/* It may still use the memory. */
 		v = 0;
 		do
 		:: v < NPROC && !doomed[v] -> v++
@@ -564,12 +578,12 @@ begin:
 		od;
 #else
 	:: (dead[0] || dead[1] || dead[NPROC - 1]) && !reclaimed ->
-		v = 0;	/* the pidfd */
+		v = 0;	/* its pidfd has become readable */
 		do
 		:: v < NPROC && !dead[v] -> v++
 		:: else -> break
 		od;
-		/* ghost: the dead one's hands are out */
+		/* for the checks: a dead process uses no memory */
 		atomic {
 			i = 0;
 			do
@@ -584,7 +598,7 @@ begin:
 			i = 0
 		};
 #endif
-		/* out of the kernel's queues */
+		/* The kernel removes a dead process from its queues. */
 		atomic { q_items[v] = 0; q_credits[v] = 0 };
 		i = 0;
 		do
@@ -633,7 +647,7 @@ begin:
 	is_over = 1
 }
 
-/* With all gone, what is left? */
+/* Checks the final state, when all processes have ended. */
 proctype judge()
 {
 	byte i;
@@ -641,7 +655,7 @@ proctype judge()
 
 	atomic {
 		is_over ->
-		/* with a consumer left everything was consumed */
+		/* If a consumer is alive, every item must have been taken. */
 		i = NP; living_c = 0;
 		do
 		:: i < NP + NC -> living_c = living_c + ended[i]; i++

@@ -1,34 +1,36 @@
 /*
- * Reclaiming what a device still reads: a release leaves a fence, which value
- * of which of its session's timelines the work ends with, and then lowers the
- * count; the broker frees when the count is 0 and the fence is reached.
+ * Reclaiming memory that a device still reads. A release stores a fence: a
+ * timeline of its session, and the value that the timeline has when the work is
+ * done. Then it lowers the count. The broker frees the slot when the count is 0
+ * and the fence is reached.
  *
- * One slot, held once by each of two threads of one session. Each has a stream
- * with a timeline of its own, gives it work that reads, and releases; the entry
- * has one fence for both, so the later release has its stream wait for the
- * earlier one's fence. The broker takes the name away at some time. A device
- * does not ring: the broker looks again at a deadline while only a fence is in
- * the way. The process may die: its streams stop some time before its pidfd
- * fires, not at once.
+ * There is one slot, held once by each of two threads of one session. Each
+ * thread has a stream with its own timeline, gives it work that reads, and
+ * releases. The entry has one fence for both threads, so the stream of the
+ * later release waits for the fence of the earlier one. The broker removes the
+ * name at some time. A device does not ring, so while only a fence keeps the
+ * slot, the broker checks again after a deadline. The process may die. Its
+ * streams then stop some time before its pidfd becomes readable.
  *
- * Safe: work that reads finds the memory. Live: in the end the slot is free.
+ * Safety: work that reads finds the memory. Liveness: in the end the slot is
+ * free.
  *
- * Mutations, each of which must be found out:
- *   LATE_FENCE      the fence is stored after the count was lowered
- *   FENCE_FIRST     the broker reads the fence, then the count
- *   NO_FENCE        the broker looks at the count alone
- *   NO_COVER        a stream does not wait for the fence that is there
- *   NO_DEADLINE     nobody looks again when a fence was in the way
+ * Each mutation breaks one rule, and spin must find an error:
+ *   LATE_FENCE      a release stores the fence after it has lowered the count
+ *   FENCE_FIRST     the broker reads the fence before the count
+ *   NO_FENCE        the broker ignores the fence
+ *   NO_COVER        a stream does not wait for the earlier fence
+ *   NO_DEADLINE     the broker does not check again after a deadline
  *   EOF_IS_DEATH    the end of the connection drops holds and fences
  */
 mtype = { PUBLISHED, LIMBO, FREE };
 mtype word = PUBLISHED;
 mtype = { READ, WAIT, SIGNAL };
 
-short delta = 1;	  /* granted is 1: two holds */
-byte fence_of, fence;	  /* the entry; fence_of 0: none, else a timeline */
+short delta = 1;	  /* the grant is 1, so there are two holds */
+byte fence_of, fence;	  /* the entry; fence_of is a timeline, or 0 */
 byte counter[3];	  /* the session's timelines, 1 and 2 */
-bool is_locked;		  /* the process's own lock of the fences */
+bool is_locked;		  /* the lock of the fences, private to the process */
 bool is_pending, bell;
 
 chan queue1 = [4] of { mtype, byte, byte };
@@ -48,7 +50,7 @@ inline store_fence(timeline, value)
 	fence = value
 }
 
-/* What was there is done when what is put there is. */
+/* The new fence is reached only after the old one, so it can replace it. */
 inline cover(queue, timeline)
 {
 #ifndef NO_COVER
@@ -111,7 +113,8 @@ proctype Stream(chan queue)
 	n_ended++
 }
 
-/* Work ends a while after the process was killed, and then its pidfd fires. */
+/* The work of a killed process ends some time later. After that its pidfd
+ * becomes readable. */
 proctype Reaper()
 {
 	if
@@ -139,7 +142,7 @@ inline is_fenced()
 #endif
 }
 
-/* slot_update_state() of broker/tensor/slot.c */
+/* slot_update_state() of broker/tensor/slot_state.c */
 inline update_state()
 {
 	word = LIMBO;

@@ -1,40 +1,49 @@
 /*
- * shm/gathers.h: ranks gather groups into buffers that they choose with a lock,
- * copy pieces, look at what is whole, and reshard; a limiter follows from what
- * is over. One rank may die before any of its steps, and the broker ends the
- * run. How they sleep is board.pml's matter: here a wait is a wake of the bell
- * or the verdict, after a look that no step of others comes between.
+ * The gathers of shm/gathers.h. Ranks gather groups into buffers, which they
+ * choose with a lock. They copy pieces, read the parameters when all pieces are
+ * there, and reshard. A limiter delays a gather until earlier ones are over.
+ * One rank may die before any of its steps; then the broker ends the run.
+ * board.pml models how ranks sleep. Here a wait is one step: it ends with a
+ * ring after the check of the condition, or with the verdict.
  *
- * The broker keeps the memory of a buffer until it recalls it, from then on the
- * ranks that have it do. A rank that leaves gives up what it has. Who asks for
- * memory that nobody has is told so, and says on the board that it is lost.
+ * The broker keeps the memory of a buffer until it recalls it. After that only
+ * the ranks that have the memory keep it. A rank that leaves gives up its
+ * memory. A rank that asks for memory that no process has is told so, and
+ * writes on the board that the memory is lost.
  *
- * Every rank begins N_GATHERS gathers, of two groups by turns in a pattern that
- * has the same group twice in a row, too. There are as many buffers as the
- * window lets through, so that they change hands.
+ * Every rank begins N_GATHERS gathers of two groups. Their order has the same
+ * group twice in a row, too. There are only as many buffers as the limiter
+ * needs, so buffers are used by several gathers.
  *
- * Checked: what is whole is its group's from the wait to the reshard; a buffer
- * is written by its own group only; memory is lost only if nobody has it; nobody
- * waits for ever; with nobody dead the run is not over.
+ * These properties are checked:
+ *   - From the end of the wait to the reshard, the memory has the complete
+ *     parameters of the gather's group.
+ *   - A buffer is written only for its own group.
+ *   - Memory is lost only if no process has it.
+ *   - No process waits for ever.
+ *   - If no rank has died, the run is not ended.
  *
- * Mutations:
- *   END_FIRST     reshards, then looks for the last time
- *   NO_LAP        a buffer that changes hands keeps the lap of its pieces
- *   NO_LOCK       chooses without the lock
- *   DONE_FIRST    counts a piece, then copies it
- *   ANY_SPARE     takes a buffer of a gather that is not over
- *   SHARE_DEAD    shares the group's last buffer without a look whose it is
- *   KEEP_LAST     shares it, but leaves it to the gather before
- *   QUIET_UNLOCK  rings nobody after the lock
- *   QUIET_DONE    rings nobody after the last piece
- *   SILENT        the broker wakes nobody
- *   LOSE_TWICE    loses memory that another rank has lost already
- *   LOST_NO_LAP   takes the pieces of lost memory for those of the new one
- *   VERSION_FIRST gives lost memory its new version, then the lap
- *   LAP_FIRST     reads the lap, then the version that it belongs to
- *   NO_LOSS       fails, as if lost memory could not be
- * A reshard that rings nobody is no such mutation: who waits for the limiter is
- * woken by the next choice of the rank that it waits for, only later.
+ * Each mutation breaks one rule, and spin must find an error:
+ *   END_FIRST     a rank reshards before it has read for the last time
+ *   NO_LAP        a buffer that is used for another gather keeps its lap
+ *   NO_LOCK       a rank chooses without the lock
+ *   DONE_FIRST    a rank counts a piece before it has copied it
+ *   ANY_SPARE     a rank takes the buffer of a gather that is not over
+ *   SHARE_DEAD    a rank shares the last buffer of its group without checking
+ *                 that it still belongs to the group
+ *   KEEP_LAST     a rank shares that buffer, but does not note its own gather
+ *   QUIET_UNLOCK  a rank does not ring after it has released the lock
+ *   QUIET_DONE    a rank does not ring after the last piece
+ *   SILENT        the broker does not wake
+ *   LOSE_TWICE    a rank marks memory as lost that another one has marked
+ *   LOST_NO_LAP   new memory keeps the lap of lost memory
+ *   VERSION_FIRST a rank changes the version of lost memory before the lap
+ *   LAP_FIRST     a rank reads the lap before the version
+ *   NO_LOSS       an assertion that memory is never lost; it must fail,
+ *                 because otherwise the model would not test losses
+ * A reshard without a ring is not a mutation, because it only delays: a rank
+ * that waits for the limiter is woken by the next choice of the rank that it
+ * waits for.
  */
 #ifndef N
 #define N 2
@@ -50,7 +59,7 @@
 #define N_PIECES  2
 #define N_VERSIONS 4
 
-/* 0 1 1 0 */
+/* The groups of the gathers 1, 2, 3 and 4 are 0, 1, 1 and 0. */
 #define GROUP(n) (((n) / 2) % 2)
 
 byte ended[N * N_GROUPS]; /* rank * N_GROUPS + group */
@@ -58,20 +67,20 @@ byte filling[N_GROUPS], where[N_GROUPS];
 byte last[N_BUFFERS], group[N_BUFFERS], lap[N_BUFFERS];
 byte next_lap[N_BUFFERS], taken[N_BUFFERS];
 byte done_lap[N_BUFFERS], done[N_BUFFERS];
-byte lock; /* rank + 1 */
-byte word; /* of the bell */
+byte lock; /* rank + 1; 0: free */
+byte word; /* the word of the bell */
 bool verdict;
 
 byte version[N_BUFFERS];
 
-/* the broker's, and the ranks' grants: version + 1 */
+/* Memory of the broker, and grants of the ranks: version + 1, or 0. */
 byte made[N_BUFFERS];
 bool pinned[N_BUFFERS];
 byte has[N * N_BUFFERS]; /* rank * N_BUFFERS + buffer */
 
 bool is_mortal;
 
-/* what only the checks know: group + 1 */
+/* Only the checks use these variables. The content is group + 1. */
 byte content[N_BUFFERS * N_VERSIONS * N_PIECES];
 byte n_dead, n_finished;
 
@@ -107,8 +116,8 @@ inline ring()
 	word++
 }
 
-/* Looks; else sleeps until the bell rings after the look, or the verdict's
- * wake, which is a ring, too. */
+/* Waits for the condition. If it is not met, sleeps until the bell rings after
+ * the check. The broker rings it, too, after it has written the verdict. */
 #define AWAIT(condition)                                                       \
 	do                                                                     \
 	:: atomic { (condition) -> break }                                     \
@@ -196,7 +205,7 @@ inline make()
 	HAS(mine) = my_version + 1
 }
 
-/* What the broker answers. */
+/* Asks the broker for the memory of the buffer. */
 inline ask()
 {
 	atomic {
@@ -257,7 +266,7 @@ inline find_filled()
 	od
 }
 
-/* CASes: atomic. */
+/* pieces_take(): each atomic block is one CAS. */
 inline take()
 {
 	if
@@ -386,7 +395,8 @@ proctype broker()
 	fi
 }
 
-/* Memory is short: once is enough to lose any of it. */
+/* The broker recalls its memory. Once is enough, because after that any memory
+ * can be lost. */
 active proctype recall()
 {
 	atomic { pinned[0] = false; pinned[1] = false; pinned[2] = false }
