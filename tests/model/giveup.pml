@@ -1,25 +1,27 @@
 /*
- * Giving up before publishing: a writer that lets its last hold go leaves
- * nothing behind, and one whose other thread publishes meanwhile loses nothing.
+ * A writer that gives up before it has published. When it drops its last hold,
+ * nothing stays behind. If its other thread publishes at the same time, nothing
+ * is lost.
  *
- * One slot, WRITING, granted to one session whose two threads hold it once
- * each (granted 1, delta 1). One thread only releases. The other releases, or
- * publishes first; a publish is a request, so the broker serves it between two
- * of its own steps. After that anybody may take the name away. In the end
- * nobody holds the slot: it must be free if no name shows it.
+ * There is one slot in the state WRITING. It is granted to one session with two
+ * threads, each of which holds it once (the grant is 1, the delta is 1). One
+ * thread only releases. The other thread publishes before it releases, or only
+ * releases. A publish is a request, so the broker executes it between two of
+ * its own steps. After that the name may be removed at any time. In the end no
+ * thread holds the slot, so it must be free unless it has a name.
  *
- * Mutations, each of which must be found out:
- *   SILENT_GIVEUP   a release rings only if it sees LIMBO (the rule without
- *                   WRITING): the slot stays WRITING for ever
- *   UNCOUNTED       a pending bit alone ends the writer
- *   LATE_LOOK       a release looks at the word before it lowers delta
+ * Each mutation breaks one rule, and spin must find an error:
+ *   SILENT_GIVEUP   a release rings only if the state is LIMBO, not WRITING, so
+ *                   the slot stays WRITING for ever
+ *   UNCOUNTED       a pending bit ends the writer without a check of the count
+ *   LATE_LOOK       a release reads the word before it lowers delta
  */
 mtype = { WRITING, PUBLISHED, LIMBO, FREE };
 mtype word = WRITING;
 short delta = 1;
 bool has_writer = true, is_named, is_pending, bell;
 bool wants_publish, was_published;
-byte holds = 2; /* what the client believes */
+byte holds = 2; /* the holds that the client has */
 byte n_done;
 
 #define GRANTED 1
@@ -74,7 +76,7 @@ proctype Publisher()
 	n_done++
 }
 
-/* slot_update_state() of broker/tensor/slot.c */
+/* slot_update_state() of broker/tensor/slot_state.c */
 inline update_state()
 {
 	if

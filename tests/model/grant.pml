@@ -1,39 +1,43 @@
 /*
- * Grants across crashes of the broker: holds = granted + delta, requests with
- * numbers, and the undo journal of broker/catalog/catalog.h.
+ * Grants across crashes of the broker. The number of holds is granted + delta,
+ * requests have numbers, and the broker uses the undo journal of
+ * broker/catalog/catalog.h.
  *
- * One session, one slot that is allocated anew while requests last. The
- * client's main thread sends requests, one at a time, and releases by file or
- * by request; its second thread acquires what the first one knows without a
- * system call. The broker may be killed after each store that outlives it (what
- * lies between two of them nobody can tell apart) and adopts the catalog; its
- * own variables and the requests in the old socket are lost. Replies sent stay
- * readable; then the client reads the end of the connection, says hello on a
- * new one and sends again what was not answered.
+ * There is one session and one slot, which is allocated again until the
+ * requests are used up. The client's main thread sends one request at a time,
+ * and releases by the file or by a request. Its second thread acquires tensors
+ * that the first one knows, without a system call. The broker may be killed
+ * after each store that outlives it. (What happens between two such stores has
+ * no effect that anyone can observe.) The next broker adopts the catalog. The
+ * variables of the old one and the requests in its socket are lost. Replies
+ * that it has sent stay readable. After them the client reads the end of the
+ * connection, says hello on a new one and sends the request again if it had no
+ * reply.
  *
- * With LEASES, a get may also be of a large bundle that the slot is a member
- * of: it only takes a lease then (broker/tensor/lease.h), which keeps the slot, and
- * the broker reads no request until the slot was granted and the lease is over.
+ * With LEASES, a get may also be for a large bundle of which the slot is a
+ * member. Such a get takes only a lease (broker/tensor/lease.h), which keeps
+ * the slot. The broker reads no request until the slot was granted and the
+ * lease has ended.
  *
- * The client may die at any time. Its threads need no killing for that: a dead
- * one is one that takes no further step, and nothing they do after is_dead is
- * looked at.
+ * The client may die at any time. Its threads need not be stopped for that: a
+ * dead thread takes no further steps, and the checks ignore all steps after
+ * is_dead.
  *
- * Safe: a holder finds its memory until it lets go. Live: when all is over,
- * the slot is free (the broker's last assertion).
+ * Safety: the memory of a holder exists until it releases. Liveness: in the end
+ * the slot is free (the last assertion of the broker).
  *
- * Mutations, each of which must be found out:
- *   DOUBLE_GRANT    a repeated number grants again
+ * Each mutation breaks one rule, and spin must find an error:
+ *   DOUBLE_GRANT    a request that is sent again grants again
  *   NO_JOURNAL      changes are not undone
- *   EARLY_REPLY     the answer leaves before the commit
- *   FORGET_GRANT    granted starts at 0 with each life of the slot, though
- *                   delta runs on
- *   NO_GRACE        an adopted session holds nothing until it is back
- *   DEAF_TO_HELLO   no state is updated when it is back
- *   BELL0           release rings only when delta reaches 0
- *   UNKEPT_LEASE    a lease keeps nothing
- *   LOST_LEASE      a broker that finds a lease forgets it
- *   SILENT_LEASE    no state is updated when a lease is over
+ *   EARLY_REPLY     the reply is sent before the commit
+ *   FORGET_GRANT    granted begins at 0 for each tensor in the slot, although
+ *                   delta continues
+ *   NO_GRACE        an adopted session has no holds until it has said hello
+ *   DEAF_TO_HELLO   the broker does not update the state after a hello
+ *   BELL0           a release rings only when delta becomes 0
+ *   UNKEPT_LEASE    a lease does not keep the slot
+ *   LOST_LEASE      a new broker ignores the lease that it finds
+ *   SILENT_LEASE    the broker does not update the state when a lease ends
  */
 #ifndef N_CRASHES
 #define N_CRASHES 2
@@ -48,23 +52,25 @@
 #define WORD(number, state) ((number) * 4 + (state))
 #define STATE(word) ((word) % 4)
 
-/* Requests; a reply is a generation, 0 for a refusal. */
+/* The kinds of requests. A reply is a generation, or 0 for a refusal. */
 #define HELLO 0
 #define GET 1
 #define ALLOC 2
 #define NAME 3
 #define RELEASE 4
-#define END 99 /* in place of a reply's number: the connection is over */
+#define END 99 /* in place of a reply's number: the end of the connection */
 
 chan request = [8] of { byte, byte, byte }; /* number, kind, generation */
 chan reply = [8] of { byte, byte };	    /* number, result */
 
-/* The catalog, journaled. (local: for spin, used by one process only) */
+/* The catalog, whose changes are in the journal. (`local` tells spin that only
+ * one process uses the variable.) */
 local short granted;
 local bool has_name = true, is_gone;
 local byte seen, outcome;
 
-/* The session's lease: of what is still to be granted, or of other members. */
+/* The lease of the session. LEASE: the slot must still be granted.
+ * LEASE_OF_OTHERS: only other members must be. */
 #define NO_LEASE 0
 #define LEASE_OF_OTHERS 1
 #define LEASE 2
@@ -72,7 +78,7 @@ local byte lease = NO_LEASE;
 bool is_live = true;
 byte generation = 1;
 
-/* The journal: old values, and how many stand. */
+/* The journal: old values, and their number. */
 #define F_GRANTED 1
 #define F_NAME 2
 #define F_LIVE 3
@@ -85,17 +91,17 @@ byte generation = 1;
 local byte n_notes, note_field[N_NOTES];
 local short note_value[N_NOTES];
 
-byte word = WORD(1, PUBLISHED); /* state table */
-short delta;			/* ref-counter file */
+byte word = WORD(1, PUBLISHED); /* in the state table */
+short delta;			/* in the ref-counter file */
 bool pending, bell;
 
-byte connection; /* which broker the client talks to, by n_crashes */
-bool is_told;	 /* an END is on its way: no connection was made since */
+byte connection; /* n_crashes of the broker that the client is connected to */
+bool is_told;	 /* an END was sent, and the client has not connected since */
 bool is_dead, may_die;
 byte n_done;
 byte n_crashes;
 local byte n_evictions;
-byte known; /* generation that the client's threads know */
+byte known; /* the generation that the client's threads know */
 
 /* --- the client ------------------------------------------------------------ */
 
@@ -152,7 +158,7 @@ inline choose()
 	fi
 }
 
-/* What goes into the socket of a dead broker is lost. */
+/* A request to a dead broker is lost. */
 inline send(what, how)
 {
 	atomic {
@@ -163,14 +169,15 @@ inline send(what, how)
 	}
 }
 
-/* From here on the client talks to the broker there is now. */
+/* Connects to the current broker. */
 inline reconnect()
 {
 	is_told = false;
 	connection = n_crashes
 }
 
-/* Send and wait for the answer, over as many connections as it takes. */
+/* Sends a request and waits for the reply. After the end of a connection it
+ * sends the request again on a new one. */
 inline ask()
 {
 	send(number, kind);
@@ -210,8 +217,8 @@ dead:	skip
 
 /* --- the broker ------------------------------------------------------------ */
 
-/* Behind each store that outlives the broker, in one atomic with it. What is
- * in its socket is lost. */
+/* This follows each store that outlives the broker, in the same atomic block.
+ * The requests in the socket are lost. */
 inline crash()
 {
 	if
@@ -241,7 +248,8 @@ inline set(field, place, value)
 
 inline set_word(state) { atomic { word = WORD(generation, state); crash() } }
 
-/* One store; the rest only keeps equal states equal. */
+/* In the broker, n_notes = 0 is the only store. The loop clears values that are
+ * not used any more, so that spin recognizes equal states. */
 inline forget()
 {
 	d_step {
@@ -309,7 +317,7 @@ inline free_it()
 	set_word(FREE)
 }
 
-/* Bring word and memory in line with name and holds (slot_update_state()). */
+/* slot_update_state(): updates word and memory to match name and holds. */
 inline update_state()
 {
 	if
@@ -329,7 +337,8 @@ inline update_state()
 	fi
 }
 
-/* The chore: two transactions, and what is updated later in a third. */
+/* The chore that makes the grants of a lease. It has two transactions, and
+ * updates the state in a third one. */
 inline grant_leased()
 {
 	set(F_GRANTED, granted, granted + 1);
@@ -438,7 +447,7 @@ inline evict()
 	fi
 }
 
-/* What a new process starts with. */
+/* The state of a new process. */
 inline reset()
 {
 	held = false;

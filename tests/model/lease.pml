@@ -1,28 +1,30 @@
 /*
- * Acquire, hold, release and reclaim, as shm/refs.h has them: no system call,
- * no lock, and no memory freed under a holder or left behind for ever.
+ * Acquire, hold, release and reclaim as in shm/refs.h. There is no system call
+ * and no lock. Memory must not be freed while it is held, and must not stay for
+ * ever.
  *
- * One slot; two client threads that share a session or have one each; one
- * broker. The client writes delta and reads the word; the broker writes the
- * word and reads delta; every access is a statement of its own, so spin tries
- * every order of them. Besides, a holder names what was in limbo or the broker
- * evicts; a client dies at some statement or the slot is used a second time.
- * The broker does not die here (grant.pml).
+ * There is one slot, one broker and two threads of clients. The threads share
+ * one session or have one each. The client writes delta and reads the word; the
+ * broker writes the word and reads delta. Every access is a statement of its
+ * own, so spin tries all orders. In addition, a holder gives a name to a tensor
+ * in limbo, or the broker evicts; and a client dies at any statement, or the
+ * slot is used for a second tensor. grant.pml models the death of the broker.
  *
- * Safe: whoever holds a generation finds its memory, to the last moment before
- * it lets go. Live: once nobody holds anything and every ring was answered, the
- * slot is free; else the broker waits for ever (an invalid end state) or ends
- * with the slot in limbo (its last assertion).
+ * Safety: the memory of a generation exists while it is held, until the
+ * release. Liveness: when nothing is held and the broker has handled every
+ * ring, the slot is free. Otherwise the broker waits for ever (an invalid end
+ * state), or ends with the slot in limbo (its last assertion).
  *
- * Mutations, each of which must be found out:
- *   CHECK_BEFORE_COUNT  acquire looks at the word, then counts
- *   SCAN_BEFORE_LIMBO   reclaim counts, then stores LIMBO
- *   SILENT_BACKOUT      an acquire that backs out does not ring
- *   BELL0               release rings only when delta reaches 0
- *   EVICT_UNCOUNTED     eviction frees without looking for holders
- *   DEAF_TO_DEATH       a pidfd does not make the broker look at limbo
+ * Each mutation breaks one rule, and spin must find an error:
+ *   CHECK_BEFORE_COUNT  acquire reads the word before it counts the hold
+ *   SCAN_BEFORE_LIMBO   reclaim counts before it stores LIMBO
+ *   SILENT_BACKOUT      acquire does not ring when it fails and drops its hold
+ *   BELL0               a release rings only when delta becomes 0
+ *   EVICT_UNCOUNTED     eviction does not count the holds
+ *   DEAF_TO_DEATH       the broker does not update the state after a death
  */
-#ifndef N_TRIES /* of the second client to acquire what it was not granted */
+/* How often the second client tries to acquire without a grant. */
+#ifndef N_TRIES
 #define N_TRIES 1
 #endif
 #define FREE 0
@@ -31,22 +33,22 @@
 #define WORD(generation, state) ((generation) * 4 + (state))
 #define STATE(word) ((word) % 4)
 
-byte word = WORD(1, PUBLISHED); /* state table */
-short delta[2];			/* ref-counter files */
-bool pending[2];		/* the slot's bits there (pending.pml has more) */
+byte word = WORD(1, PUBLISHED); /* in the state table */
+short delta[2];			/* in the ref-counter files */
+bool pending[2];		/* the slot's bits there (pending.pml) */
 bool bell[2];			/* eventfds */
 
-short granted[2];  /* catalog */
-bool gone[2];	   /* catalog: the session is forgotten */
-bool name = true;  /* the slot's keeper */
-byte alive = 1;	   /* generation whose memory is there; 0: freed */
+short granted[2];  /* in the catalog */
+bool gone[2];	   /* in the catalog: the session has ended */
+bool name = true;  /* the slot has a name, which keeps it */
+byte alive = 1;	   /* the generation whose memory exists; 0: it is freed */
 
-byte gift[2];	   /* a reply on its way: generation of a granted hold */
-byte wish;	   /* a request: name this generation again */
-bool dead[2];	   /* what pidfds say */
+byte gift[2];	   /* a reply that was sent: generation of a granted hold */
+byte wish;	   /* a request to give a name to this generation */
+bool dead[2];	   /* the pidfd is readable */
 bool is_shared;	   /* both threads are of session 0 */
-bool is_over;	   /* no more gifts will come */
-/* What may happen besides, in this run: chosen at the start. */
+bool is_over;	   /* no more holds will be granted */
+/* The other events of this run. They are chosen at the start. */
 byte n_wishes, n_evictions, n_deaths, n_reuses;
 byte n_done;
 
@@ -58,7 +60,7 @@ byte n_done;
 #define MUST_LOOK true
 #endif
 
-/* Behind each decrement. `looks` is what the decrement left behind. */
+/* This follows each decrement, which sets `looks`. */
 inline look(s)
 {
 	if
@@ -69,7 +71,7 @@ inline look(s)
 	fi
 }
 
-/* The last moment at which the memory may be read. */
+/* Until the decrement the memory may be read. */
 inline release(s)
 {
 	d_step {
@@ -90,7 +92,7 @@ inline back_out(s)
 #endif
 }
 
-/* A holder may hold twice, may ask for a name, and lets go. */
+/* A holder may hold twice or ask for a name, and then releases. */
 inline use(s)
 {
 	if
@@ -134,7 +136,7 @@ proctype Thread(byte s; byte n_tries)
 
 /* --- broker ---------------------------------------------------------------- */
 
-/* One session after the other, as the broker reads their files. */
+/* The broker reads the files of sessions one after another. */
 inline count()
 {
 	held = !gone[0] && granted[0] + delta[0] > 0;
@@ -151,7 +153,7 @@ inline free_it()
 	word = WORD(generation, FREE)
 }
 
-/* Nothing keeps the slot: free it unless a session holds it. */
+/* No keeper has the slot, so it is freed unless a session holds it. */
 inline reclaim()
 {
 #ifdef SCAN_BEFORE_LIMBO
@@ -197,7 +199,7 @@ inline evict()
 	fi
 }
 
-/* The next tensor in the slot: one hold is granted to a session. */
+/* Allocates the next tensor in the slot, and grants one hold to a session. */
 inline alloc()
 {
 	d_step { generation++; alive = generation; name = true }

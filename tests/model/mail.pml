@@ -1,27 +1,31 @@
 /*
- * shm/mail.h: two ranks send each other messages of one or two pieces through
- * the slots of their boxes; one of them may die before any of its steps.
+ * Messages between two ranks (shm/mail.h). Each message has one or two pieces,
+ * which pass through slots of the ranks' boxes. One rank may die before any of
+ * its steps.
  *
- * Each rank sends N_MESSAGES and receives as many, moving either whenever it
- * can (client/rank/transfers.c); so both may send first. A slot of a sender
- * holds the number of a piece, or TORN while it is written. The head of a
- * message is in its first piece. A receiver must not forget to ring for room,
- * nor a sender for a piece: a rank that can move nothing looks, counts itself
- * as sleeper, looks again and sleeps (bell.h).
+ * Each rank sends N_MESSAGES and receives as many. It sends or receives a piece
+ * whenever it can (client/rank/transfers.c), so both ranks may send first. A
+ * slot has the number of a piece, or TORN while it is written. The head of a
+ * message is in its first piece. A receiver must ring when a slot is free
+ * again, and a sender when it has sent a piece. A rank that can do neither
+ * checks both conditions, counts itself as a sleeper, checks again and sleeps
+ * (bell.h).
  *
- * Checked: a piece that is read is whole, and is the next one; a message has
- * the size that its sender gave it; and nobody sleeps for ever.
+ * These properties are checked:
+ *   - A piece that is read is complete, and is the next one.
+ *   - The size of a message is the one that its sender gave it.
+ *   - No rank sleeps for ever.
  *
- * Mutations:
- *   COUNT_FIRST   counts a piece as sent, then writes it
- *   TAKE_FIRST    counts a piece as received, then reads it
- *   NO_ROOM       writes a piece whether there is room or not
- *   LATE_ROOM     writes one piece more than there are slots
- *   SILENT_SENT   does not ring when it has sent
- *   SILENT_ROOM   does not ring when it has received
- *   SLEEP_LATE    looks before it counts itself as sleeper
- *   SEND_ALL      receives nothing before it has sent everything
- *   DEAF          does not look at the verdict
+ * Each mutation breaks one rule, and spin must find an error:
+ *   COUNT_FIRST   a sender counts a piece before it has written it
+ *   TAKE_FIRST    a receiver counts a piece before it has read it
+ *   NO_ROOM       a sender writes a piece although no slot is free
+ *   LATE_ROOM     a sender writes one piece more than there are slots
+ *   SILENT_SENT   a sender does not ring
+ *   SILENT_ROOM   a receiver does not ring
+ *   SLEEP_LATE    a rank checks its conditions before it counts as a sleeper
+ *   SEND_ALL      a rank receives nothing before it has sent everything
+ *   DEAF          a rank does not check the verdict
  */
 #define N 2
 #define SLOTS 2
@@ -29,13 +33,14 @@
 #define N_MESSAGES 2
 #endif
 #define TORN 255
-/* Messages have one and two pieces in turns; a rank's begins with `first`. */
+/* The number of pieces of a message. Messages have one and two pieces
+ * alternately, and the two ranks begin differently. */
 #define PIECES(r, m) (((r) + (m)) % 2 + 1)
 
-byte sent[N], received[N];      /* words: pieces to, and from, the other */
+byte sent[N], received[N];      /* shared counts of pieces */
 byte number[N * SLOTS], head[N * SLOTS];
 byte bell[N], sleepers[N];
-bool asleep[N];                 /* in the kernel */
+bool asleep[N];                 /* in the kernel's queue */
 bool verdict, is_mortal;
 byte n_dead, n_ended;
 
@@ -48,7 +53,7 @@ byte n_dead, n_ended;
 #define OVER verdict
 #endif
 
-/* Does this rank see room for a piece, and a piece for itself? */
+/* Whether the rank sees a free slot, and whether it sees a piece to receive. */
 #ifdef LATE_ROOM
 #define HAS_ROOM (n_sent - received[OTHER] < SLOTS + 1)
 #else
@@ -76,7 +81,7 @@ inline may_die()
 	fi
 }
 
-/* bell_ring() of the other's bell. */
+/* bell_ring() for the bell of the other rank. */
 inline ring()
 {
 	if
@@ -164,8 +169,8 @@ inline receive()
 #endif
 }
 
-/* Nothing can be moved. A rank that has sent all and only waits for its
- * messages sleeps by the same bell. */
+/* Waits until a piece can be sent or received. A rank that has sent everything
+ * and only receives waits in the same way. */
 inline rest()
 {
 	seen = bell[me];
@@ -183,7 +188,7 @@ inline rest()
 	:: else
 	fi;
 #endif
-	/* The kernel compares the word. */
+	/* The kernel compares the word with the one that was read. */
 	atomic {
 		if
 		:: bell[me] == seen -> asleep[me] = true
@@ -199,8 +204,8 @@ awake:
 
 proctype rank(byte me)
 {
-	byte n_sent, n_received;   /* private counts: pieces */
-	byte s_message, s_piece;   /* being sent */
+	byte n_sent, n_received;   /* private counts of pieces */
+	byte s_message, s_piece;   /* of the message that is being sent */
 	byte r_message, r_piece, r_size;
 	byte seen;
 
@@ -215,7 +220,8 @@ ended:
 	n_ended++
 }
 
-/* It sees a death, and nothing else: says so and rings always. */
+/* After a death the broker writes the verdict, and rings even if there are no
+ * sleepers. */
 proctype broker()
 {
 	byte i;

@@ -1,27 +1,31 @@
 /*
- * shm/gathers.h: ranks reshard gathers of one group to a smaller mesh or to
- * none, each at its own pace, and compare what others gave.
+ * Resharding of gathers (shm/gathers.h). Ranks reshard the gathers of one group
+ * to a smaller mesh or completely, each at its own speed, and compare with the
+ * others.
  *
- * Checked: ranks that do the same are never refused, however far one is ahead.
- * A rank that gives a mesh for the last gather, which others have resharded to
- * none, is refused.
+ * These properties are checked:
+ *   - Ranks that do the same are never refused, however far one is ahead.
+ *   - A rank that names a mesh for the last gather, which the others have
+ *     resharded completely, is refused.
  *
- * Mutations:
- *   WORD_FIRST  looks at the word, then at who has ended the gather
- *   END_FIRST   ends the gather, then writes the word
- *   NO_LOOK     does not look at who has ended it
+ * Each mutation breaks one rule, and spin must find an error:
+ *   WORD_FIRST  a rank reads the word before it checks which ranks have ended
+ *               the gather
+ *   END_FIRST   a rank ends the gather before it writes the word
+ *   NO_LOOK     a rank does not check which ranks have ended the gather
  */
 #ifndef N
 #define N 3
 #endif
 #define N_GATHERS 3
 
-/* 1 1 0 */
+/* The meshes of the gathers 1, 2 and 3 are 1, 1 and 0. */
 #define MESH(n) (n < N_GATHERS)
 
-/* the word of the group; its rank is only for sentences */
+/* The word of the group. The rank in it is left out, because only error
+ * messages use it. */
 byte number, mesh;
-byte ended[N]; /* number of the last gather */
+byte ended[N]; /* number of the last gather that the rank has ended */
 
 byte n_finished;
 
@@ -41,7 +45,7 @@ inline look_at_word()
 	atomic { seen = number; given = mesh }
 }
 
-/* `asked` is the mesh that it gives; 0: none. */
+/* `asked` is the mesh of this rank; 0: it reshards completely. */
 inline set_mesh()
 {
 	has_other = false;
@@ -101,7 +105,7 @@ proctype rank(byte me)
 	n_finished++
 }
 
-/* It comes last, and is wrong. */
+/* This rank comes last, and names a mesh that the others did not. */
 proctype stray()
 {
 	byte self = N_GATHERS, asked = 1, i, seen, given;

@@ -1,25 +1,25 @@
 /*
- * The pending bitmap of shm/refs.h and its summary: no slot whose last hold
- * went is overlooked, though bits are set and taken at the same time and the
- * broker takes only a few at once.
+ * The pending bitmap of shm/refs.h and its summary. The broker must not miss a
+ * slot whose last hold was dropped, although clients set bits while the broker
+ * takes them, and the broker takes only a few at once.
  *
- * Three slots that are all in limbo: 0 and 1 share a word of the bitmap, 2 is
- * in another. Two client threads release them (slot 0 is held by both). The
- * broker takes one slot at a time, puts the rest back and comes again.
+ * There are three slots, all in limbo. 0 and 1 share a word of the bitmap, 2 is
+ * in another one. Two threads of the client release them; both hold slot 0. The
+ * broker takes one slot at a time, puts the other bits back and repeats this.
  *
- * Mutations, each of which must be found out:
- *   SUMMARY_FIRST   the client sets the summary's bit before the word's
+ * Each mutation breaks one rule, and spin must find an error:
+ *   SUMMARY_FIRST   the client sets the bit of the summary before the other bit
  *   RING_FIRST      the client rings before it sets bits
  *   CLEAR_LATE      the broker reads a word and then clears it
- *   LEAVES_BACK     what is put back gets no summary bit
- *   NOT_AGAIN       having taken as many as fit, the broker does not come again
+ *   LEAVES_BACK     the broker puts bits back without setting the summary
+ *   NOT_AGAIN       the broker does not repeat after it took the maximum
  */
 #define N_SLOTS 3
 #define WORD_OF(slot) ((slot) / 2)
 #define BIT_OF(slot) (1 << ((slot) % 2))
 
-byte word[2];	/* the bitmap; two bits each */
-byte summary;	/* one word, two bits */
+byte word[2];	/* the bitmap, two bits in each word */
+byte summary;	/* one word with two bits */
 bool bell;
 byte holds[N_SLOTS];
 bool is_freed[N_SLOTS];
@@ -80,7 +80,7 @@ inline put_back(w)
 #endif
 }
 
-/* refs_take_pending() with room for one: `found` is the slot or N_SLOTS. */
+/* refs_take_pending() for at most one slot, which is in `found`; N_SLOTS: none. */
 inline take()
 {
 	d_step { rows = summary; summary = 0; found = N_SLOTS; w = 0 }
@@ -104,7 +104,7 @@ inline take()
 	:: w < 2 && found == N_SLOTS && !(rows & 1 << w) -> w++
 	:: w == 2 || found < N_SLOTS -> break
 	od;
-	/* The words below these were left alone. */
+	/* The words of these rows were not read. */
 	if
 	:: rows -> summary = summary | rows; rows = 0
 	:: else

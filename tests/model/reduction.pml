@@ -1,49 +1,54 @@
 /*
- * shm/pieces.h and the reductions of shm/board.h: ranks hand in, take pieces by
- * tickets, sleep and are woken; one of them may die before any of its steps;
- * the broker ends the run, and the run's memory is free when no living rank
+ * The reductions of shm/board.h and shm/pieces.h. Ranks hand in inputs, take
+ * pieces, sleep and are woken. One rank may die before any of its steps. The
+ * broker then ends the run, and frees the memory of the run when no living rank
  * holds it.
  *
- * Every rank does N_STEPS reductions with one input, all in the same place of
- * the board, so that laps meet. Each is N_PIECES pieces. A piece reads the
- * inputs of all ranks.
+ * Every rank does N_STEPS reductions of one input. All of them use the same
+ * words of the board, so that laps follow one another there. Each reduction has
+ * N_PIECES pieces. A piece reads the inputs of all ranks.
  *
- * Checked: a piece is reduced only when all inputs of that step are there, and
- * once; no input is written while a piece reads it; nothing of the run's memory
- * is touched when it is free; who comes back from a step that is not over finds
- * all pieces reduced; with nobody dead nothing is over; and nobody sleeps for
- * ever (an end state that is none).
+ * These properties are checked:
+ *   - A piece is reduced once, and only when all inputs of the step are there.
+ *   - No input is written while a piece reads it.
+ *   - Memory that was freed is not used.
+ *   - When a rank returns from a step and the run has not ended, all pieces are
+ *     reduced.
+ *   - If no rank has died, the run is not ended.
+ *   - No rank sleeps for ever (an invalid end state).
  *
- * Mutations:
- *   SLEEP_LATE    looks before it counts itself as a sleeper
- *   NO_BUMP       wakes without changing the word
- *   WAKE_FIRST    the broker wakes, then writes the verdict
- *   DEAF          a sleeper looks at its condition only
- *   RING_FIRST    the last piece rings, then is counted
- *   DONE_FIRST    counts a piece, then reduces it
- *   REUSE_EARLY   writes its input again when no piece is left to take
- *   NO_LAP        takes the count of the step before for its own
- *   OPEN_LATE     opens the tickets of a lap, then its count
- *   FREE_AT_ONCE  the run's memory is free with the verdict
+ * Each mutation breaks one rule, and spin must find an error:
+ *   SLEEP_LATE    a rank checks its condition before it counts as a sleeper
+ *   NO_BUMP       a waker does not change the word
+ *   WAKE_FIRST    the broker wakes before it writes the verdict
+ *   DEAF          a sleeper does not check the verdict
+ *   RING_FIRST    a rank rings before it counts the last piece
+ *   DONE_FIRST    a rank counts a piece before it has reduced it
+ *   REUSE_EARLY   a rank writes its next input when all pieces are taken, but
+ *                 not all are done
+ *   NO_LAP        a rank takes the count of the previous step for that of its
+ *                 own step
+ *   OPEN_LATE     a rank opens `next` before `done`
+ *   FREE_AT_ONCE  the broker frees the memory together with the verdict
  */
 #define N        2
 #define N_STEPS  2
 #define N_PIECES 2
 
 byte handed_in[N];
-byte next_lap, next_n; /* one word */
-byte done_lap, done_n; /* one word */
+byte next_lap, next_n; /* in one word */
+byte done_lap, done_n; /* in one word */
 byte word, sleepers;
 bool verdict;
-bool sleeps[N]; /* the kernel's queue */
+bool sleeps[N]; /* the ranks in the kernel's queue */
 
-/* what only the checks know */
+/* used only by the checks */
 bool is_mortal, is_freed;
 byte n_dead, n_ended;
 bool holds[N];
-byte filled[N];          /* of which step the input is */
-byte readers;            /* pieces that read the inputs just now */
-byte reduced[N_PIECES];  /* of which step the piece is */
+byte filled[N];          /* the step of the input */
+byte readers;            /* number of pieces that are reading the inputs */
+byte reduced[N_PIECES];  /* the step of the reduced piece */
 
 #define ALL_IN(s) (handed_in[0] >= s && handed_in[1] >= s)
 #ifdef NO_LAP
@@ -138,7 +143,8 @@ inline open_done(s)
 	}
 }
 
-/* One CAS of `next`: fails if it is another word than was read. */
+/* Each atomic block with a comparison is one CAS of `next`, which fails if the
+ * word has changed since it was read. */
 inline take(s)
 {
 	got = false;
@@ -195,7 +201,7 @@ inline reduce(s)
 	may_die_reading();
 	atomic {
 		assert(!is_freed);
-		assert(reduced[piece] == s - 1); /* once */
+		assert(reduced[piece] == s - 1); /* only once */
 		reduced[piece] = s;
 		readers--
 	}
@@ -260,7 +266,7 @@ proctype rank(byte me)
 
 	do
 	:: s <= N_STEPS ->
-		/* the input is its own again */
+		/* No other rank reads the input now. */
 		atomic {
 			assert(readers == 0);
 			assert(!is_freed);

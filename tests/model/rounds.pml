@@ -1,24 +1,25 @@
 /*
- * shm/boxes.h: ranks pass each other bytes in rounds, through the slots of
- * their boxes; one of them may die before any of its steps.
+ * The rounds of shm/boxes.h. Ranks pass bytes to each other through slots of
+ * their boxes. One rank may die before any of its steps.
  *
- * Every rank puts and takes N_ROUNDS rounds, and puts up to AHEAD rounds before
- * it takes the first of them. In a round it may read the slot of another rank
- * or not, as collectives with a root do. A slot holds the number of its round,
- * or TORN while it is written. How a rank sleeps and is woken is in board.pml:
- * here it just waits until its condition or the verdict is true.
+ * Every rank puts and takes N_ROUNDS rounds. It puts up to AHEAD rounds before
+ * it takes the first of them. In each round it reads the slot of another rank
+ * or none, because collectives with a root do not read all slots. A slot has
+ * the number of its round, or TORN while it is written. board.pml models how
+ * ranks sleep. Here a rank just waits for its condition or the verdict.
  *
- * Checked: a slot that is read has the round from the first byte to the last;
- * and nobody waits for ever.
+ * These properties are checked:
+ *   - All bytes of a slot are of the round that the reader expects.
+ *   - No rank waits for ever.
  *
- * Mutations:
- *   PUT_FIRST     says that it has put, then writes the slot
- *   TAKE_FIRST    says that it has taken, then reads
- *   NO_CREDIT     does not wait until others have taken
- *   ONE_CREDIT    waits for the next rank only
- *   LATE_CREDIT   lets a rank put a round more than there are slots
- *   TOO_FAR       puts more rounds ahead than there are slots
- *   DEAF          waits for its condition only
+ * Each mutation breaks one rule, and spin must find an error:
+ *   PUT_FIRST     a rank counts a round as put before it has written the slot
+ *   TAKE_FIRST    a rank counts a round as taken before it has read
+ *   NO_CREDIT     a rank does not wait until the others have taken
+ *   ONE_CREDIT    a rank waits only until the next rank has taken
+ *   LATE_CREDIT   a rank may put one round more than there are slots
+ *   TOO_FAR       a rank puts more rounds ahead than there are slots
+ *   DEAF          a rank does not check the verdict
  */
 #ifndef N
 #define N 3
@@ -35,7 +36,7 @@
 #define TORN 255
 
 byte put[N], taken[N];
-byte slot[N * SLOTS]; /* of rank r: r * SLOTS + round % SLOTS */
+byte slot[N * SLOTS]; /* rank * SLOTS + round % SLOTS */
 bool verdict, is_mortal;
 byte n_dead, n_ended;
 
@@ -128,7 +129,7 @@ inline take_one()
 
 proctype rank(byte me)
 {
-	byte n, m; /* put and taken */
+	byte n, m; /* the rounds that were put and taken last */
 
 	do
 	:: m == N_ROUNDS -> break
@@ -139,7 +140,7 @@ ended:
 	n_ended++
 }
 
-/* It sees a death, and nothing else. */
+/* After a death the broker writes the verdict. */
 proctype broker()
 {
 	if

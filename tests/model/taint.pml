@@ -1,25 +1,28 @@
 /*
- * A tensor that is published before its contents are there, and a writer that
- * dies before its device has written them.
+ * A tensor that is published before its contents are complete, and whose writer
+ * may die before its device has written them.
  *
- * One slot. Its writer's device writes and then raises a counter; the tensor
- * is published with the order "when the counter says 1". A reader acquires it
- * as shm/refs.h has it (without a system call while the word says PUBLISHED and
- * nothing else, else by asking), waits for the counter, looks whether the
- * tensor is tainted, reads, and releases. The writer may die at any time. The
- * broker taints what was not written, poisons the counter, takes the name away,
- * and reclaims.
+ * There is one slot. The writer's device writes the tensor and then raises a
+ * counter. The tensor is published with a ready fence: the contents are
+ * complete when the counter is 1. A reader acquires the tensor as in shm/refs.h
+ * (without a system call if the word is exactly PUBLISHED, otherwise by a
+ * request). It waits for the counter, checks whether the tensor is tainted,
+ * reads, and releases. The writer may die at any time. The broker then taints
+ * the tensor if it is not complete, and poisons the counter, which wakes those
+ * who wait. The broker also removes the name and reclaims the memory.
  *
- * Safe: who reads what is not written knows that it is tainted, and memory
- * that a device may still write is not used again. Live: nobody waits for
- * ever, and in the end the slot is free.
+ * Safety: a reader of incomplete contents sees that they are tainted, and
+ * memory that a device may still write is not used again. Liveness: no process
+ * waits for ever, and in the end the slot is free.
  *
- * Mutations, each of which must be found out:
- *   POISON_FIRST    the poison, then the taint
- *   LOOK_FIRST      the reader looks for the taint before it waits
- *   NO_POISON       nobody lets go of those who wait for a dead writer
- *   IGNORE_ORDER    memory is freed before its writer's work is done
- *   WHOLE_WORD      a release compares the word with LIMBO, taint and all
+ * Each mutation breaks one rule, and spin must find an error:
+ *   POISON_FIRST    the broker poisons the counter before it taints the tensor
+ *   LOOK_FIRST      the reader checks for the taint before it waits
+ *   NO_POISON       the broker does not poison the counter
+ *   IGNORE_ORDER    the broker frees the memory before the writer's device has
+ *                   finished
+ *   WHOLE_WORD      a release compares the whole word with LIMBO, including the
+ *                   taint
  */
 #define FREE 0
 #define PUBLISHED 1
@@ -32,11 +35,11 @@
 byte word = PUBLISHED;
 byte counter;
 bool is_written;
-short delta; /* the reader's */
+short delta; /* of the reader */
 short granted;
 bool is_pending, bell;
 bool wants, is_refused, is_given; /* a request of the reader */
-bool may_die, is_killed, is_idle, is_dead; /* the writer */
+bool may_die, is_killed, is_idle, is_dead; /* of the writer */
 bool is_done;
 
 /* --- the writer's device --------------------------------------------------- */
@@ -51,7 +54,7 @@ proctype Device()
 	is_idle = true
 }
 
-/* Its pidfd fires when nothing of it is left on the device. */
+/* The writer's pidfd becomes readable when its device has stopped. */
 proctype Reaper()
 {
 	if
@@ -131,7 +134,7 @@ inline update_state()
 	fi
 }
 
-/* session_end() of broker/session/session.c */
+/* session_end() of broker/session/session_end.c */
 inline bury()
 {
 #ifdef POISON_FIRST
