@@ -2,17 +2,17 @@
 # Verify one Promela model with spin: check.sh MODEL.pml clean|caught [-DX ...]
 # PAN_CFLAGS are the options of the compiler of the verifier.
 #
-# clean: spin must search everything and find no error. caught: it must find
-# one, so that a mutation which the model no longer notices is a failed test.
-# Exits 77 (skipped) where spin or a compiler is missing.
+# clean: spin must search all states and find no error. caught: it must find
+# one, so that the test fails if the model does not notice the mutation any more.
+# The exit status is 77 (skipped) if spin or a compiler is missing.
 set -eu
 
 model=$1
 wanted=$2
 shift 2
 
-# Most of these searches are shorter than what optimising them takes, and even
-# than what cc takes without that.
+# Most searches take less time than an optimised build of the verifier, or even
+# an unoptimised one by cc. tcc is much faster.
 compiler=cc
 case " ${PAN_CFLAGS:-} " in
 *" -O"*) ;;
@@ -30,7 +30,7 @@ cd "$dir"
 spin -a "$@" "$model"
 # shellcheck disable=SC2086 # words on purpose
 $compiler ${PAN_CFLAGS:-} -w -DSAFETY -DMEMLIM=2000 -o pan pan.c
-# The table begins small, and grows with what is found.
+# The table of states begins small and grows.
 ./pan -w20 -m100000 >log 2>&1 || true
 cat log
 
