@@ -1,5 +1,5 @@
 # CPack reads this first. All files of a package have the time of its changelog,
-# unless the environment says another.
+# unless SOURCE_DATE_EPOCH is set.
 if(NOT DEFINED ENV{SOURCE_DATE_EPOCH})
 	file(STRINGS ${CPACK_CHANGELOG} line REGEX "^ -- " LIMIT_COUNT 1)
 	string(REGEX REPLACE "^ -- .*>  " "" date "${line}")

@@ -1,5 +1,5 @@
-# Remove what the last `cmake --install` wrote, and the folders of our own that
-# are empty then. DESTDIR is that of the installation.
+# Remove the files that the last `cmake --install` has written, and those of our
+# own folders that are then empty. DESTDIR must be that of the installation.
 if(NOT EXISTS ${MANIFEST})
 	message(FATAL_ERROR "cannot uninstall: there is no ${MANIFEST}; "
 		"nothing was installed from this build")
