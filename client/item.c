@@ -333,7 +333,7 @@ int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,
 /* --- receiving ----------------------------------------------------------- */
 
 /* Report the deaths of producers to one of the threads that see them. */
-static int tell_death(struct fsdp_channel *channel, struct error *err)
+static int report_death(struct fsdp_channel *channel, struct error *err)
 {
 	const struct slots_people *people = &channel->slots.page->people;
 	char name[SLOTS_NAME];
@@ -373,7 +373,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 		if (channel_is_cut(channel))
 			return channel_refuse_cut(channel, err);
 		if (has_death)
-			return tell_death(channel, err);
+			return report_death(channel, err);
 		if (is_over)
 			return error_set(err, -ENODATA,
 					 "all producers of channel '%s' have "

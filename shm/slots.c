@@ -577,7 +577,7 @@ void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 }
 
 /* The name of the dead user is written before the death is counted. */
-static void tell_death(struct slots *slots, uint32_t place)
+static void note_death(struct slots *slots, uint32_t place)
 {
 	struct slots_people *people = &slots->page->people;
 	const struct slots_user *user = &slots->page->users[place];
@@ -590,7 +590,7 @@ static void tell_death(struct slots *slots, uint32_t place)
 
 /* Clears the bits of consumers that have left. If they left when they were
  * about to free the slot as the last ones, this frees it. */
-static void strike(struct slots *slots, uint64_t mask, uint32_t at)
+static void clear_consumers(struct slots *slots, uint64_t mask, uint32_t at)
 {
 	const struct slots_hold hold = {at, slots_load(slots, at)};
 	uint64_t left = atomic_fetch_and_explicit(&slots->page->masks[at],
@@ -602,7 +602,7 @@ static void strike(struct slots *slots, uint64_t mask, uint32_t at)
 		finish(slots, &hold);
 }
 
-static void bury_at(struct slots *slots, uint32_t place, uint32_t at)
+static void remove_user_at(struct slots *slots, uint32_t place, uint32_t at)
 {
 	uint64_t word = slots_load(slots, at);
 	enum slots_state state = slots_state(word);
@@ -616,23 +616,23 @@ static void bury_at(struct slots *slots, uint32_t place, uint32_t at)
 					  ~slots_bit(place),
 					  memory_order_seq_cst);
 	if (slots->mode == SLOTS_BROADCAST)
-		strike(slots, slots_bit(place), at);
+		clear_consumers(slots, slots_bit(place), at);
 }
 
-void slots_bury(struct slots *slots, const struct slots_roll *roll,
-		uint32_t place, bool died)
+void slots_remove_user(struct slots *slots, const struct slots_roll *roll,
+		       uint32_t place, bool died)
 {
 	bool was_producer = slots_producers(slots) & slots_bit(place);
 
 	if (died && was_producer)
-		tell_death(slots, place);
+		note_death(slots, place);
 	store_roll(slots, roll);
-	failpoint("slots.struck");
+	failpoint("slots.unlisted");
 	atomic_fetch_and_explicit(&slots->page->hungry, ~slots_bit(place),
 				  memory_order_seq_cst);
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
-		bury_at(slots, place, i);
-	failpoint("slots.buried");
+		remove_user_at(slots, place, i);
+	failpoint("slots.removed");
 	slots_ring(slots);
 }
 
@@ -670,7 +670,7 @@ void slots_cut(struct slots *slots, const struct slots_roll *roll,
 	store_roll(slots, roll);
 	failpoint("slots.cut");
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
-		strike(slots, consumers, i);
+		clear_consumers(slots, consumers, i);
 	slots_ring(slots);
 }
 

@@ -343,8 +343,8 @@ void slots_call_roll(struct slots *slots, const struct slots_roll *roll);
 /* Removes a user that has left: frees the words that name it, and wakes all
  * waiters. `roll` is without it already. Its process has exited or closed the
  * channel; `died` means that it did not close it, so items may be missing. */
-void slots_bury(struct slots *slots, const struct slots_roll *roll,
-		uint32_t place, bool died);
+void slots_remove_user(struct slots *slots, const struct slots_roll *roll,
+		       uint32_t place, bool died);
 
 /* Returns the consumers that still need the oldest item, if it was sent before
  * that time. Returns 0 if there are none, or if a producer can claim a slot. */

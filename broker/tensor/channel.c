@@ -484,12 +484,13 @@ static bool is_used(const struct channel_record *record)
 	return place < SLOTS_USERS;
 }
 
-static void bury(struct store *store, struct channel_place place, bool died)
+static void remove_user(struct store *store, struct channel_place place,
+			bool died)
 {
 	struct slots_roll roll = channel_roll(record_of(store, place.record));
 
-	slots_bury(&store->channels.slots[place.record], &roll, place.place,
-		   died);
+	slots_remove_user(&store->channels.slots[place.record], &roll,
+			  place.place, died);
 	channel_retire(store, place.record);
 }
 
@@ -500,7 +501,7 @@ static void leave(struct store *store, struct channel_place place, bool died)
 
 	catalog_save(&store->catalog, user, sizeof(*user));
 	*user = (struct channel_user){.session = 0};
-	bury(store, place, died);
+	remove_user(store, place, died);
 	if (!is_used(record))
 		free_channel(store, place.record);
 }
@@ -515,7 +516,7 @@ void channel_end(struct store *store, struct channel_place place)
 	struct channel_record *record = record_of(store, place.record);
 
 	catalog_set(&store->catalog, record->users[place.place].is_ended, 1);
-	bury(store, place, false);
+	remove_user(store, place, false);
 }
 
 void channels_end_session(struct store *store, uint32_t session, bool died)

@@ -73,7 +73,7 @@ static void leave(uint32_t place)
 {
 	pthread_mutex_lock(&broker);
 	roll.consumers &= ~slots_bit(place);
-	slots_bury(&slots, &roll, place, false);
+	slots_remove_user(&slots, &roll, place, false);
 	pthread_mutex_unlock(&broker);
 }
 

@@ -109,11 +109,11 @@ static void enrol(uint32_t place)
 	slots_enrol(&slots, &roll, &who);
 }
 
-static void bury(uint32_t place)
+static void remove_user(uint32_t place)
 {
 	roll.producers &= ~(UINT64_C(1) << place);
 	roll.consumers &= ~(UINT64_C(1) << place);
-	slots_bury(&slots, &roll, place, true);
+	slots_remove_user(&slots, &roll, place, true);
 }
 
 /* Change the number of slots as the broker does. No user has to be told
@@ -192,7 +192,7 @@ static void run(enum slots_mode mode)
 		      "no thread");
 	if (victim < SLOTS_USERS) {
 		(void)pthread_join(threads[victim], NULL);
-		bury(victim);
+		remove_user(victim);
 	}
 	end(threads, is_resized ? &resizer : NULL);
 }

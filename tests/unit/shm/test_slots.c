@@ -51,7 +51,7 @@ static void go(uint32_t place, bool died)
 {
 	roll.producers &= ~(UINT64_C(1) << place);
 	roll.consumers &= ~(UINT64_C(1) << place);
-	slots_bury(&slots, &roll, place, died);
+	slots_remove_user(&slots, &roll, place, died);
 }
 
 static uint32_t send_item(uint32_t place, int64_t value)
