@@ -446,7 +446,7 @@ int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
 	return r;
 }
 
-void mappings_let_go(struct mappings *mappings, uint32_t chunk)
+void mappings_end_keep(struct mappings *mappings, uint32_t chunk)
 {
 	pthread_mutex_lock(&mappings->lock);
 	/* mappings_retire() may have skipped this chunk, so the next one must

@@ -128,12 +128,12 @@ bool mappings_find_address(struct mappings *mappings, const void *address,
 int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 		     struct error *err);
 
-/* Find a chunk, and keep it mapped until mappings_let_go() was called as often,
- * even if nothing in it is granted to this process any more. -ENOENT: it is not
- * mapped. */
+/* Find a chunk, and keep it mapped until mappings_end_keep() was called as
+ * often, even if nothing in it is granted to this process any more. -ENOENT: it
+ * is not mapped. */
 int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
 		  struct error *err);
-void mappings_let_go(struct mappings *mappings, uint32_t chunk);
+void mappings_end_keep(struct mappings *mappings, uint32_t chunk);
 
 /* Tell whether this chunk is missing from the table's chunk list. */
 bool mappings_is_gone(struct mappings *mappings, uint32_t chunk,

@@ -250,7 +250,7 @@ static void count_done(struct engine *engine, const struct engine_job *job,
 	}
 }
 
-static void let_go(struct engine *engine, struct engine_job *job)
+static void release_job(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->n_slots; i++)
 		(void)slot_unpin(engine->store, job->slots[i]);
@@ -274,7 +274,7 @@ static void finish_job(struct engine *engine, struct engine_job *job,
 	if (engine->n_jobs-- == ENGINE_MAX_JOBS)
 		engine->hooks.on_room(engine->hooks.data);
 	job->done(job->data, done);
-	let_go(engine, job);
+	release_job(engine, job);
 	free(job);
 }
 

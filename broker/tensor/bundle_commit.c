@@ -368,7 +368,7 @@ int bundle_commit(struct store *store, struct holdings *holdings,
 		bundle_hide_members(store, old);
 	bundle_update_members(store, bundle);
 	if (old && record->n_kept <= 1)
-		bundle_let_go(store, old);
+		bundle_drop_retired(store, old);
 	bundle_trim_kept(store, name, record->n_kept ? record->n_kept - 1 : 0);
 	wake(store, bundle);
 	*ret_version = record->version;

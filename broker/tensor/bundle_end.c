@@ -125,11 +125,11 @@ void bundle_trim_kept(struct store *store, const char *name, uint32_t n)
 
 	while (bundle_count_kept(store, name, &oldest) > n) {
 		bundle_make_retired(store, oldest);
-		bundle_let_go(store, oldest);
+		bundle_drop_retired(store, oldest);
 	}
 }
 
-void bundle_let_go(struct store *store, uint32_t bundle)
+void bundle_drop_retired(struct store *store, uint32_t bundle)
 {
 	if (catalog_bundle(&store->catalog, bundle)->members.n)
 		bundle_update_members(store, bundle);
@@ -148,7 +148,7 @@ void bundle_retire(struct store *store, uint32_t bundle)
 	bundle_make_retired(store, bundle);
 	if (was_shown)
 		bundle_hide_members(store, bundle);
-	bundle_let_go(store, bundle);
+	bundle_drop_retired(store, bundle);
 	if (was_shown)
 		bundle_trim_kept(store, name, 0);
 }

@@ -39,4 +39,4 @@ void bundle_hide_members(struct store *store, uint32_t bundle);
 void bundle_update_members(struct store *store, uint32_t bundle);
 /* Updates the members of a retired version, or frees a version without
  * members. */
-void bundle_let_go(struct store *store, uint32_t bundle);
+void bundle_drop_retired(struct store *store, uint32_t bundle);

@@ -312,7 +312,7 @@ static int reserve(const struct verb_call *call, struct publication *all,
 /* --- changes ------------------------------------------------------------- */
 
 /* End the name of the old tensor. Returns the version that the name had. */
-static uint64_t let_go(struct broker *broker, const char *name)
+static uint64_t end_old_name(struct broker *broker, const char *name)
 {
 	uint32_t old = index_find(&broker->store, name);
 	uint64_t version;
@@ -368,7 +368,7 @@ static uint64_t publish(const struct verb_call *call,
 				      call->session->holdings.index,
 				      one->number, one->event);
 	if (*one->item->name) {
-		version = let_go(broker, one->item->name) + 1;
+		version = end_old_name(broker, one->item->name) + 1;
 		show(call, one, version);
 	}
 	slot_update_state(&broker->store, one->slot);

@@ -249,7 +249,7 @@ static int check_sharer(const struct verb_call *call, uint32_t slot,
 }
 
 /* Drop the hold of the sharer, which is the last one. */
-static void let_go(const struct verb_call *call, uint32_t slot)
+static void drop_last_hold(const struct verb_call *call, uint32_t slot)
 {
 	uint32_t session = call->session->holdings.index;
 	uint32_t grant = grant_find(&call->broker->store, session, slot);
@@ -293,6 +293,6 @@ int verb_unshare(struct verb_call *call, struct error *err)
 		return VERB_DONE;
 	if (!unshare_is_ready(&broker->store, slot))
 		return wait_for_users(call, slot, err);
-	let_go(call, slot);
+	drop_last_hold(call, slot);
 	return VERB_DONE;
 }

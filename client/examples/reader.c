@@ -69,7 +69,7 @@ static int attach(struct reader *reader)
 	return 0;
 }
 
-static void let_go(struct reader *reader)
+static void free_tensors(struct reader *reader)
 {
 	for (size_t i = 0; i < reader->n; i++)
 		fsdp_free(reader->tensors[i]);
@@ -157,7 +157,7 @@ static int obey(struct reader *reader, const char *line)
 		fprintf(stderr, "reader: say check, reload or quit\n");
 		return -1;
 	}
-	let_go(reader);
+	free_tensors(reader);
 	r = attach(reader);
 	return r < 0 ? r : check(reader);
 }
@@ -174,7 +174,7 @@ static int run(struct reader *reader)
 	while (r == 0 && fgets(line, sizeof(line), stdin) &&
 	       strcmp(line, "quit\n") != 0)
 		r = obey(reader, line);
-	let_go(reader);
+	free_tensors(reader);
 	return r;
 }
 

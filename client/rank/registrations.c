@@ -51,7 +51,7 @@ static int add(struct registrations *registrations, struct nccl_comm *comm,
 	address = (CUdeviceptr)(uintptr_t)span.address;
 	r = nccl_comm_register(comm, address, span.size, err);
 	if (r < 0) {
-		mappings_let_go(&client->mappings, chunk);
+		mappings_end_keep(&client->mappings, chunk);
 		return error_wrap(
 			err, r,
 			"FSDP_MEMORY_REGISTERED: cannot register chunk %u with "
@@ -90,7 +90,7 @@ int registrations_trim(struct registrations *registrations,
 			continue;
 		}
 		r = nccl_comm_deregister(comm, it->address, err);
-		mappings_let_go(&client->mappings, it->chunk);
+		mappings_end_keep(&client->mappings, it->chunk);
 		*it = registrations->list[--registrations->n];
 	}
 	return r;
@@ -100,8 +100,8 @@ void registrations_end(struct registrations *registrations,
 		       struct fsdp_client *client)
 {
 	for (size_t i = 0; i < registrations->n; i++)
-		mappings_let_go(&client->mappings,
-				registrations->list[i].chunk);
+		mappings_end_keep(&client->mappings,
+				  registrations->list[i].chunk);
 	free(registrations->list);
 	registrations->list = NULL;
 	registrations->n = registrations->capacity = 0;

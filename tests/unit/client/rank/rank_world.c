@@ -53,7 +53,7 @@ int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
 	return 0;
 }
 
-void mappings_let_go(struct mappings *mappings, uint32_t chunk)
+void mappings_end_keep(struct mappings *mappings, uint32_t chunk)
 {
 	(void)mappings;
 	(void)chunk;
