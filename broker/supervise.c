@@ -374,7 +374,7 @@ static void collect(struct supervisor *s)
 }
 
 /* Handle the death of the child. Returns true if the supervisor ends. */
-static bool judge_death(struct supervisor *s)
+static bool handle_death(struct supervisor *s)
 {
 	uint64_t now = now_ms();
 	uint32_t n;
@@ -458,7 +458,7 @@ static int run(struct supervisor *s, struct error *err)
 			(void)receive(s);
 		if (fds[1].revents)
 			pass_signal_on(s);
-		if (fds[2].revents && judge_death(s))
+		if (fds[2].revents && handle_death(s))
 			return 0;
 	}
 	return 0;

@@ -62,8 +62,8 @@ static int ask(CUdeviceptr address, struct facts *ret, struct error *err)
 			    address);
 }
 
-static int judge(CUdeviceptr address, const struct facts *facts,
-		 struct error *err)
+static int check_facts(CUdeviceptr address, const struct facts *facts,
+		       struct error *err)
 {
 	if (facts->is_managed)
 		return error_set(
@@ -87,7 +87,7 @@ static int look(CUdeviceptr address, const struct device *devices, uint32_t n,
 	int r = ask(address, &facts, err);
 
 	if (r == 0)
-		r = judge(address, &facts, err);
+		r = check_facts(address, &facts, err);
 	for (uint32_t i = 0; i < n && r == 0; i++)
 		if (devices[i].ordinal == facts.ordinal)
 			ret->device = &devices[i];

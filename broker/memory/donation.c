@@ -13,10 +13,10 @@
 
 struct donation {
 	struct pools *pools;
-	uint32_t uid;   /* the user that sent the descriptor */
-	int fd;         /* owned */
-	bool is_asked;  /* the driver was asked */
-	bool is_judged; /* the driver has replied: `result` is valid */
+	uint32_t uid;    /* the user that sent the descriptor */
+	int fd;          /* owned */
+	bool is_asked;   /* the driver was asked */
+	bool is_checked; /* the driver has replied: `result` is valid */
 	bool is_dropped;
 	int result;
 	struct error err;
@@ -52,7 +52,7 @@ void donation_drop(struct donation *donation)
 		return;
 	donation->is_dropped = true;
 	/* A thread may still use the donation; then its end frees it. */
-	if (!donation->is_asked || donation->is_judged)
+	if (!donation->is_asked || donation->is_checked)
 		destroy(donation);
 }
 
@@ -74,12 +74,12 @@ static void done_check(struct pool_work *work)
 	struct donation *donation = work->donation;
 	struct pools *pools = donation->pools;
 
-	donation->is_judged = true;
+	donation->is_checked = true;
 	donation->result = work->result;
 	donation->err = work->err;
 	if (donation->is_dropped)
 		destroy(donation);
-	failpoint("share.judged");
+	failpoint("share.checked");
 	wake_room(&pools->base->wake);
 	free(work);
 }
@@ -113,7 +113,7 @@ int donation_check(struct donation *donation, const struct device *device,
 {
 	if (!donation->is_asked)
 		return ask(donation, device, size, err);
-	if (!donation->is_judged)
+	if (!donation->is_checked)
 		return POOL_WAIT;
 	if (donation->result < 0)
 		return error_set(err, donation->result, "%s",

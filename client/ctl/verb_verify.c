@@ -176,7 +176,7 @@ static int report(const struct verify *verify, struct error *err)
 	return 0;
 }
 
-static int judge(const struct verify *verify, struct error *err)
+static int check_result(const struct verify *verify, struct error *err)
 {
 	size_t n = json_array_size(verify->damaged);
 	char count[FORMAT_SIZE];
@@ -213,7 +213,7 @@ static int verify_all(struct verify *verify, const struct listing *listing,
 	progress_deinit(&verify->progress);
 	if (r == 0)
 		r = report(verify, err);
-	return r < 0 ? r : judge(verify, err);
+	return r < 0 ? r : check_result(verify, err);
 }
 
 static int run_verify(struct fsdp_client *client, const struct args *args,
