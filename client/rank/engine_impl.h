@@ -32,7 +32,7 @@ struct engine_use {
 };
 
 /* staging memory on the device; `tensor` is NULL if there is none */
-struct engine_room {
+struct engine_area {
 	struct fsdp_tensor *tensor; /* owned */
 	uint64_t size;
 	/* Owned; after this event no work uses the memory. NULL: no work uses
@@ -41,8 +41,8 @@ struct engine_room {
 };
 
 /* two areas that are used alternately */
-struct engine_rooms {
-	struct engine_room rooms[2];
+struct engine_areas {
+	struct engine_area areas[2];
 	uint32_t last;
 };
 
@@ -59,7 +59,7 @@ struct rank_engine {
 	struct engine_use *uses;          /* owned */
 	struct registrations registrations;
 	/* offload.h; streams NULL: no group is offloaded */
-	struct engine_rooms gather_rooms, reduce_rooms;
+	struct engine_areas gather_areas, reduce_areas;
 	CUstream in_stream, out_stream; /* owned */
 	/* owned; NULL: nothing was recorded */
 	struct event *noted[ENGINE_NOTED];

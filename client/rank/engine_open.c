@@ -202,7 +202,7 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	r = await_streams(engine, deadline_ms, err);
 	if (r < 0)
 		return r;
-	offload_end_rooms(engine);
+	offload_free_areas(engine);
 	return 0;
 }
 

@@ -11,7 +11,7 @@
 #include <inttypes.h>
 
 /* the alignment of the sums, which follow the gradients */
-#define ROOM_ALIGN 512
+#define AREA_ALIGN 512
 
 /* Return the size of one rank's part. */
 static uint64_t part_of(const struct plan *plan, uint64_t size)
@@ -19,26 +19,26 @@ static uint64_t part_of(const struct plan *plan, uint64_t size)
 	return size / plan->n_shards;
 }
 
-/* --- room on the device -------------------------------------------------- */
+/* --- staging areas ------------------------------------------------------- */
 
 static uint64_t partial_offset(const struct plan *plan)
 {
 	uint64_t size = part_of(plan, plan->grads_size);
 
-	return (size + ROOM_ALIGN - 1) & ~(uint64_t)(ROOM_ALIGN - 1);
+	return (size + AREA_ALIGN - 1) & ~(uint64_t)(AREA_ALIGN - 1);
 }
 
 /* Make an area of at least this size. A larger area replaces the earlier one,
  * which is not in use any more. */
-static int want_room(struct rank_engine *engine, struct engine_room *room,
-		     uint64_t size, struct error *err)
+static int ensure_area(struct rank_engine *engine, struct engine_area *area,
+		       uint64_t size, struct error *err)
 {
 	const struct fsdp_device device = device_public(engine->device);
 	const struct fsdp_spec spec = {FSDP_U8, 1, {(int64_t)size}};
 	struct fsdp_tensor *tensor;
 	int r;
 
-	if (size <= room->size)
+	if (size <= area->size)
 		return 0;
 	r = engine_note_and_await(engine, NULL, err);
 	if (r < 0)
@@ -46,18 +46,18 @@ static int want_room(struct rank_engine *engine, struct engine_room *room,
 	r = fsdp_alloc_on(engine->comm->client, &device, &spec, 1, NULL,
 			  engine->timeout_ms, &tensor);
 	if (r < 0)
-		return error_wrap(
-			err, r,
-			"cannot make room for offloaded shards on the "
-			"device");
-	fsdp_free(room->tensor);
-	room->tensor = tensor;
-	room->size = size;
+		return error_wrap(err, r,
+				  "cannot make a staging area for offloaded "
+				  "shards on the "
+				  "device");
+	fsdp_free(area->tensor);
+	area->tensor = tensor;
+	area->size = size;
 	return 0;
 }
 
-static int want_rooms(struct rank_engine *engine, const struct plan *plan,
-		      struct error *err)
+static int ensure_areas(struct rank_engine *engine, const struct plan *plan,
+			struct error *err)
 {
 	const uint64_t gather = part_of(plan, plan->shards_size);
 	const uint64_t reduce =
@@ -65,49 +65,49 @@ static int want_rooms(struct rank_engine *engine, const struct plan *plan,
 	int r = 0;
 
 	for (int i = 0; i < 2 && r == 0; i++) {
-		r = want_room(engine, &engine->gather_rooms.rooms[i], gather,
-			      err);
+		r = ensure_area(engine, &engine->gather_areas.areas[i], gather,
+				err);
 		if (r == 0)
-			r = want_room(engine, &engine->reduce_rooms.rooms[i],
-				      reduce, err);
+			r = ensure_area(engine, &engine->reduce_areas.areas[i],
+					reduce, err);
 	}
 	return r;
 }
 
-static void end_rooms(struct engine_rooms *rooms)
+static void free_areas(struct engine_areas *areas)
 {
 	for (int i = 0; i < 2; i++) {
-		fsdp_free(rooms->rooms[i].tensor);
-		event_cache_put(rooms->rooms[i].used);
+		fsdp_free(areas->areas[i].tensor);
+		event_cache_put(areas->areas[i].used);
 	}
-	*rooms = (struct engine_rooms){.last = 0};
+	*areas = (struct engine_areas){.last = 0};
 }
 
-void offload_end_rooms(struct rank_engine *engine)
+void offload_free_areas(struct rank_engine *engine)
 {
-	end_rooms(&engine->gather_rooms);
-	end_rooms(&engine->reduce_rooms);
+	free_areas(&engine->gather_areas);
+	free_areas(&engine->reduce_areas);
 }
 
 /* Return the next area; the two alternate. */
-static struct engine_room *take_turn(struct engine_rooms *rooms)
+static struct engine_area *take_turn(struct engine_areas *areas)
 {
-	rooms->last = !rooms->last;
-	return &rooms->rooms[rooms->last];
+	areas->last = !areas->last;
+	return &areas->areas[areas->last];
 }
 
 /* Note that no work needs the area after the current work of the stream. */
-static int note_used(struct rank_engine *engine, struct engine_rooms *rooms,
+static int note_used(struct rank_engine *engine, struct engine_areas *areas,
 		     CUstream stream, struct error *err)
 {
-	struct engine_room *room = &rooms->rooms[rooms->last];
+	struct engine_area *area = &areas->areas[areas->last];
 	struct event *used;
 	int r = engine_record(engine, stream, &used, err);
 
 	if (r < 0)
 		return r;
-	event_cache_put(room->used);
-	room->used = used;
+	event_cache_put(area->used);
+	area->used = used;
 	return 0;
 }
 
@@ -189,7 +189,8 @@ int offload_open(struct fsdp_group *group, struct error *err)
 	if (r == 0)
 		r = want_streams(group->comm->engine, err);
 	if (r == 0)
-		r = want_rooms(group->comm->engine, &group->engine->plan, err);
+		r = ensure_areas(group->comm->engine, &group->engine->plan,
+				 err);
 	if (r < 0)
 		offload_close(group->engine);
 	return r;
@@ -228,9 +229,9 @@ static int copy(struct rank_engine *engine, bool is_in, CUdeviceptr device,
 	return r;
 }
 
-static CUdeviceptr begin_of(const struct engine_room *room)
+static CUdeviceptr begin_of(const struct engine_area *area)
 {
-	return room->tensor ? (CUdeviceptr)(uintptr_t)room->tensor->data : 0;
+	return area->tensor ? (CUdeviceptr)(uintptr_t)area->tensor->data : 0;
 }
 
 int offload_shards_in(struct rank_engine *engine,
@@ -238,23 +239,23 @@ int offload_shards_in(struct rank_engine *engine,
 		      const struct fsdp_tensor **ret, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
-	struct engine_room *room = take_turn(&engine->gather_rooms);
-	int r = engine_follow(engine, engine->in_stream, room->used, err);
+	struct engine_area *area = take_turn(&engine->gather_areas);
+	int r = engine_follow(engine, engine->in_stream, area->used, err);
 
 	if (r == 0)
-		r = copy(engine, true, begin_of(room),
+		r = copy(engine, true, begin_of(area),
 			 group->shards[group->side],
 			 part_of(plan, plan->shards_size), err);
 	if (r == 0)
 		r = hand_over(engine, engine->in_stream,
 			      engine->nccl.gather_stream, err);
-	*ret = room->tensor;
+	*ret = area->tensor;
 	return r;
 }
 
 int offload_gathered(struct rank_engine *engine, struct error *err)
 {
-	return note_used(engine, &engine->gather_rooms,
+	return note_used(engine, &engine->gather_areas,
 			 engine->nccl.gather_stream, err);
 }
 
@@ -284,16 +285,16 @@ int offload_grads_in(struct rank_engine *engine, const struct fsdp_group *group,
 		     struct device_reduce *reduce, struct error *err)
 {
 	const struct plan *plan = &group->engine->plan;
-	struct engine_room *room = take_turn(&engine->reduce_rooms);
+	struct engine_area *area = take_turn(&engine->reduce_areas);
 	int r;
 
-	reduce->grads = begin_of(room);
+	reduce->grads = begin_of(area);
 	reduce->partial = reduce->grads + partial_offset(plan);
 	if (!(reduce->flags &
 	      (DEVICE_REDUCE_ACCUMULATE | DEVICE_REDUCE_PARTIAL_IN)))
 		return engine_follow(engine, engine->nccl.reduce_stream,
-				     room->used, err);
-	r = engine_follow(engine, engine->in_stream, room->used, err);
+				     area->used, err);
+	r = engine_follow(engine, engine->in_stream, area->used, err);
 	if (r == 0)
 		r = copy_sums_in(engine, group, reduce, err);
 	return r < 0 ? r
@@ -318,6 +319,6 @@ int offload_grads_out(struct rank_engine *engine,
 		r = copy(engine, false, reduce->grads, group->grads,
 			 part_of(plan, plan->grads_size), err);
 	return r < 0 ? r
-		     : note_used(engine, &engine->reduce_rooms,
+		     : note_used(engine, &engine->reduce_areas,
 				 engine->out_stream, err);
 }

@@ -23,7 +23,7 @@ int offload_open(struct fsdp_group *group, struct error *err);
 void offload_close(struct engine_group *group);
 
 /* Free the staging areas of all groups. No operation may be under way. */
-void offload_end_rooms(struct rank_engine *engine);
+void offload_free_areas(struct rank_engine *engine);
 /* Destroy the streams. Call it in the device's context. */
 void offload_end_streams(struct rank_engine *engine);
 
