@@ -104,16 +104,16 @@ static int no_memory(struct error *err)
 
 static int reserve(struct graph *graph, struct error *err)
 {
-	uint32_t n_room = graph->n_room ? graph->n_room * 2 : 64;
+	uint32_t capacity = graph->capacity ? graph->capacity * 2 : 64;
 	struct graph_node *nodes;
 
-	if (graph->n_nodes < graph->n_room)
+	if (graph->n_nodes < graph->capacity)
 		return 0;
-	nodes = reallocarray(graph->nodes, n_room, sizeof(*nodes));
+	nodes = reallocarray(graph->nodes, capacity, sizeof(*nodes));
 	if (!nodes)
 		return no_memory(err);
 	graph->nodes = nodes;
-	graph->n_room = n_room;
+	graph->capacity = capacity;
 	return 0;
 }
 
@@ -365,7 +365,7 @@ static void apply_order(struct graph *graph, struct graph_node *nodes,
 	}
 	free(graph->nodes);
 	graph->nodes = nodes;
-	graph->n_room = graph->n_nodes;
+	graph->capacity = graph->n_nodes;
 }
 
 int graph_sort(struct graph *graph, struct error *err)

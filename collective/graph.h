@@ -98,7 +98,7 @@ struct graph {
 	/* both arrays and what they point to are owned */
 	struct graph_node *nodes;
 	struct graph_group *groups;
-	uint32_t n_room;
+	uint32_t capacity;
 };
 
 #define GRAPH_NULL ((struct graph){0})

@@ -183,15 +183,16 @@ int listing_add(const struct fsdp_entry *entry, void *data)
 	struct listing *listing = data;
 	struct listed *copy;
 
-	if (listing->n_entries == listing->n_room) {
-		size_t n_room = listing->n_room ? listing->n_room * 2 : 64;
-		struct listed *entries = reallocarray(listing->entries, n_room,
-						      sizeof(*entries));
+	if (listing->n_entries == listing->capacity) {
+		size_t capacity =
+			listing->capacity ? listing->capacity * 2 : 64;
+		struct listed *entries = reallocarray(
+			listing->entries, capacity, sizeof(*entries));
 
 		if (!entries)
 			return -ENOMEM;
 		listing->entries = entries;
-		listing->n_room = n_room;
+		listing->capacity = capacity;
 	}
 	copy = &listing->entries[listing->n_entries];
 	*copy = (struct listed){.info = *entry->info, .entry = *entry};

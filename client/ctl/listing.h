@@ -33,7 +33,7 @@ struct listed {
 
 struct listing {
 	struct listed *entries;
-	size_t n_entries, n_room;
+	size_t n_entries, capacity;
 };
 
 #define LISTING_NULL ((struct listing){0})

@@ -91,16 +91,16 @@ static void drop_from(struct rows *rows, size_t first)
 
 static bool reserve(struct rows *rows)
 {
-	size_t n_room = rows->n_room ? 2 * rows->n_room : 64;
+	size_t capacity = rows->capacity ? 2 * rows->capacity : 64;
 	char *items;
 
-	if (rows->n < rows->n_room)
+	if (rows->n < rows->capacity)
 		return true;
-	items = reallocarray(rows->items, n_room, rows->size);
+	items = reallocarray(rows->items, capacity, rows->size);
 	if (!items)
 		return false;
 	rows->items = items;
-	rows->n_room = n_room;
+	rows->capacity = capacity;
 	return true;
 }
 
@@ -138,5 +138,5 @@ void rows_clear(struct rows *rows)
 	drop_from(rows, 0);
 	free(rows->items);
 	rows->items = NULL;
-	rows->n_room = rows->n_added = rows->n_best = 0;
+	rows->capacity = rows->n_added = rows->n_best = 0;
 }

@@ -17,7 +17,7 @@ struct rows {
 	size_t n_max;   /* number of rows to keep; 0: all */
 	size_t n_added; /* rows since rows_clear() */
 	char *items;
-	size_t n, n_room;
+	size_t n, capacity;
 	/* The number of rows at the beginning that are sorted. No dropped row
 	 * comes before any of them. */
 	size_t n_best;

@@ -135,16 +135,16 @@ static void measure_row(struct table *table)
 
 static bool end_row(struct table *table)
 {
-	size_t n_room = table->n_room ? table->n_room * 2 : 64;
+	size_t capacity = table->capacity ? table->capacity * 2 : 64;
 	const char **rows;
 
 	measure_row(table);
-	if (table->n_rows == table->n_room) {
-		rows = reallocarray(table->rows, n_room, sizeof(*rows));
+	if (table->n_rows == table->capacity) {
+		rows = reallocarray(table->rows, capacity, sizeof(*rows));
 		if (!rows)
 			return false;
 		table->rows = rows;
-		table->n_room = n_room;
+		table->capacity = capacity;
 	}
 	table->rows[table->n_rows++] = table->row;
 	table->row = table->next;

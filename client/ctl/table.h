@@ -21,7 +21,7 @@ struct table {
 	/* The first cell of each row. The other cells follow it in memory, each
 	 * after the 0 that ends the one before. The rows may be reordered. */
 	const char **rows;
-	size_t n_rows, n_room;
+	size_t n_rows, capacity;
 	char *row;                       /* the row that is being added */
 	size_t column;                   /* number of cells that it has */
 	size_t sizes[TABLE_MAX_COLUMNS]; /* of these cells, in bytes */

@@ -24,15 +24,15 @@ struct process {
 static int keep_session(struct top_sessions *sessions,
 			const struct fsdp_peer *peer)
 {
-	size_t n_room = sessions->n_room ? 2 * sessions->n_room : 64;
+	size_t capacity = sessions->capacity ? 2 * sessions->capacity : 64;
 	struct top_session *items;
 
-	if (sessions->n == sessions->n_room) {
-		items = reallocarray(sessions->items, n_room, sizeof(*items));
+	if (sessions->n == sessions->capacity) {
+		items = reallocarray(sessions->items, capacity, sizeof(*items));
 		if (!items)
 			return -ENOMEM;
 		sessions->items = items;
-		sessions->n_room = n_room;
+		sessions->capacity = capacity;
 	}
 	sessions->items[sessions->n++] =
 		(struct top_session){peer->session, peer->n_requests};

@@ -25,7 +25,7 @@ struct top_session {
 
 struct top_sessions {
 	struct top_session *items;
-	size_t n, n_room;
+	size_t n, capacity;
 };
 
 struct top {

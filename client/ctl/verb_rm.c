@@ -58,21 +58,22 @@ static int remove_all(struct fsdp_client *client, const char *const *names,
  * members. */
 struct names {
 	char **list;
-	size_t n, n_room;
+	size_t n, capacity;
 	const char *prefix;
 	struct error *err;
 };
 
 static int add_name(struct names *names, const char *name, size_t size)
 {
-	if (names->n == names->n_room) {
-		size_t n_room = names->n_room ? names->n_room * 2 : 64;
-		char **list = reallocarray(names->list, n_room, sizeof(*list));
+	if (names->n == names->capacity) {
+		size_t capacity = names->capacity ? names->capacity * 2 : 64;
+		char **list =
+			reallocarray(names->list, capacity, sizeof(*list));
 
 		if (!list)
 			return -ENOMEM;
 		names->list = list;
-		names->n_room = n_room;
+		names->capacity = capacity;
 	}
 	names->list[names->n] = strndup(name, size);
 	return names->list[names->n++] ? 0 : -ENOMEM;
