@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define TEXT_SIZE ((size_t)256 << 10)
-#define BEHIND    7 /* bytes after a row, which are 0 */
+#define PADDING   7 /* bytes after a row, which are 0 */
 
 /* A piece of memory for the texts of many cells. */
 struct table_text {
@@ -26,7 +26,7 @@ struct table_text {
 /* Returns whether a row consists of printable ASCII characters and the 0 after
  * each cell. It tests eight bytes at once, as one number. The highest bit of x
  * is set if x is not ASCII, that of x + 1 if x is 0x7f, that of x + 0x7f if x
- * is not 0, and that of x + 0x60 if x is not less than a space. Up to BEHIND
+ * is not 0, and that of x + 0x60 if x is not less than a space. Up to PADDING
  * bytes after `end` are read as well. */
 static bool is_plain(const char *row, const char *end)
 {
@@ -116,7 +116,7 @@ static void measure_row(struct table *table)
 	char *cell = table->row;
 	bool is_wide;
 
-	memset(table->next, 0, BEHIND);
+	memset(table->next, 0, PADDING);
 	is_wide = !is_plain(cell, table->next);
 	for (size_t i = 0; i < table->n_columns; i++) {
 		size_t size = table->sizes[i];
@@ -156,7 +156,7 @@ void table_add_text(struct table *table, const char *text)
 {
 	size_t size = strlen(text);
 
-	if (table->is_incomplete || !reserve(table, size + 1 + BEHIND)) {
+	if (table->is_incomplete || !reserve(table, size + 1 + PADDING)) {
 		table->is_incomplete = true;
 		return;
 	}
