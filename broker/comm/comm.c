@@ -121,15 +121,15 @@ uint64_t comm_all(const struct comm *comm)
 const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
 			   size_t size)
 {
-	const struct comm_rank *who = &comm->ranks[rank];
+	const struct comm_rank *member = &comm->ranks[rank];
 
-	if (!who->is_placed)
+	if (!member->is_placed)
 		snprintf(buffer, size, "one more rank of this node");
-	else if (who->pid)
-		snprintf(buffer, size, "rank %u (pid %u, %s)", who->rank,
-			 who->pid, who->command);
+	else if (member->pid)
+		snprintf(buffer, size, "rank %u (pid %u, %s)", member->rank,
+			 member->pid, member->command);
 	else
-		snprintf(buffer, size, "rank %u", who->rank);
+		snprintf(buffer, size, "rank %u", member->rank);
 	return buffer;
 }
 

@@ -124,7 +124,7 @@ static int check_node(const struct comm *comm,
 static int check_place(const struct comm *comm, const struct session *session,
 		       uint32_t rank, struct error *err)
 {
-	const struct comm_rank *who;
+	const struct comm_rank *member;
 	uint32_t place, other;
 
 	if (!comm_find_place(comm, rank, &place))
@@ -132,12 +132,13 @@ static int check_place(const struct comm *comm, const struct session *session,
 				 "the %u ranks of communicator '%s' on this "
 				 "node do not include rank %u",
 				 comm->n_ranks, comm->name, rank);
-	who = &comm->ranks[place];
-	if (who->session)
+	member = &comm->ranks[place];
+	if (member->session)
 		return error_set(err, -EEXIST,
 				 "rank %u of communicator '%s' was joined by "
 				 "process %u (%s) already",
-				 rank, comm->name, who->pid, who->command);
+				 rank, comm->name, member->pid,
+				 member->command);
 	if (!comm_find_rank(comm, session, &other))
 		return 0;
 	return error_set(err, -EEXIST,
@@ -232,18 +233,18 @@ static void add_rank(struct comm *comm, struct session *session,
 		     const struct comm_join_request *request)
 {
 	const struct session_record *record = session_record(session);
-	struct comm_rank *who;
+	struct comm_rank *member;
 	uint32_t place = 0;
 	bool is_found = comm_find_place(comm, request->rank, &place);
 
 	assert(is_found); /* the caller has checked */
-	who = &comm->ranks[place];
-	who->rank = request->rank;
-	who->is_placed = true;
-	who->device = request->device;
-	who->session = session;
-	who->pid = record->pid;
-	memcpy(who->command, record->command, sizeof(who->command));
+	member = &comm->ranks[place];
+	member->rank = request->rank;
+	member->is_placed = true;
+	member->device = request->device;
+	member->session = session;
+	member->pid = record->pid;
+	memcpy(member->command, record->command, sizeof(member->command));
 	if (request->has_nccl_id) {
 		comm->has_nccl_id = true;
 		memcpy(comm->nccl_id, request->nccl_id, MESSAGE_NCCL_ID_SIZE);

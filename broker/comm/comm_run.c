@@ -23,15 +23,15 @@
 static void place_ranks(struct comm *comm, const struct comm_record *record)
 {
 	for (uint32_t i = 0; i < comm->n_ranks; i++) {
-		struct comm_rank *who = &comm->ranks[i];
+		struct comm_rank *member = &comm->ranks[i];
 
 		if (comm->n_ranks == comm->n_world)
-			who->rank = i;
+			member->rank = i;
 		else if (record->first_group)
-			who->rank = record->places[i].rank;
+			member->rank = record->places[i].rank;
 		else
 			continue;
-		who->is_placed = true;
+		member->is_placed = true;
 	}
 }
 

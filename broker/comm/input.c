@@ -105,11 +105,11 @@ int input_check_kept(const struct group *group, uint32_t rank,
 }
 
 /* Returns the entry of the slot among the rank's inputs, or NULL. */
-static uint32_t *find_kept(struct run_rank *who, uint32_t slot)
+static uint32_t *find_kept(struct run_rank *member, uint32_t slot)
 {
-	for (uint32_t i = 0; i < who->n_inputs; i++) {
-		if (who->inputs[i] == slot)
-			return &who->inputs[i];
+	for (uint32_t i = 0; i < member->n_inputs; i++) {
+		if (member->inputs[i] == slot)
+			return &member->inputs[i];
 	}
 	return NULL;
 }
@@ -117,11 +117,11 @@ static uint32_t *find_kept(struct run_rank *who, uint32_t slot)
 void input_keep(struct comm *comm, uint32_t rank, uint32_t slot)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
-	struct run_rank *who = &run_record_of(comm)->ranks[rank];
+	struct run_rank *member = &run_record_of(comm)->ranks[rank];
 
-	assert(who->n_inputs < BOARD_MAX_AHEAD);
-	catalog_set(catalog, who->inputs[who->n_inputs], slot);
-	catalog_set(catalog, who->n_inputs, who->n_inputs + 1);
+	assert(member->n_inputs < BOARD_MAX_AHEAD);
+	catalog_set(catalog, member->inputs[member->n_inputs], slot);
+	catalog_set(catalog, member->n_inputs, member->n_inputs + 1);
 }
 
 bool input_is_kept(const struct comm *comm, uint32_t slot)
@@ -135,29 +135,29 @@ bool input_is_kept(const struct comm *comm, uint32_t slot)
 }
 
 /* Remove the last input of the rank, and unpin it. */
-static void release_last(struct comm *comm, struct run_rank *who)
+static void release_last(struct comm *comm, struct run_rank *member)
 {
-	assert(who->n_inputs > 0);
-	catalog_set(&comm->comms->store->catalog, who->n_inputs,
-		    who->n_inputs - 1);
-	(void)slot_unpin(comm->comms->store, who->inputs[who->n_inputs]);
+	assert(member->n_inputs > 0);
+	catalog_set(&comm->comms->store->catalog, member->n_inputs,
+		    member->n_inputs - 1);
+	(void)slot_unpin(comm->comms->store, member->inputs[member->n_inputs]);
 }
 
 int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
 	      struct error *err)
 {
 	struct catalog *catalog = &comm->comms->store->catalog;
-	struct run_rank *who = &run_record_of(comm)->ranks[rank];
-	uint32_t *place = find_kept(who, slot);
+	struct run_rank *member = &run_record_of(comm)->ranks[rank];
+	uint32_t *place = find_kept(member, slot);
 	char name[RANK_TEXT];
 
 	if (!place)
 		return error_set(
 			err, -ENOENT, "the tensor is not an input of %s",
 			comm_rank_name(comm, rank, name, sizeof(name)));
-	catalog_set(catalog, *place, who->inputs[who->n_inputs - 1]);
-	catalog_set(catalog, who->inputs[who->n_inputs - 1], slot);
-	release_last(comm, who);
+	catalog_set(catalog, *place, member->inputs[member->n_inputs - 1]);
+	catalog_set(catalog, member->inputs[member->n_inputs - 1], slot);
+	release_last(comm, member);
 	return 0;
 }
 
@@ -172,9 +172,9 @@ void inputs_release(struct comm *comm)
 			release(group, rank);
 	}
 	for (uint32_t rank = 0; comm->run && rank < comm->n_ranks; rank++) {
-		struct run_rank *who = &run_record_of(comm)->ranks[rank];
+		struct run_rank *member = &run_record_of(comm)->ranks[rank];
 
-		while (who->n_inputs > 0)
-			release_last(comm, who);
+		while (member->n_inputs > 0)
+			release_last(comm, member);
 	}
 }

@@ -77,24 +77,24 @@ static void pin_buffers(const struct comm *comm, const struct run_record *run)
 static void take_rank(struct comm *comm, uint32_t i,
 		      const struct run_rank *from, struct session *session)
 {
-	struct comm_rank *who = &comm->ranks[i];
+	struct comm_rank *member = &comm->ranks[i];
 
 	comm->n_joined++;
 	comm->n_left += !session;
-	who->session = session;
-	who->has_left = !session;
-	who->is_answered = from->is_answered;
-	who->step = from->step;
-	who->n_gathers = from->n_gathers;
+	member->session = session;
+	member->has_left = !session;
+	member->is_answered = from->is_answered;
+	member->step = from->step;
+	member->n_gathers = from->n_gathers;
 	if (from->step) {
 		comm->committing = from->step;
 		comm->committing_since_ms = now_ms();
 	}
 	if (!session)
 		return;
-	who->pid = session_record(session)->pid;
-	memcpy(who->command, session_record(session)->command,
-	       sizeof(who->command));
+	member->pid = session_record(session)->pid;
+	memcpy(member->command, session_record(session)->command,
+	       sizeof(member->command));
 }
 
 static void take_ranks(struct comm *comm, const struct sessions *sessions)

@@ -74,17 +74,17 @@ void run_record_leave(struct comm *comm)
 
 void run_record_note_rank(const struct comm *comm, uint32_t rank)
 {
-	const struct comm_rank *who = &comm->ranks[rank];
+	const struct comm_rank *member = &comm->ranks[rank];
 	struct run_rank *to;
 
 	if (!comm->run)
 		return;
 	to = &run_record_of(comm)->ranks[rank];
 	catalog_save(catalog_of(comm), to, offsetof(struct run_rank, n_inputs));
-	to->session = who->session ? who->session->holdings.index : 0;
-	to->is_answered = who->is_answered;
-	to->step = who->step;
-	to->n_gathers = who->n_gathers;
+	to->session = member->session ? member->session->holdings.index : 0;
+	to->is_answered = member->is_answered;
+	to->step = member->step;
+	to->n_gathers = member->n_gathers;
 }
 
 void run_record_note_group(const struct group *group)

@@ -413,10 +413,10 @@ static void enrol(struct holdings *holdings, struct channel_place place,
 	struct store *store = holdings->store;
 	const struct session_record *session = holdings_record(holdings);
 	struct slots_roll roll = channel_roll(record_of(store, place.record));
-	const struct slots_newcomer who = {place.place, session->pid,
-					   session->command, knows_limit};
+	const struct slots_newcomer newcomer = {place.place, session->pid,
+						session->command, knows_limit};
 
-	slots_enrol(&store->channels.slots[place.record], &roll, &who);
+	slots_enrol(&store->channels.slots[place.record], &roll, &newcomer);
 }
 
 /* Makes the slots usable. The catalog must name their channel before. */

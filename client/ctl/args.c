@@ -493,13 +493,13 @@ static int find_arg(int value)
 	return -1;
 }
 
-static int take(struct args *args, int arg, const char *text, const char *who,
-		uint64_t accepts, struct error *err)
+static int take(struct args *args, int arg, const char *text,
+		const char *command, uint64_t accepts, struct error *err)
 {
 	int r;
 
 	if (!(accepts & ARG_BIT(arg)))
-		return error_set(err, -EINVAL, "%s takes no --%s", who,
+		return error_set(err, -EINVAL, "%s takes no --%s", command,
 				 rows[arg].name);
 	args->given |= ARG_BIT(arg);
 	if (!rows[arg].read)
