@@ -13,7 +13,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Take the bytes up to the next 0, which is skipped. */
+/* Takes the bytes up to the next 0, and skips the 0. */
 static size_t part(const uint8_t **data, size_t *size, const uint8_t **ret)
 {
 	const uint8_t *end = *size ? memchr(*data, 0, *size) : NULL;
@@ -34,14 +34,15 @@ static void load(const struct config_source *source, struct config *ret)
 		abort();
 }
 
-/* A line that had no blanks may be as long as lines can be: add none. */
+/* Prints no blanks, because the lines that were read may have had the maximal
+ * length already. */
 static void print_all(const struct config *config, FILE *file)
 {
 	const char *section = "";
 	struct config_entry entry;
 
 	for (size_t i = 0; config_entry(config, i, &entry); i++) {
-		/* Some values have no text, such as no group. */
+		/* Some values are empty, such as a group that is not set. */
 		if (!*entry.value)
 			continue;
 		if (strcmp(section, entry.section) != 0)
