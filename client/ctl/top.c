@@ -235,6 +235,18 @@ bool top_sort_by(struct top *top, const char *title)
 	return false;
 }
 
+void top_list_titles(const struct top *top, char ret[TOP_TITLES])
+{
+	const struct column *column = views[top->view].columns;
+	int n = 0;
+
+	for (; column->title; column++)
+		n += snprintf(ret + n, (size_t)(TOP_TITLES - n), "%s%s",
+			      n ? ", " : "",
+			      column->title + (*column->title == '>'));
+	assert(n < TOP_TITLES);
+}
+
 /* --- reading ------------------------------------------------------------- */
 
 void top_set_view(struct top *top, enum top_view view)

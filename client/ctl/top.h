@@ -48,6 +48,10 @@ void top_set_view(struct top *top, enum top_view view);
  * returns false if there is no such column. */
 void top_sort_next(struct top *top);
 bool top_sort_by(struct top *top, const char *title);
+/* The size of a buffer for the titles of all columns of a view. */
+#define TOP_TITLES 128
+/* Writes the titles of the columns, as "NAME, BYTES, ...". */
+void top_list_titles(const struct top *top, char ret[TOP_TITLES]);
 
 /* Reads the counters and the rows of the view from the broker. */
 int top_read(struct top *top, struct error *err);

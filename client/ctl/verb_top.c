@@ -26,12 +26,15 @@
 static int check_top(const struct args *args, struct error *err)
 {
 	struct top top = {0};
+	char titles[TOP_TITLES];
 
 	top_set_view(&top, args->view);
+	top_list_titles(&top, titles);
 	if (args->column && !top_sort_by(&top, args->column))
 		return error_set(err, -EINVAL,
-				 "the view of %s has no column '%s'",
-				 top_view_name(top.view), args->column);
+				 "the view of %s has no column '%s': give one "
+				 "of %s",
+				 top_view_name(top.view), args->column, titles);
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_PAGES))
 		return error_set(err, -EINVAL, "--pages needs --batch");
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_ROWS))

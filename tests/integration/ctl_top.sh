@@ -45,7 +45,9 @@ check "two pages have rates" test "$(ctl top --batch --pages 2 --delay 100ms |
 	grep -c "^rates: ")" = 2
 check "of requests, too" grep -Eq "^rates: [1-9][0-9]* requests/s" \
 	<(ctl top --batch -n 2 --delay 100ms)
-refuse "an unknown column is refused" 2 "no column 'nix'" top --batch --sort nix
+refuse "an unknown column is refused" 2 \
+	"no column 'nix': give one of OWNER, HOST, OF, DEVICES, TENSORS" \
+	top --batch --view users --sort nix
 refuse "an unknown view is refused" 2 "pools or comms" top --view nix
 refuse "a file is no screen" 2 "--batch" top
 refuse "a screen has no last page" 2 "--pages needs --batch" top --pages 2
