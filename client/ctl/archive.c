@@ -87,7 +87,7 @@ int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
 
 	if (!type.dtype || read_shape(json_object_get(tensor, "shape"), &type))
 		return error_set(err, -EINVAL,
-				 "its dtype or shape is not legal");
+				 "its dtype or shape is not valid");
 	if (!digest || strlen(digest) != 16 ||
 	    strspn(digest, "0123456789abcdef") != 16)
 		return error_set(err, -EINVAL,
@@ -130,8 +130,8 @@ static int check_entry(const char *name, json_t *entry, struct error *err)
 	    !json_is_string(json_object_get(entry, "device")) ||
 	    !json_is_object(tensors))
 		return error_set(err, -EINVAL,
-				 "entry '%.64s' lacks a field, or one has the "
-				 "wrong type",
+				 "entry '%.64s' lacks a field, or a field has "
+				 "the wrong type",
 				 name);
 	r = safetensors_check_metadata(json_object_get(entry, "metadata"), err);
 	json_object_foreach(tensors, key, tensor)
@@ -152,8 +152,8 @@ static int check_index(json_t *index, json_t **ret_entries, struct error *err)
 
 	if (!format || strcmp(format, FORMAT) != 0 || !json_is_object(entries))
 		return error_set(err, -EINVAL,
-				 "it was not written by fsdpctl save, or by a "
-				 "later version");
+				 "another program or a later version of "
+				 "fsdpctl save wrote it");
 	json_object_foreach(entries, name, entry)
 	{
 		if (r == 0)

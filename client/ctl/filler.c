@@ -53,9 +53,11 @@ static int read_bytes(struct filling *filling, uint64_t offset, char *into,
 			return error_errno(err, -errno, "cannot read %s",
 					   filling->input->path);
 		if (n == 0)
-			return error_set(err, -EIO,
-					 "%s got shorter while it was read",
-					 filling->input->path);
+			return error_set(
+				err, -EIO,
+				"cannot read %s: it became shorter meanwhile; "
+				"try again when no program writes it",
+				filling->input->path);
 		into += n;
 		offset += (uint64_t)n;
 		size -= (uint64_t)n;

@@ -62,7 +62,7 @@ static int find_raw(const struct input *input, const struct tensor_type *raw,
 	if (size != input->size)
 		return error_set(err, -EINVAL,
 				 "--dtype and --shape need %" PRIu64
-				 " bytes, the file has %" PRIu64,
+				 " bytes, but the file has %" PRIu64,
 				 size, input->size);
 	ret->size = size;
 	return 0;

@@ -254,7 +254,8 @@ int listing_suggest(struct fsdp_client *client, const char *name, int code,
 	if (bundle == strlen(below))
 		return error_set(err, code, "%s; did you mean the bundle '%s'?",
 				 cause.msg, below);
-	return error_set(err, code, "%s; 'fsdpctl ls %s' lists what is below",
+	return error_set(err, code,
+			 "%s; 'fsdpctl ls %s' lists the names below it",
 			 cause.msg, below);
 }
 

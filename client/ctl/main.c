@@ -73,7 +73,9 @@ static const struct verb *find_verb(const char *name, struct error *err)
 			  "there is no verb '%.32s': did you mean '%s'?", name,
 			  nearest->name);
 	else
-		error_set(err, -EINVAL, "there is no verb '%.32s'", name);
+		error_set(err, -EINVAL,
+			  "there is no verb '%.32s'; 'fsdpctl help' lists them",
+			  name);
 	return NULL;
 }
 

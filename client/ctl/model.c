@@ -67,10 +67,11 @@ static int add_beside(struct model *model, const char *index,
 	char *path;
 
 	if (!name || !*name || strchr(name, '/'))
-		return error_set(err, -EINVAL,
-				 "%s: the file of tensor '%.64s' is not a name "
-				 "of a file beside it",
-				 index, tensor);
+		return error_set(
+			err, -EINVAL,
+			"%s: the file of tensor '%.64s' must be the name of a "
+			"file in the same directory, without '/'",
+			index, tensor);
 	for (size_t i = 0; i < model->n_files; i++)
 		if (strcmp(model->files[i].path + size, name) == 0)
 			return 0;
@@ -92,7 +93,9 @@ static int add_index(struct model *model, const char *path, json_t **ret_map,
 	if (!index)
 		return error_set(err, -EINVAL, "%s: %s", path, json_error.text);
 	if (!json_is_object(map))
-		r = error_set(err, -EINVAL, "%s has no object \"weight_map\"",
+		r = error_set(err, -EINVAL,
+			      "%s is not the index of a model: it has no "
+			      "object \"weight_map\"",
 			      path);
 	json_object_foreach(map, tensor, file)
 	{
@@ -120,7 +123,9 @@ static int check_tensor(json_t *seen, const struct model_file *file,
 	const char *other = json_string_value(json_object_get(seen, name));
 
 	if (other)
-		return error_set(err, -EINVAL, "tensor '%s' is in %s and in %s",
+		return error_set(err, -EINVAL,
+				 "tensor '%s' is in two files, %s and %s; "
+				 "leave one of them out",
 				 name, other, file->path);
 	if (json_object_set_new(seen, name, json_string(file->path)))
 		return out_of_memory(err);
@@ -139,8 +144,8 @@ static int check_map(json_t *seen, json_t *map, struct error *err)
 
 		if (!path || strcmp(base_name(path), json_string_value(file)))
 			return error_set(err, -EINVAL,
-					 "tensor '%.64s' is not in %s, where "
-					 "the index has it",
+					 "the index says that tensor '%.64s' "
+					 "is in %s, but it is not there",
 					 name, json_string_value(file));
 	}
 	return 0;

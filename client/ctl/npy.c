@@ -215,7 +215,7 @@ static int parse_dict(struct parser *parser, struct error *err)
 	(void)take(parser, "}");
 	if (*parser->p)
 		return error_set(err, -EINVAL,
-				 "the header goes on after its '}'");
+				 "the header has text after its '}'");
 	if (parser->has != HAS_ALL)
 		return error_set(err, -EINVAL,
 				 "the header lacks descr, fortran_order or "
@@ -271,7 +271,7 @@ static int check_parsed(struct parser *parser, uint64_t offset,
 	if (file_size - offset != size)
 		return error_set(err, -EINVAL,
 				 "dtype and shape need %" PRIu64
-				 " bytes, the file has %" PRIu64,
+				 " bytes, but the file has %" PRIu64,
 				 size, file_size - offset);
 	*ret = (struct npy){
 		.type = parser->type, .offset = offset, .size = size};
@@ -325,7 +325,7 @@ int npy_read(int fd, struct npy *ret, struct error *err)
 		r = error_errno(err, -errno, "cannot read the header");
 	else if ((uint64_t)status.st_size < size)
 		r = error_set(err, -EINVAL,
-			      "the file changes while it is read");
+			      "the file changed while it was read; try again");
 	else
 		r = npy_parse(head, size, (uint64_t)status.st_size, ret, err);
 out:

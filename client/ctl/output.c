@@ -63,7 +63,9 @@ static int open_beside(struct output *output, struct error *err)
 		r = -errno;
 		free(output->temp);
 		output->temp = NULL;
-		return error_errno(err, r, "cannot create a file beside %s",
+		return error_errno(err, r,
+				   "cannot create a temporary file for %s in "
+				   "its directory",
 				   output->name);
 	}
 	if (set_mode(output->fd) < 0)
@@ -102,7 +104,7 @@ int output_open(const char *path, struct output *ret, struct error *err)
 static int failed(struct output *output, int code, struct error *err)
 {
 	return error_errno(err, code, "cannot write %s%s", output->name,
-			   output->temp ? " (nothing is left behind)" : "");
+			   output->temp ? " (no partial file was left)" : "");
 }
 
 int output_write(struct output *output, const void *data, size_t size,

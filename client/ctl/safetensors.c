@@ -127,10 +127,11 @@ static int read_info(const json_t *info, struct safetensors_entry *entry,
 	if (r < 0)
 		return r;
 	if (end - begin != size)
-		return error_set(err, -EINVAL,
-				 "its data_offsets span %" PRIu64
-				 " bytes, its dtype and shape %" PRIu64,
-				 end - begin, size);
+		return error_set(
+			err, -EINVAL,
+			"its data_offsets span %" PRIu64
+			" bytes, but its dtype and shape need %" PRIu64,
+			end - begin, size);
 	entry->offset = begin;
 	entry->size = size;
 	return 0;
@@ -228,17 +229,19 @@ static int check_cover(const struct safetensors *safetensors, struct error *err)
 					 "tensor '%s' overlaps with '%s'",
 					 entry->name, entry[-1].name);
 		if (entry->offset > at)
-			return error_set(err, -EINVAL,
-					 "there is a hole of %" PRIu64
-					 " bytes before tensor '%s'",
-					 entry->offset - at, entry->name);
+			return error_set(
+				err, -EINVAL,
+				"%" PRIu64
+				" bytes before tensor '%s' belong to no tensor",
+				entry->offset - at, entry->name);
 		if (entry->size > safetensors->data_size - at)
-			return error_set(err, -EINVAL,
-					 "tensor '%s' needs %" PRIu64
-					 " bytes, the file has %" PRIu64
-					 " left: it is truncated",
-					 entry->name, entry->size,
-					 safetensors->data_size - at);
+			return error_set(
+				err, -EINVAL,
+				"tensor '%s' needs %" PRIu64
+				" bytes, but the file has only %" PRIu64
+				" left: it is truncated",
+				entry->name, entry->size,
+				safetensors->data_size - at);
 		at += entry->size;
 	}
 	if (at != safetensors->data_size)
@@ -342,7 +345,7 @@ static int read_header_size(int fd, uint64_t file_size, size_t *ret,
 	if (size > file_size - sizeof(size))
 		return error_set(err, -EINVAL,
 				 "the header has %" PRIu64
-				 " bytes, the file only %" PRIu64
+				 " bytes, but the file only %" PRIu64
 				 ": it is truncated",
 				 size, file_size);
 	*ret = (size_t)size;

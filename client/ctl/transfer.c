@@ -94,9 +94,11 @@ static int move(const struct transfer_job *what, uint64_t at, uint64_t size,
 					   is_write ? "write" : "read",
 					   what->path);
 		if (n == 0)
-			return error_set(err, -EIO,
-					 "%s got shorter while it was read",
-					 what->path);
+			return error_set(
+				err, -EIO,
+				"cannot read %s: it became shorter meanwhile; "
+				"try again when no program writes it",
+				what->path);
 		memory += n;
 		offset += (uint64_t)n;
 		size -= (uint64_t)n;
@@ -258,7 +260,8 @@ int transfer_start(struct progress *progress, struct transfer **ret,
 		transfer_stop(transfer);
 		return error_set(err, -EAGAIN,
 				 "cannot start a thread to move data: the "
-				 "limit of processes is reached");
+				 "limit of processes is reached; raise it "
+				 "(ulimit -u), or end some processes");
 	}
 	*ret = transfer;
 	return 0;

@@ -326,8 +326,9 @@ static int check_stat(const struct args *args, struct error *err)
 	if (!name_is_bundle(name))
 		return name_check(name, err);
 	if (args_has(args, ARG_TIMEOUT))
-		return error_set(err, -EINVAL,
-				 "stat waits for tensors, not for bundles");
+		return error_set(
+			err, -EINVAL,
+			"stat cannot wait for a bundle; leave --timeout out");
 	return name_check_bundle(name, err);
 }
 

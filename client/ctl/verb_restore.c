@@ -138,10 +138,10 @@ static int check_file(struct item *item, struct error *err)
 
 	if (item->file.n_entries !=
 	    json_object_size(json_object_get(item->entry, "tensors")))
-		return error_set(err, -EBADMSG,
-				 "%s has another number of tensors than the "
-				 "index",
-				 item->path);
+		return error_set(
+			err, -EBADMSG,
+			"%s does not have as many tensors as the index says",
+			item->path);
 	for (size_t i = 0; r == 0 && i < item->file.n_entries; i++)
 		r = check_tensor(item, &item->file.entries[i], err);
 	return r;

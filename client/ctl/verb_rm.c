@@ -44,8 +44,8 @@ static int remove_all(struct fsdp_client *client, const char *const *names,
 		if (r < 0)
 			broker_failed(err, r);
 		if (r < 0 && i > 0)
-			error_wrap(err, r,
-				   "after %zu of %zu names were removed", i, n);
+			error_wrap(err, r, "only %zu of %zu names were removed",
+				   i, n);
 		if (r < 0)
 			return r;
 	}

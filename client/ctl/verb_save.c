@@ -569,8 +569,10 @@ static int report(const struct save *save, struct error *err)
 	char names[FORMAT_SIZE];
 
 	if (save->n_failed)
-		return error_set(err, -EIO, "could not save %s",
-				 format_count(save->n_failed, "name", names));
+		return error_set(
+			err, -EIO,
+			"cannot save %s; the messages above tell the causes",
+			format_count(save->n_failed, "name", names));
 	return archive_report(
 		save->args,
 		&(struct archive_result){"written", save->n_written,

@@ -184,8 +184,8 @@ static int check_result(const struct verify *verify, struct error *err)
 	if (n > 0)
 		return error_set(
 			err, -EBADMSG,
-			"the contents of %zu of %s are not those that "
-			"were loaded",
+			"the contents of %zu of %s are not those that were "
+			"loaded; load them again",
 			n, format_count(verify->n_verified, "tensor", count));
 	if (verify->n_verified == 0 && verify->args->n_operands > 0)
 		return error_set(err, -ENODATA,

@@ -184,7 +184,7 @@ check "a single tensor is put from safetensors" ctl_json \
 refuse "several tensors are not one" 1 "fsdpctl load" \
 	put model.safetensors --name t/m
 refuse "raw needs a type" 1 "--dtype and --shape" put r.raw --name t/x
-refuse "raw must have the size of its type" 1 "need 64 bytes, the file has 96" \
+refuse "raw must have the size of its type" 1 "need 64 bytes, but the file has 96" \
 	put r.raw --name t/x --dtype f32 --shape 16
 files fortran f.npy
 refuse "Fortran order is refused" 1 "Fortran" put f.npy --name t/x

@@ -60,14 +60,14 @@ check "an index is a model" ctl_json "d['tensors'] == 3" \
 	load "$PWD/m.safetensors.index.json" --prefix sharded/
 model write m-3.safetensors c=1
 refuse "a tensor in two files is refused" 1 \
-	"tensor 'c' is in m-2.safetensors and in m-3.safetensors" \
+	"tensor 'c' is in two files, m-2.safetensors and m-3.safetensors" \
 	load m-2.safetensors m-3.safetensors --prefix x/
 sed s/m-2/m-1/ m.safetensors.index.json >wrong.safetensors.index.json
 refuse "an index that is wrong is refused" 1 \
-	"tensor 'c' is not in m-1.safetensors" \
+	"tensor 'c' is in m-1.safetensors, but it is not there" \
 	load wrong.safetensors.index.json --prefix x/
 sed 's,m-2,../m-2,' m.safetensors.index.json >away.safetensors.index.json
-refuse "an index that leads elsewhere is refused" 1 "beside it" \
+refuse "an index that leads elsewhere is refused" 1 "in the same directory" \
 	load away.safetensors.index.json --prefix x/
 sed s/m-2/m-9/ m.safetensors.index.json >lost.safetensors.index.json
 refuse "a file that is missing is said" 1 "m-9.safetensors" \
@@ -160,7 +160,7 @@ for ((i = 0; i < 300; i++)); do
 done
 "$hoard" names many/x 300
 check "300 names are there" ctl_json 'len(d) == 300' ls many/
-refuse "rm says how far it came" 1 "after 256 of 301 names were removed" \
+refuse "rm says how far it came" 1 "only 256 of 301 names were removed" \
 	rm "${names[@]}" many/nix
 check "and a batch goes whole or not at all" ctl_json 'len(d) == 44' ls many/
 ctl rm "${names[@]:256}" two/ sharded/ big/
