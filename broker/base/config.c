@@ -134,8 +134,8 @@ static int check_chunks(const struct config *config, struct error *err)
 		return 0;
 	error_set(&cause, -EINVAL,
 		  "chunk_min (%" PRIu64
-		  ") must be 2M or more and chunk_max (%" PRIu64
-		  ") not below it",
+		  ") must be at least 2M, and chunk_max (%" PRIu64
+		  ") at least chunk_min",
 		  config->chunk_min, config->chunk_max);
 	return refuse(is_min_good && max->order > min->order ? max : min,
 		      &cause, err);

@@ -13,8 +13,10 @@ int machine_memory(uint64_t *ret, struct error *err)
 	long page_size = sysconf(_SC_PAGESIZE);
 
 	if (pages <= 0 || page_size <= 0)
-		return error_set(err, -EIO,
-				 "cannot read how much memory the machine has");
+		return error_set(
+			err, -EIO,
+			"cannot read how much memory the machine has: "
+			"sysconf() does not tell; check /proc/meminfo");
 	*ret = (uint64_t)pages * (uint64_t)page_size;
 	return 0;
 }

@@ -380,13 +380,14 @@ static int adopt(struct catalog_header *header, struct error *err)
 	if (header->magic != CATALOG_MAGIC ||
 	    header->layout_version != CATALOG_LAYOUT_VERSION)
 		return error_set(err, -EPROTO,
-				 "the catalog has layout %u, and this broker "
-				 "reads only layout %u",
+				 "the catalog has layout %u, but this version "
+				 "of fsdpd reads only layout %u",
 				 header->layout_version,
 				 CATALOG_LAYOUT_VERSION);
 	if (header->adoption_attempts >= MAX_ATTEMPTS)
 		return error_set(err, -EUCLEAN,
-				 "%u earlier adoptions of the catalog failed",
+				 "%u brokers have tried to adopt the catalog, "
+				 "and each of them died",
 				 header->adoption_attempts);
 	/* The attempt is counted first, since the following steps may kill the
 	 * broker. */

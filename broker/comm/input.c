@@ -62,7 +62,8 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 				 "join with a larger n_inputs",
 				 name, comm->n_inputs);
 	error_set(err, -ETIMEDOUT,
-		  "all inputs that %s may have (%u) are still being reduced",
+		  "all inputs that %s may have (%u) are still being reduced; "
+		  "wait for a reduction",
 		  name, comm->n_inputs);
 	return INPUT_WAIT;
 }

@@ -53,8 +53,9 @@ int engine_check_room(const struct engine *engine, struct error *err)
 	    failpoint_fail("engine.room") == 0)
 		return 0;
 	return error_set(err, -EBUSY,
-			 "%" PRIu32 " gathers and reductions wait for "
-			 "fsdp-worker already",
+			 "%" PRIu32
+			 " gathers and reductions wait for fsdp-worker "
+			 "already, which is the limit; try again later",
 			 engine->n_jobs);
 }
 

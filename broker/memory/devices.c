@@ -128,7 +128,8 @@ static int refuse(const struct device_uuid *uuid, const struct error *why,
 	char text[DEVICE_TEXT_SIZE];
 
 	device_format(uuid, text);
-	return error_set(err, why->code, "no memory on %s: %s", text, why->msg);
+	return error_set(err, why->code, "cannot use memory on %s: %s", text,
+			 why->msg);
 }
 
 int devices_find(struct devices *devices, const struct device_uuid *uuid,

@@ -172,8 +172,8 @@ int verb_input_end(struct verb_call *call, struct error *err)
 	if (comm->direct & COMM_DIRECT_REDUCE)
 		return input_end(comm, rank, slot, err);
 	return error_set(err, -EINVAL,
-			 "an input of communicator '%s' cannot be given back: "
-			 "it ends with its reduction",
+			 "cannot give back an input of communicator '%s': it "
+			 "ends with its reduction, so reduce it",
 			 comm->name);
 }
 

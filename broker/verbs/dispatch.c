@@ -219,8 +219,8 @@ static int check_number(const struct session *session,
 
 	if (frame->number == 0 || frame->answered > frame->number)
 		return error_set(err, -EPROTO,
-				 "request %llu says that all below %llu are "
-				 "answered",
+				 "request %llu cannot confirm the replies to "
+				 "all requests below %llu",
 				 (unsigned long long)frame->number,
 				 (unsigned long long)frame->answered);
 	if (frame->number < answered)

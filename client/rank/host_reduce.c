@@ -366,10 +366,11 @@ static int take_input(struct fsdp_group *group, int64_t until_ns,
 			return r;
 		r = do_next(comm, &allowance, err);
 		if (r == -ETIMEDOUT)
-			return error_set(err, r,
-					 "all inputs that rank %u may have "
-					 "(%u) are still being reduced",
-					 comm->rank, inputs->n_max);
+			return error_set(
+				err, r,
+				"all inputs that rank %u may have (%u) are "
+				"still being reduced; wait for a reduction",
+				comm->rank, inputs->n_max);
 		if (r < 0)
 			return r;
 	}
