@@ -116,7 +116,12 @@ int config_assign(struct config *config, const char *section, const char *name,
 	if (key)
 		return assign_key(config, key, value, path, line, err);
 	if (!section)
-		return error_set(err, -EINVAL, "there is no key \"%s\"", name);
-	return error_set(err, -EINVAL, "there is no key \"%s\" in [%s]", name,
-			 section);
+		return error_set(
+			err, -EINVAL,
+			"there is no key \"%s\"; fsdpd.conf(5) lists the keys",
+			name);
+	return error_set(
+		err, -EINVAL,
+		"there is no key \"%s\" in [%s]; fsdpd.conf(5) lists the keys",
+		name, section);
 }

@@ -33,7 +33,10 @@ static void check_section(struct reading *reading, const char *line)
 	line += strspn(line, " \t");
 	if (sscanf(line, "[%63[^]]]", name) != 1 || config_is_section(name))
 		return;
-	error_set(&cause, -EINVAL, "there is no section [%s]", name);
+	error_set(&cause, -EINVAL,
+		  "there is no section [%s]; there are [memory], [quota], "
+		  "[access] and [prefixes]",
+		  name);
 	refuse(reading, -EINVAL, &cause);
 }
 

@@ -343,7 +343,8 @@ static int prepare(struct store *store, struct holdings *holdings,
 		return POOL_OK;
 	deadlines_remove(&store->base->deadlines, &record->heap_position);
 	return error_set(err, -ENOSPC,
-			 "no room in the catalog for the owner of \"%s\"",
+			 "the catalog has no room for the owner of \"%s\"; "
+			 "remove all names below another first component",
 			 name);
 }
 

@@ -50,8 +50,9 @@ static int drop(const struct room *room, const uint32_t *slots, uint32_t n_made,
 	for (uint32_t i = n_made; i < room->n_slots; i++)
 		pool_release(&store->pools, blocks[i]);
 	catalog_commit(&store->catalog);
-	return error_set(err, -ENOSPC,
-			 "the catalog has no room for one more tensor");
+	return error_set(
+		err, -ENOSPC,
+		"the catalog has no room for one more tensor; remove some");
 }
 
 static int make_slots(const struct room *room, const uint32_t *blocks,

@@ -349,7 +349,7 @@ static int make_slots(struct alloc_plan *plan, struct error *err)
 		undo(plan, i);
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for shapes and names "
-				 "of %u more tensors",
+				 "of %u more tensors; remove some",
 				 n);
 	}
 	return 0;

@@ -255,7 +255,7 @@ static int reserve_event(struct broker *broker, struct publication *one,
 	if (!one->event)
 		return error_set(err, -ENOSPC,
 				 "the catalog has no room for the event's "
-				 "handle");
+				 "handle; remove some tensors");
 	memcpy(catalog_blob(&broker->store.catalog, one->event),
 	       one->item->event, FENCE_EVENT_SIZE);
 	return 0;
@@ -275,7 +275,8 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 	one->room = slot_reserve_name(&broker->store, one->slot, item->name);
 	if (!one->room)
 		return error_set(err, -ENOSPC,
-				 "the catalog has no room for the name \"%s\"",
+				 "the catalog has no room for the name \"%s\"; "
+				 "remove some names",
 				 item->name);
 	if (!prefix_claim(&broker->store, item->name, uid))
 		return error_set(err, -EDQUOT,

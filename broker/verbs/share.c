@@ -154,10 +154,11 @@ static int make_slots(const struct verb_call *call, uint32_t chunk,
 		if (make_slot(call, chunk, &request->items[i], &slots[i]))
 			continue;
 		undo(call, slots, i, chunk);
-		return error_set(err, -ENOSPC,
-				 "the catalog has no room for the shapes of "
-				 "%" PRIu32 " more tensors",
-				 request->n_items);
+		return error_set(
+			err, -ENOSPC,
+			"the catalog has no room for the shapes of %" PRIu32
+			" more tensors; remove some",
+			request->n_items);
 	}
 	failpoint("share.slots");
 	return 0;
