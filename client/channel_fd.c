@@ -64,8 +64,8 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 	return outcome != BELL_AGAIN;
 }
 
-/* Make the descriptor readable. Called with the lock. */
-static void tell(struct watch *watch)
+/* Called with the lock. */
+static void make_readable(struct watch *watch)
 {
 	const uint64_t one = 1;
 
@@ -99,7 +99,7 @@ static void *run(void *data)
 		pthread_mutex_lock(&watch->lock);
 		if (!is_met)
 			continue;
-		tell(watch);
+		make_readable(watch);
 		wait.since_ns = 0;
 	}
 	pthread_mutex_unlock(&watch->lock);

@@ -81,7 +81,7 @@ static void land(struct connection *c, struct call *call)
 }
 
 /* Report a refusal to the function of a one-way request. */
-static void tell_refusal(const struct call *call, const struct reply *reply)
+static void report_refusal(const struct call *call, const struct reply *reply)
 {
 	struct error cause = ERROR_NULL;
 
@@ -116,7 +116,7 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 		if (received.reply.code == 0 && message_grants(call->kind))
 			c->on_orphan(&received, c->orphan_data);
 		else if (received.reply.code < 0 && !is_crowded)
-			tell_refusal(call, &received.reply);
+			report_refusal(call, &received.reply);
 		is_again = must_close(call, &received.reply);
 		received_deinit(&received);
 	} else {

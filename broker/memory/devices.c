@@ -29,7 +29,7 @@ static void run_load(uv_work_t *req)
 
 /* Logs the driver. A fake driver must be easy to notice, since its GPUs compute
  * nothing. */
-static void tell_driver(const struct devices *devices)
+static void log_driver(const struct devices *devices)
 {
 	struct driver_info info;
 
@@ -45,7 +45,7 @@ static void tell_driver(const struct devices *devices)
 		 devices->n);
 }
 
-static void tell_device(const struct devices *devices, uint32_t i)
+static void log_device(const struct devices *devices, uint32_t i)
 {
 	const struct device *device = &devices->list[i];
 	const struct error *exclusive = &devices->exclusive[i];
@@ -63,7 +63,7 @@ static void tell_device(const struct devices *devices, uint32_t i)
 
 /* Logs why there are no devices. A missing driver is normal; a driver that
  * fails is worth a warning. */
-static void tell_none(const struct error *why)
+static void log_none(const struct error *why)
 {
 	log_note(why->code == -ENODEV ? LOG_LEVEL_INFO : LOG_LEVEL_WARNING,
 		 "host memory only: %s", why->msg);
@@ -77,14 +77,14 @@ static void done_load(uv_work_t *req, int status)
 	if (devices->load_result < 0) {
 		devices->state = DEVICES_NONE;
 		devices->why = devices->load_err;
-		tell_none(&devices->why);
+		log_none(&devices->why);
 	} else {
 		devices->state = DEVICES_READY;
 		devices->list = devices->load_list;
 		devices->n = devices->load_n;
-		tell_driver(devices);
+		log_driver(devices);
 		for (uint32_t i = 0; i < devices->n; i++)
-			tell_device(devices, i);
+			log_device(devices, i);
 	}
 	wake_room(&devices->base->wake);
 }

@@ -374,7 +374,7 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 
 /* Reports the failure of the last growth once; after that, growth may be tried
  * again. */
-static int tell_failure(struct pool *pool, struct error *err)
+static int report_failure(struct pool *pool, struct error *err)
 {
 	int code = pool->failed.code;
 
@@ -408,7 +408,7 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 	if (pool->n_growing > 0 || has_busy_chunk(pool))
 		return POOL_WAIT;
 	if (pool->failed.code < 0)
-		return tell_failure(pool, err);
+		return report_failure(pool, err);
 	if (!pool_source_is_host(pool->source))
 		r = devices_find(devices, &request->device, &device, err);
 	if (r != DEVICES_OK)

@@ -9,7 +9,7 @@
 
 #define MS_NS INT64_C(1000000)
 
-static void tell(struct store *store, struct channel_place place)
+static void log_cut(struct store *store, struct channel_place place)
 {
 	const struct catalog *catalog = &store->catalog;
 	const struct channel_record *record =
@@ -47,7 +47,7 @@ static void cut(struct store *store, uint32_t channel, uint64_t late)
 		if (!(late & slots_bit(i)) || user->is_ended)
 			continue;
 		catalog_set(&store->catalog, user->is_ended, 1);
-		tell(store, (struct channel_place){channel, i});
+		log_cut(store, (struct channel_place){channel, i});
 	}
 	catalog_commit(&store->catalog);
 	failpoint("channel_lag.recorded");

@@ -199,7 +199,7 @@ static bool copy_some(void *data, uint32_t unused)
 	return false;
 }
 
-static int tell_failure(struct bundle *bundle, struct error *err)
+static int report_failure(struct bundle *bundle, struct error *err)
 {
 	struct manifest_work *work = bundle->manifest;
 	int r = error_set(err, work->result, "%s", work->err.msg);
@@ -236,7 +236,7 @@ static int begin(struct store *store, uint32_t index, struct account *account,
 		chore_begin(store, &bundle->copying);
 	else
 		(void)copy_some(work, 0);
-	return work->has_failed ? tell_failure(bundle, err) : MANIFEST_WAIT;
+	return work->has_failed ? report_failure(bundle, err) : MANIFEST_WAIT;
 }
 
 int manifest_make(struct store *store, uint32_t index, struct error *err)
@@ -249,7 +249,7 @@ int manifest_make(struct store *store, uint32_t index, struct error *err)
 	if (record->manifest_fd >= 0)
 		return MANIFEST_OK;
 	if (bundle->manifest && bundle->manifest->has_failed)
-		return tell_failure(bundle, err);
+		return report_failure(bundle, err);
 	if (bundle->manifest)
 		return MANIFEST_WAIT;
 	account = accounts_get(&store->base->accounts, record->owner_uid);
