@@ -81,12 +81,12 @@ struct late_call calls_find_late(const struct calls *calls,
 {
 	struct call *call = calls->first;
 	struct late_call late = {0};
-	uint64_t behind = 0;
+	uint64_t missing = 0;
 
 	for (; call; call = call->next) {
-		if (comm_all(comm) & ~call->made & ~behind)
+		if (comm_all(comm) & ~call->made & ~missing)
 			note_late(&late, call, call->since_ms, false);
-		behind |= ~call->made;
+		missing |= ~call->made;
 		if (call->waits_since_ms)
 			note_late(&late, call, call->waits_since_ms, true);
 	}

@@ -16,7 +16,7 @@
 #include "proto/failpoint.h"
 #include <errno.h>
 
-static int park_behind_loader(struct verb_call *call, struct error *err)
+static int park_for_loader(struct verb_call *call, struct error *err)
 {
 	const struct bundle_begin_request *request =
 		&call->request->bundle_begin;
@@ -49,7 +49,7 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 	r = bundle_begin(&call->broker->store, &call->session->holdings,
 			 &call->request->bundle_begin,
 			 &call->reply->bundle.bundle, err);
-	return r == BUNDLE_IS_LOADING ? park_behind_loader(call, err) : r;
+	return r == BUNDLE_IS_LOADING ? park_for_loader(call, err) : r;
 }
 
 int verb_bundle_commit(struct verb_call *call, struct error *err)
@@ -126,7 +126,7 @@ static void attach_chunks(struct verb_call *call, uint32_t bundle)
 }
 
 /* Wait for the end of the session's lease, since a session has at most one. */
-static int park_behind_lease(struct verb_call *call, struct error *err)
+static int park_for_lease(struct verb_call *call, struct error *err)
 {
 	char *key = verb_scratch(call, LEASE_KEY_SIZE);
 
@@ -192,7 +192,7 @@ int verb_bundle_get(struct verb_call *call, struct error *err)
 		return r;
 	call->wait_ms = call->request->bundle_get.timeout_ms;
 	if (lease_is_open(&call->session->holdings))
-		return park_behind_lease(call, err);
+		return park_for_lease(call, err);
 	r = grant_check_room(&call->session->holdings, record->members.n, err);
 	if (r == 0)
 		r = manifest_make(&broker->store, bundle, err);
