@@ -68,7 +68,7 @@ static int explain_populate(struct error *err, int code, uint64_t offset,
 		cause = "the memory has failed in hardware; see the kernel "
 			"log and replace it";
 	else if (code == -EFAULT)
-		cause = "it lies past the end of the chunk";
+		cause = "they are past the end of the chunk";
 	else
 		cause = strerror(-code);
 	return error_set(err, code,

@@ -18,7 +18,7 @@ static int check_adopted(const struct chunk_record *record, int fd,
 {
 	if (record->populated > record->size)
 		return error_set(err, -EUCLEAN,
-				 "its populated part is larger than the whole");
+				 "its populated part is larger than the chunk");
 	if (record->bundle > catalog_capacity(SECTION_BUNDLE))
 		return error_set(err, -EUCLEAN, "there is no such bundle");
 	if (record->shared > SHARE_MAX ||
@@ -134,7 +134,7 @@ static int adopt_block(struct pools *pools, uint32_t block, struct error *err)
 	if (record->chunk >= TABLE_CHUNKS ||
 	    !pool_has_chunk(pools, record->chunk))
 		return error_set(err, -EUCLEAN,
-				 "block %" PRIu32 " lies in no chunk", block);
+				 "block %" PRIu32 " is in no chunk", block);
 	if (pool_record(pools, record->chunk)->shared)
 		return 0;
 	r = arena_reserve(pools->chunks[record->chunk].arena, record->offset,

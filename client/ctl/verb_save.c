@@ -571,7 +571,7 @@ static int report(const struct save *save, struct error *err)
 	if (save->n_failed)
 		return error_set(
 			err, -EIO,
-			"cannot save %s; the messages above tell the causes",
+			"cannot save %s; the messages above name the causes",
 			format_count(save->n_failed, "name", names));
 	return archive_report(
 		save->args,
