@@ -3,8 +3,8 @@
  * choose with a lock. They copy pieces, read the parameters when all pieces are
  * there, and reshard. A limiter delays a gather until earlier ones are over.
  * One rank may die before any of its steps; then the broker ends the run.
- * board.pml models how ranks sleep. Here a wait is one step: it ends with a
- * ring after the check of the condition, or with the verdict.
+ * board.pml models how ranks sleep. Here the check of a condition and the start
+ * of the sleep are one step, and a ring or the verdict ends the sleep.
  *
  * The broker keeps the memory of a buffer until it recalls it. After that only
  * the ranks that have the memory keep it. A rank that leaves gives up its
