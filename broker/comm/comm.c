@@ -146,7 +146,8 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 	}
 	comm_rank_name(comm, rank_first(missing), name, sizeof(name));
 	if (n_more)
-		snprintf(ret, size, "%s and %d more", name, n_more);
+		snprintf(ret, size, "%s, like %d other rank%s,", name, n_more,
+			 n_more > 1 ? "s" : "");
 	else
 		snprintf(ret, size, "%s", name);
 }

@@ -229,8 +229,8 @@ const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
  * soon. */
 void comm_wake(struct comm *comm);
 
-/* List the ranks that are missing from `done_mask`: "rank 1 (pid ...) and
- * 2 more". */
+/* List the ranks that are missing from `done_mask`, as the subject of a
+ * sentence: "rank 1 (pid ...), like 2 other ranks,". */
 void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
 		       size_t size);
 

@@ -21,7 +21,8 @@ const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 	if (n_more == 0)
 		(void)snprintf(ret, AWAIT_TEXT, "%s", name);
 	else
-		(void)snprintf(ret, AWAIT_TEXT, "%s and %d more", name, n_more);
+		(void)snprintf(ret, AWAIT_TEXT, "%s, like %d other rank%s,",
+			       name, n_more, n_more > 1 ? "s" : "");
 	return ret;
 }
 

@@ -46,8 +46,8 @@ int64_t await_until(int32_t timeout_ms);
 int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
 		  int64_t until_ns);
 
-/* Write names like "rank 1 (pid 5, trainer) and 2 more" to `ret`. Returns `ret`
- * or a constant string. */
+/* Write names like "rank 1 (pid 5, trainer), like 2 other ranks," to `ret`, as
+ * the subject of a sentence. Returns `ret` or a constant string. */
 #define AWAIT_TEXT (BOARD_NAME_TEXT + 32)
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 			     char ret[AWAIT_TEXT]);

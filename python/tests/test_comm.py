@@ -137,7 +137,7 @@ def test_each_rank_gets_what_is_its_own(ranks, call):
 
 
 def test_a_barrier_names_the_rank_that_is_missing(ranks):
-    with pytest.raises(fsdp.Timeout, match="^rank 0 .*and 1 more has not reached"):
+    with pytest.raises(fsdp.Timeout, match="^rank 0 .*, like 1 other rank, has not"):
         ranks.comms[1].barrier(0)
     with pytest.raises(fsdp.Timeout, match="^rank 2 "):
         ranks.comms[0].barrier(0.01)

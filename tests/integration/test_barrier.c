@@ -103,7 +103,7 @@ Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
 	crew_start(3, &DEFAULTS);
 	for (int i = 0; i < 2; i++) {
 		cr_assert(eq(int, rank_run(&ranks, 0, look), -ETIMEDOUT));
-		assert_says(0, ") and 1 more");
+		assert_says(0, "), like 1 other rank, has not reached");
 	}
 	cr_assert(eq(int, rank_run(&ranks, 1, look), -ETIMEDOUT));
 	cr_assert(zero(int, rank_run(&ranks, 2, look)));
