@@ -34,6 +34,7 @@ struct bound {
 
 struct kind {
 	const char *name;
+	const char *action; /* follows "cannot" in errors */
 	const struct body *request, *reply;
 	bool is_recorded, grants, takes_fd;
 	/* offset of the time-out in struct request; 0: it has no time-out */
@@ -52,12 +53,12 @@ struct kind {
 #define VERSIONS(count) .bound = {0, EACH(count), VERSION_MAX}
 #define ENTRIES(count)                                                         \
 	.bound = {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
-#define X(KIND, number, noun, request, reply, ...)                             \
-	[number] = {#noun, &body_##request##_request, &body_##reply##_reply,   \
-		    __VA_ARGS__},
+#define X(KIND, number, noun, action, request, reply, ...)                     \
+	[number] = {#noun, action, &body_##request##_request,                  \
+		    &body_##reply##_reply, __VA_ARGS__},
 
-static const struct kind kinds[MESSAGE_MAX + 1] = {[0] = {.name = "?"},
-						   MESSAGE_KINDS(X)};
+static const struct kind kinds[MESSAGE_MAX + 1] = {
+	[0] = {"?", "read a request"}, MESSAGE_KINDS(X)};
 #undef X
 
 static bool is_kind(uint16_t kind)
@@ -118,8 +119,8 @@ static int pack(const ProtobufCMessage *pb, size_t max_size, uint8_t **ret_body,
 	if (size > max_size) {
 		free(body);
 		return error_set(err, -EMSGSIZE,
-				 "it has %zu bytes, but can have at most %zu; "
-				 "use smaller batches",
+				 "the message has %zu bytes, but can have at "
+				 "most %zu; use smaller batches",
 				 size, max_size);
 	}
 	*ret_body = body;
@@ -160,7 +161,8 @@ static int decode(const struct body *body, const uint8_t *bytes, size_t size,
 	else if (arena.is_heap_out)
 		r = error_nomem(err, "its fields");
 	else
-		r = error_set(err, -EPROTO, "its %zu bytes are malformed",
+		r = error_set(err, -EPROTO,
+			      "the %zu bytes of the message are malformed",
 			      size);
 	pb_arena_deinit(&arena);
 	if (r < 0) {
@@ -191,7 +193,9 @@ static int check_frame(uint16_t kind, size_t size, struct error *err)
 				 kind);
 	if (size > FRAME_MAX_BODY)
 		return error_set(err, -EMSGSIZE,
-				 "its %zu bytes do not fit a frame", size);
+				 "the %zu bytes of the message do not fit a "
+				 "frame",
+				 size);
 	return 0;
 }
 
@@ -244,8 +248,8 @@ int request_encode(const struct request *request, uint8_t **ret_body,
 	r = encode(kind_of(request->kind)->request, request_body(request),
 		   FRAME_MAX_BODY, ret_body, ret_size, err);
 	if (r < 0)
-		return error_wrap(err, r, "cannot send a %s request",
-				  message_kind_name(request->kind));
+		return error_wrap(err, r, "cannot %s",
+				  kind_of(request->kind)->action);
 	return 0;
 }
 
@@ -259,8 +263,7 @@ int request_decode(uint16_t kind, const uint8_t *body, size_t size,
 		r = decode(kind_of(kind)->request, body, size,
 			   request_body(&request), &request.mem, err);
 	if (r < 0)
-		return error_wrap(err, r, "cannot read a %s request",
-				  message_kind_name(kind));
+		return error_wrap(err, r, "cannot %s", kind_of(kind)->action);
 	*ret = request;
 	return 0;
 }

@@ -299,7 +299,8 @@ struct digests_request {
 struct request {
 	uint16_t kind;
 	union {
-#define X(KIND, number, noun, request, ...) struct request##_request noun;
+#define X(KIND, number, noun, action, request, ...)                            \
+	struct request##_request noun;
 		MESSAGE_KINDS(X)
 #undef X
 	};

@@ -102,7 +102,7 @@ void *body_build(const struct body *body, const void *from,
 int body_take(const struct body *body, const void *pb, struct room *room,
 	      void *to, struct error *err);
 
-#define X(KIND, number, noun, request, reply, ...)                             \
+#define X(KIND, number, noun, action, request, reply, ...)                     \
 	extern const struct body body_##request##_request, body_##reply##_reply;
 MESSAGE_KINDS(X)
 #undef X

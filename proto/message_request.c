@@ -188,7 +188,7 @@ static int check_release_item(void *ours, struct error *err)
 	/* holds are summed as signed 32-bit numbers */
 	if (n == 0 || n > INT32_MAX)
 		return error_set(err, -EINVAL,
-				 "cannot release %u holds at once", n);
+				 "%u holds cannot be released at once", n);
 	return 0;
 }
 
@@ -563,7 +563,7 @@ static int check_commit(void *ours, struct error *err)
 {
 	if (((const struct commit_request *)ours)->step == 0)
 		return error_set(err, -EINVAL,
-				 "cannot commit step 0: steps begin at 1");
+				 "there is no step 0: steps begin at 1");
 	return 0;
 }
 

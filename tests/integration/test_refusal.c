@@ -465,10 +465,10 @@ Test(refusal, of_kinds_and_bodies_that_are_none)
 			   "does not support requests");
 	for (uint16_t kind = MESSAGE_PING; kind <= MESSAGE_MAX; kind++) {
 		check_body(kind, (const uint8_t *)"\xff\xff\xff", 3, -EBADMSG,
-			   message_kind_name(kind));
+			   "malformed");
 		/* The string is longer than the message. */
 		check_body(kind, (const uint8_t *)"\x0a\x7f", 2, -EBADMSG,
-			   message_kind_name(kind));
+			   "malformed");
 	}
 	/* The frame has as many empty items as fit. */
 	for (size_t i = 0; i + 1 < sizeof(many); i += 2)

@@ -71,7 +71,7 @@ const struct sample *sample_of(enum direction direction, uint16_t kind,
 const ProtobufCMessageDescriptor *descriptor_of(const struct sample *sample)
 {
 	static const ProtobufCMessageDescriptor *const all[][2] = {
-#define X(KIND, number, noun, request, reply, ...)                             \
+#define X(KIND, number, noun, action, request, reply, ...)                     \
 	[number] = {&fsdp__##request##_request__descriptor,                    \
 		    &fsdp__##reply##_reply__descriptor},
 		MESSAGE_KINDS(X)

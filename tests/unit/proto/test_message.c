@@ -391,6 +391,35 @@ Test(message, the_places_of_a_reply_are_found)
 	cr_expect(zero(u32, reply_places(&reply, &first)));
 }
 
+/* Users of libfsdp and fsdpctl read these sentences, and do not know the names
+ * of messages. */
+Test(message, errors_begin_with_what_the_user_wanted)
+{
+	struct error err = ERROR_NULL;
+	struct bytes bytes;
+
+	request = request_of(MESSAGE_BUNDLE_GET, "full");
+	request.bundle_get.name = "x//";
+	bytes = request_bytes(&request);
+	cr_expect(eq(int,
+		     request_decode(MESSAGE_BUNDLE_GET, bytes.data, bytes.size,
+				    &request, &err),
+		     -EINVAL));
+	free(bytes.data);
+	cr_expect(eq(str, err.msg,
+		     "cannot get a bundle: name \"x//\" has a component that "
+		     "is empty, \".\" or \"..\""));
+	for (uint16_t kind = 1; kind <= MESSAGE_MAX; kind++) {
+		const uint8_t bad[] = {0xff};
+
+		(void)request_decode(kind, bad, sizeof(bad), &request, &err);
+		cr_expect(zero(int, strncmp(err.msg, "cannot ", 7)));
+		cr_expect(eq(ptr, strpbrk(err.msg, "_?"), NULL), "%s", err.msg);
+		cr_expect(eq(ptr, strstr(err.msg, "request"), NULL), "%s",
+			  err.msg);
+	}
+}
+
 Test(message, unknown_kinds_are_refused)
 {
 	static const uint16_t kinds[] = {0, MESSAGE_MAX + 1, UINT16_MAX};
