@@ -6,7 +6,8 @@
 fsdpd=$1 fsdpctl=$2 hoard=$3
 . "$(dirname "$0")/ctl_lib.sh"
 
-start_broker
+printf '[access]\nadmin_group = root\n[prefixes]\nmine = root\n' >conf
+start_broker --config conf
 head -c 16 /dev/zero >x.raw
 put()
 {
@@ -122,6 +123,11 @@ check "log-level goes back" ctl log-level info
 check "config says where each value is from" ctl_json \
 	"{'section': 'memory', 'key': 'chunk_min', 'value': '64M',
 	'origin': 'default'} in d" config
+check "a group has its name and number" grep -Eq \
+	"^access +admin_group +root \(0\) +.*conf:2\$" <(ctl config)
+check "and a user" grep -Eq "^prefixes +mine +root \(0\) " <(ctl config)
+check "JSON has the number" ctl_json \
+	"[e['value'] for e in d if e['key'] in ('admin_group', 'mine')] == ['0', '0']" config
 check "reload says what has changed" grep -qx "nothing has changed" \
 	<(ctl reload)
 

@@ -91,9 +91,10 @@ ctl_json()
 }
 
 
+# start_broker OPTIONS...
 start_broker()
 {
-	"$fsdpd" --supervised --socket "$FSDP_SOCKET" >"$dir/log" 2>&1 &
+	"$fsdpd" --supervised --socket "$FSDP_SOCKET" "$@" >"$dir/log" 2>&1 &
 	daemon=$!
 	eventually "the broker answers" ctl ping
 }
