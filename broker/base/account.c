@@ -99,7 +99,9 @@ uint64_t account_limit(const struct accounts *accounts,
 	/* For root, only the memory of the whole broker is a limit. */
 	if (account->uid == 0 && kind == ACCOUNT_BYTES)
 		return accounts->config->memory_max;
-	if (account->uid == 0 && kind == ACCOUNT_DEVICE_BYTES)
+	if (kind == ACCOUNT_DEVICE_BYTES &&
+	    (account->uid == 0 ||
+	     accounts->config->quota_device_bytes == CONFIG_MAX_SIZE))
 		return UINT64_MAX;
 	memcpy(&limit, config + kinds[kind].offset, sizeof(limit));
 	return limit;

@@ -79,6 +79,7 @@ struct account *accounts_get(struct accounts *accounts, uint32_t uid);
 uint64_t accounts_total(const struct accounts *accounts,
 			enum account_kind kind);
 
+/* Returns UINT64_MAX if there is no limit. */
 uint64_t account_limit(const struct accounts *accounts,
 		       const struct account *account, enum account_kind kind);
 

@@ -18,9 +18,11 @@ struct error;
 
 #define CONFIG_DEFAULT_PATH "/etc/fsdpd/fsdpd.conf"
 #define CONFIG_NO_GROUP     UINT64_MAX
-#define CONFIG_MAX_KEYS     32
-#define CONFIG_VALUE_SIZE   32
-#define CONFIG_ORIGIN_SIZE  512
+/* The largest size. As quota_device_bytes it means that there is no limit. */
+#define CONFIG_MAX_SIZE    (UINT64_C(1) << 50)
+#define CONFIG_MAX_KEYS    32
+#define CONFIG_VALUE_SIZE  32
+#define CONFIG_ORIGIN_SIZE 512
 /* The largest value of sessions_reserved. */
 #define CONFIG_MAX_SESSIONS 4095
 

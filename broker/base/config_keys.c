@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_SIZE  (UINT64_C(1) << 50)
 #define MAX_TIME  (UINT64_C(1) << 40)
 #define MAX_COUNT (UINT64_C(1) << 32)
 
@@ -99,7 +98,8 @@ static const struct {
 	uint64_t min, max;
 	const char *what;
 } kinds[] = {
-	[CONFIG_SIZE] = {sizes, 0, MAX_SIZE, "a size such as 512M or 16G"},
+	[CONFIG_SIZE] = {sizes, 0, CONFIG_MAX_SIZE,
+			 "a size such as 512M or 16G"},
 	[CONFIG_TIME] = {times, 0, MAX_TIME, "a time such as 500, 30s or 5m"},
 	[CONFIG_COUNT] = {counts, 0, MAX_COUNT, "a whole number"},
 	[CONFIG_COUNT_1] = {counts, 1, MAX_COUNT,

@@ -120,6 +120,22 @@ Test(account, root_has_all_memory_but_the_other_limits)
 	accounts_deinit(&accounts);
 }
 
+/* Otherwise lists and metrics would show a limit of 1 PiB. */
+Test(account, the_largest_quota_of_device_memory_is_no_limit)
+{
+	struct config unlimited = config;
+	struct accounts accounts;
+	struct account *account;
+
+	unlimited.quota_device_bytes = CONFIG_MAX_SIZE;
+	accounts_init(&accounts, &unlimited);
+	account = accounts_get(&accounts, 1000);
+	cr_expect(eq(u64,
+		     account_limit(&accounts, account, ACCOUNT_DEVICE_BYTES),
+		     UINT64_MAX));
+	accounts_deinit(&accounts);
+}
+
 Test(account, users_of_one_bucket_are_told_apart)
 {
 	struct accounts accounts;
