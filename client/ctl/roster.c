@@ -14,11 +14,12 @@ const char *roster_text_state(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_holder *holder = field;
 
-	snprintf(buffer, COLUMN_BUFFER, "%s%s",
-		 holder->is_ending      ? "ending"
-		 : holder->is_writer    ? "writing"
-		 : holder->is_connected ? "reading"
-					: "disconnected",
+	snprintf(buffer, COLUMN_BUFFER, "%s%s%s",
+		 holder->is_ending   ? "ending"
+		 : holder->is_writer ? "writing"
+				     : "reading",
+		 holder->is_ending || holder->is_connected ? ""
+							   : ", not connected",
 		 holder->is_tainted ? ", tainted" : "");
 	return buffer;
 }

@@ -132,6 +132,14 @@ static const char *text_pid(const void *field, char buffer[COLUMN_BUFFER])
 	return buffer;
 }
 
+static const char *text_holder_user(const void *field,
+				    char buffer[COLUMN_BUFFER])
+{
+	const struct fsdp_holder *holder = field;
+
+	return holder->pid ? listing_text_user(&holder->uid, buffer) : "-";
+}
+
 static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct fsdp_holder *holder = field;
@@ -154,6 +162,7 @@ static const struct column limbo_columns[] = {
 	{"DEVICE", OF(listed), .text = listing_text_place},
 	{">PID", OF(holder), .text = text_pid},
 	{"COMMAND", .kind = COLUMN_TEXT, OF(holder.command)},
+	{"USER", OF(holder), .text = text_holder_user},
 	{">HOLDS", .kind = COLUMN_I64, OF(holder.holds)},
 	{"STATE", OF(holder), .text = text_state},
 	{0}};

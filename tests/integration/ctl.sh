@@ -216,7 +216,8 @@ refuse "a removed name is gone" 1 "t/big" stat t/big
 check "limbo has it, with its holder" ctl_json \
 	"len(d) == 1 and d[0]['bytes'] == 1000000 and d[0]['held_by'][0]['pid'] == $holder" \
 	limbo
-check "limbo is a table, too" grep -q " t/big .* $holder " <(ctl limbo)
+check "limbo is a table, too" grep -Eq \
+	" t/big .* $holder +fsdpctl +$(id -un) +1 +reading\$" <(ctl limbo)
 cat <&7 >held.out &
 exec 7<&-
 wait $!

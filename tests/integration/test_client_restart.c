@@ -46,6 +46,20 @@ Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
+Test(client_restart, a_reader_stays_one_until_it_connects_again)
+{
+	struct fsdp_tensor *held = NULL;
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, get(client, "test/a", 0, &held), 0));
+	daemon_kill_broker(&daemon_);
+	cr_expect(daemon_shows(&daemon_, "who test/a",
+			       " reading, not connected\n"));
+	cr_assert(eq(int, fsdp_ping(client), 0));
+	cr_expect(daemon_shows(&daemon_, "who test/a", " reading\n"));
+	fsdp_free(held);
+}
+
 Test(client_restart, the_log_counts_what_was_taken_over)
 {
 	put(client, "test/a", 1);
