@@ -22,7 +22,12 @@
 #include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <errno.h>
+#include <stdio.h>
 #include <unistd.h>
+
+/* The number of sessions that the log names after a restart. Each has at most
+ * 58 bytes. */
+enum { MAX_NAMED_SESSIONS = 4 };
 
 /* Fail the start, but keep the files in the fd store. The next start may have
  * the memory or descriptors that were missing. */
@@ -188,13 +193,39 @@ static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
 	return slot_adopt_all(&broker->store, err);
 }
 
+/* Names the first sessions: ": process 5 (python) of uid 7, and 3 more". */
+static void name_sessions(const struct broker *broker, char *ret, size_t size)
+{
+	uint32_t n = 0, n_named = 0;
+	int used = 0;
+
+	*ret = '\0';
+	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+		const struct session_record *record =
+			catalog_session(&broker->store.catalog, i);
+
+		if (record->id == 0 || n++ >= MAX_NAMED_SESSIONS)
+			continue;
+		used += snprintf(ret + used, size - (size_t)used,
+				 "%s process %u (%s) of uid %u",
+				 n_named++ ? "," : ":", record->pid,
+				 record->command, record->uid);
+	}
+	if (n > n_named)
+		snprintf(ret + used, size - (size_t)used, ", and %u more",
+			 n - n_named);
+}
+
 static void log_adopted(const struct broker *broker)
 {
 	uint32_t n = catalog_n_live(&broker->store.catalog, SECTION_SLOT);
 	uint32_t n_sessions = broker->sessions.n;
+	char sessions[MAX_NAMED_SESSIONS * 58 + 32];
 
-	log_line(LOG_LEVEL_INFO, "took over %u tensor%s and %u session%s", n,
-		 n == 1 ? "" : "s", n_sessions, n_sessions == 1 ? "" : "s");
+	name_sessions(broker, sessions, sizeof(sessions));
+	log_line(LOG_LEVEL_INFO, "took over %u tensor%s and %u session%s%s", n,
+		 n == 1 ? "" : "s", n_sessions, n_sessions == 1 ? "" : "s",
+		 sessions);
 }
 
 /* Continue with the catalog, and end the sessions whose process has exited in

@@ -60,12 +60,27 @@ Test(client_restart, a_reader_stays_one_until_it_connects_again)
 	fsdp_free(held);
 }
 
-Test(client_restart, the_log_counts_what_was_taken_over)
+Test(client_restart, the_log_says_what_was_taken_over)
 {
+	struct fsdp_client *others[5];
+	char line[128];
+
 	put(client, "test/a", 1);
 	daemon_kill_broker(&daemon_);
 	cr_assert(eq(int, fsdp_ping(client), 0));
-	cr_expect(daemon_log_has(&daemon_, "took over 1 tensor and 1 session"));
+	snprintf(line, sizeof(line),
+		 "took over 1 tensor and 1 session: process %d (integration_tes"
+		 ") of uid %u\n",
+		 getpid(), geteuid());
+	cr_expect(daemon_log_has(&daemon_, line), "%s", line);
+	for (int i = 0; i < 5; i++)
+		others[i] = connect_to(&daemon_, 0);
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, fsdp_ping(client), 0));
+	cr_expect(daemon_log_has(&daemon_, "and 6 sessions: process "));
+	cr_expect(daemon_log_has(&daemon_, ", and 2 more\n"));
+	for (int i = 0; i < 5; i++)
+		fsdp_close(others[i]);
 }
 
 Test(client_restart,
