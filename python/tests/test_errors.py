@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import pickle
 import subprocess
@@ -52,6 +53,23 @@ def test_tensors_do_not_have_names_of_bundles(c):
             call("a/")
     with pytest.raises(KeyError, match='no bundle "a/" yet; give a timeout'):
         c.bundle("a/")
+
+
+def test_an_error_about_a_name_says_what_was_wanted(c):
+    with pytest.raises(fsdp.Invalid, match='^cannot get a bundle: name "a//" has a component'):
+        c.bundle("a//")
+
+
+@pytest.mark.parametrize("seconds", [-1, -0.001, float("nan")])
+def test_a_negative_time_is_refused(c, seconds):
+    for call in (
+        lambda: c.put("a/x", b"1", ttl=seconds),
+        lambda: c.stage("a/", ttl=seconds),
+        lambda: c.get("a/x", timeout=seconds),
+        lambda: asyncio.run(c.aget("a/x", timeout=seconds)),
+    ):
+        with pytest.raises(fsdp.Invalid, match="^a time must be 0 or more seconds"):
+            call()
 
 
 def test_a_taken_name_is_refused(c):
