@@ -60,6 +60,11 @@ check "fsdpd starts there" fsdpd --version
 check "fsdpctl does" fsdpctl --version
 check "fsdp-worker does" fsdp-worker --version
 check "fsdpd finds nothing missing" test -x "$prefix/bin/fsdp-worker"
+version=$(fsdpd --version)
+pages=("$prefix"/share/man/man?/*)
+check "there are manual pages" test -s "${pages[0]}"
+check "each has the version in its footer" \
+	test -z "$(grep -L "^\.TH .* \"$version\" " "${pages[@]}")"
 fsdpd --supervised 2>>"$dir/log" &
 daemon=$!
 check "the broker answers" is_answering
