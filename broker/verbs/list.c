@@ -160,6 +160,33 @@ static size_t item_size(const struct list_item *item)
 	return size;
 }
 
+/* A member ends with its bundle, so it is as the bundle was published. */
+static void fill_publication(const struct verb_call *call,
+			     const struct slot_record *record, uint64_t now_ms,
+			     struct list_item *item)
+{
+	const struct catalog *catalog = &call->broker->store.catalog;
+	uint64_t deadline_ms = record->deadline_ms;
+	uint32_t flags = record->flags;
+
+	if (record->bundle) {
+		const struct bundle_record *bundle =
+			catalog_bundle(catalog, record->bundle);
+
+		deadline_ms = bundle->deadline_ms;
+		flags = bundle->flags;
+		item->bundle = bundle->id;
+		item->bundle_name_size = bundle->name_size;
+	}
+	/* A name that expires at this moment has not ended yet, and 0 means
+	 * that it never expires. */
+	if (deadline_ms)
+		item->ttl_left_ms =
+			deadline_ms > now_ms ? deadline_ms - now_ms : 1;
+	item->flags = flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
+			       PUBLISH_TIED | PUBLISH_MUST_EXIST);
+}
+
 static void fill_item(const struct verb_call *call, uint32_t slot,
 		      struct page *page)
 {
@@ -168,7 +195,6 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 	const struct slot_record *record = catalog_slot(catalog, slot);
 	struct list_item *item = &page->items[page->n++];
 	char *name = page->names + page->names_size;
-	uint64_t deadline_ms = record->deadline_ms;
 	const struct chunk_record *chunk;
 
 	slot_place(&broker->store, slot, name, &item->place);
@@ -180,22 +206,10 @@ static void fill_item(const struct verb_call *call, uint32_t slot,
 	item->shared = chunk->shared;
 	item->state = slot_state(&broker->store, slot);
 	item->age_ms = page->now_ms - record->born_ms;
-	/* A name that expires at this moment has not ended yet, and 0 means
-	 * that it never expires. */
-	if (deadline_ms)
-		item->ttl_left_ms = deadline_ms > page->now_ms
-					    ? deadline_ms - page->now_ms
-					    : 1;
+	fill_publication(call, record, page->now_ms, item);
 	item->n_holders = count_holders(broker, slot, page);
-	item->flags = record->flags & (PUBLISH_REPLACE | PUBLISH_EVICTABLE |
-				       PUBLISH_TIED | PUBLISH_MUST_EXIST);
 	item->digest = record->digest;
 	fill_block(call, slot, item);
-	if (record->bundle) {
-		item->bundle = catalog_bundle(catalog, record->bundle)->id;
-		item->bundle_name_size =
-			catalog_bundle(catalog, record->bundle)->name_size;
-	}
 	page->size += item_size(item);
 }
 

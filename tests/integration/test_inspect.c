@@ -315,6 +315,34 @@ Test(inspect, a_member_of_a_bundle_has_a_digest)
 	cr_assert(eq(int, fsdp_set_digests(&member, &digest, 1), -EPERM));
 }
 
+static int keep_entry(const struct fsdp_entry *entry, void *data)
+{
+	*(struct fsdp_entry *)data = *entry;
+	return 1;
+}
+
+Test(inspect, a_member_of_a_bundle_ends_as_the_bundle_does)
+{
+	const struct fsdp_bundle_options options = {.ttl_ms = 3600 * 1000,
+						    .flags = FSDP_TIED};
+	const char *name = "ends/m";
+	struct fsdp_bundle *bundle = NULL;
+	struct fsdp_tensor *member = NULL;
+	struct fsdp_entry entry = {0};
+
+	cr_assert(zero(int,
+		       fsdp_bundle_begin(client, "ends/", &options, &bundle)));
+	cr_assert(zero(int,
+		       fsdp_bundle_alloc(bundle, &name, &VECTOR, 1, &member)));
+	cr_assert(zero(int, fsdp_bundle_commit(bundle, NULL)), "%s",
+		  fsdp_error());
+	cr_assert(eq(int, fsdp_list(client, name, keep_entry, &entry), 1));
+	cr_expect(gt(u64, entry.ttl_left_ms, 0));
+	cr_expect(le(u64, entry.ttl_left_ms, options.ttl_ms));
+	cr_expect(ne(u32, entry.flags & FSDP_TIED, 0));
+	fsdp_free(member);
+}
+
 Test(inspect, a_slot_that_is_used_again_has_no_digest)
 {
 	struct fsdp_tensor *tensor = make(100);
