@@ -113,6 +113,9 @@ static const char *const allowed[] = {
 	"rt_sigtimedwait",
 	"sigaltstack",
 	"time",
+	/* the place of the broker's socket (socket_path.h) */
+	"access",
+	"faccessat",
 	/* descriptors */
 	"close",
 	"dup",
@@ -164,8 +167,6 @@ static const char *const allowed[] = {
  * rest for the same purposes. */
 static const char *const allowed_to_broker[] = {
 	/* files */
-	"access",
-	"faccessat",
 	"faccessat2",
 	"fallocate",
 	"fchmod",

@@ -71,8 +71,8 @@ def ctl(*words):
                    stdout=subprocess.DEVNULL)
 
 
-def ask(path, method="GET", body=None, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+def ask(path, method="GET", body=None, to=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", to or port, timeout=60)
     connection.request(method, path, body=body, headers=headers)
     reply = connection.getresponse()
     text = reply.read()
@@ -443,8 +443,8 @@ def check_away(page):
 
 # --- the broker comes and goes -----------------------------------------------
 
-def is_down():
-    return prometheus.value(prometheus.read(ask("/metrics")[1].decode()),
+def is_down(to=None):
+    return prometheus.value(prometheus.read(ask("/metrics", to=to)[1].decode()),
                             "fsdpd_up") == 0
 
 
@@ -499,6 +499,23 @@ def check_death(broker, page):
     return broker
 
 
+def check_usual_place():
+    """Check that an exporter in its sandbox finds a broker that begins later,
+    where users have theirs."""
+    usual = ("env", "-u", "FSDP_SOCKET", f"XDG_RUNTIME_DIR={folder}")
+    (folder / "port").unlink(missing_ok=True)
+    start(*usual, build / "fsdp-exporter", "--port", 0, "--port-file",
+          folder / "port")
+    until("an exporter listens that was given no socket", lambda:
+          (folder / "port").exists() and
+          (folder / "port").read_text().endswith("\n"))
+    broker = start(*usual, build / "fsdpd")
+    until("it finds the broker of its user", lambda: not is_down(
+        int((folder / "port").read_text())))
+    broker.kill()
+    broker.wait()
+
+
 def check_usage():
     for words, said in ((["--port", "70000"], "0 to 65535"),
                         (["--address", "localhost"], "IPv4"),
@@ -543,6 +560,7 @@ try:
     check_ipv6()
     check_usage()
     check_sandbox()
+    check_usual_place()
     check_stopped(broker)
     broker = check_death(broker, page)
     if page:
