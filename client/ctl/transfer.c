@@ -1,7 +1,6 @@
 /*
  * Threads that move pieces of jobs. One lock protects all lists and states,
- * because moving a piece takes about a thousand times as long as the lock is
- * held.
+ * because moving a piece takes some hundred times as long as the lock is held.
  */
 #include "client/ctl/transfer.h"
 
@@ -19,8 +18,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* The size of a piece, small enough to stay in a cache until it is digested. */
-#define PIECE ((uint64_t)2 << 20)
+/* The size of a piece, small enough to stay in the cache of a CPU until it is
+ * digested, also together with the pages that the kernel clears for it. */
+#define PIECE ((uint64_t)256 << 10)
 /* More threads would only wait for memory and for each other. */
 #define MAX_THREADS 16
 #define PAGE_SIZE   ((uintptr_t)4096)
@@ -31,6 +31,7 @@ struct job {
 	struct job *open_next, *open_prev; /* the list of unfinished jobs */
 	struct transfer_job what;
 	uint64_t n_pieces, n_taken, n_digested;
+	unsigned int n_threads; /* that work on it now */
 	bool is_digesting;
 	XXH3_state_t *state;
 	bool is_moved[]; /* for each piece */
@@ -40,7 +41,7 @@ struct transfer {
 	pthread_mutex_t lock;
 	pthread_cond_t work, done;
 	/* jobs with pieces that no thread has taken */
-	struct job *first, *last;
+	struct job *first, **end;
 	struct job *open; /* all unfinished jobs */
 	bool is_stopping;
 	struct error err; /* of the first job that failed */
@@ -127,11 +128,8 @@ static void open_job(struct transfer *transfer, struct job *job)
 	if (job->open_next)
 		job->open_next->open_prev = job;
 	transfer->open = job;
-	if (transfer->last)
-		transfer->last->next = job;
-	else
-		transfer->first = job;
-	transfer->last = job;
+	*transfer->end = job;
+	transfer->end = &job->next;
 }
 
 static void close_job(struct transfer *transfer, struct job *job)
@@ -167,24 +165,44 @@ static void digest(struct transfer *transfer, struct job *job)
 		job->n_digested++;
 	}
 	job->is_digesting = false;
-	if (job->n_digested < job->n_pieces)
-		return;
-	*job->what.ret_digest = XXH3_64bits_digest(job->state);
-	close_job(transfer, job);
+}
+
+/* Finds the first job on which no thread works, or else the first job. A thread
+ * alone on a job always moves the piece that must be digested next, so it
+ * digests its own pieces. */
+static struct job **choose(struct transfer *transfer)
+{
+	struct job **link = &transfer->first;
+
+	while (*link && (*link)->n_threads)
+		link = &(*link)->next;
+	return *link ? link : &transfer->first;
 }
 
 /* Takes the next piece. A job leaves the list when all its pieces are taken. */
 static struct job *take(struct transfer *transfer, uint64_t *ret_piece)
 {
-	struct job *job = transfer->first;
+	struct job **link = choose(transfer), *job = *link;
 
 	*ret_piece = job->n_taken++;
+	job->n_threads++;
 	if (job->n_taken == job->n_pieces) {
-		transfer->first = job->next;
-		if (!transfer->first)
-			transfer->last = NULL;
+		*link = job->next;
+		if (!job->next)
+			transfer->end = link;
 	}
 	return job;
+}
+
+/* Stops working on a job. The last thread to leave it when it is done closes
+ * it. */
+static void leave(struct transfer *transfer, struct job *job)
+{
+	job->n_threads--;
+	if (job->n_threads || job->n_digested < job->n_pieces)
+		return;
+	*job->what.ret_digest = XXH3_64bits_digest(job->state);
+	close_job(transfer, job);
 }
 
 static void fail(struct transfer *transfer, const struct error *err)
@@ -212,6 +230,7 @@ static void run_piece(struct transfer *transfer)
 		progress_add(transfer->progress, piece_size(job, piece));
 	job->is_moved[piece] = true;
 	digest(transfer, job);
+	leave(transfer, job);
 }
 
 static void *run(void *data)
@@ -249,6 +268,7 @@ int transfer_start(struct progress *progress, struct transfer **ret,
 	if (!transfer)
 		return error_nomem(err, "a transfer");
 	transfer->progress = progress;
+	transfer->end = &transfer->first;
 	pthread_mutex_init(&transfer->lock, NULL);
 	pthread_cond_init(&transfer->work, NULL);
 	pthread_cond_init(&transfer->done, NULL);

@@ -2,10 +2,10 @@
  * Moves bytes between files and host memory by several threads, and computes
  * the digest of each job on the way.
  *
- * A job is a range of a file and the memory for it. Threads take its pieces in
- * order, so that the kernel reads ahead, and then pieces of the next job. A
- * thread that has moved a piece digests all pieces that are next in order,
- * while they are in a cache.
+ * A job is a range of a file and the memory for it. Its pieces are taken in
+ * order, so that the kernel reads ahead. Each thread works on a job of its own,
+ * and helps with another one if there is none left. A thread that has moved a
+ * piece digests all pieces that are next in order, while they are in a cache.
  */
 #pragma once
 #include <stddef.h>
