@@ -21,6 +21,11 @@
 /* The size of a piece, small enough to stay in the cache of a CPU until it is
  * digested, also together with the pages that the kernel clears for it. */
 #define PIECE ((uint64_t)256 << 10)
+/* Memory is unmapped in ranges that end at multiples of this, since each time
+ * the kernel interrupts all CPUs that run one of the threads. */
+#define UNMAP_STEP ((uint64_t)8 << 20)
+/* To unmap less than this costs more than it saves. */
+#define UNMAP_MIN ((uint64_t)1 << 20)
 /* More threads would only wait for memory and for each other. */
 #define MAX_THREADS 16
 #define PAGE_SIZE   ((uintptr_t)4096)
@@ -59,16 +64,33 @@ static uint64_t piece_size(const struct job *job, uint64_t piece)
 	return left < PIECE ? left : PIECE;
 }
 
-/* Maps all pages with one call instead of one page fault each. On kernels
- * without MADV_POPULATE_WRITE it fails, and page faults map them. */
-static void populate(char *memory, uint64_t size)
+/* Gives advice for the pages that are completely in this range. If it fails,
+ * page faults map the memory and munmap() unmaps it, which is only slower. */
+static void advise(const char *memory, uint64_t size, int advice)
 {
 	uintptr_t begin =
 		((uintptr_t)memory + PAGE_SIZE - 1) & ~(PAGE_SIZE - 1);
 	uintptr_t end = ((uintptr_t)memory + size) & ~(PAGE_SIZE - 1);
 
 	if (begin < end)
-		(void)madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+		(void)madvise((void *)begin, end - begin, advice);
+}
+
+/* Unmaps the memory of the last pieces that were digested, if `n` of them are
+ * the end of a range. All threads do this; before the commit of a bundle one
+ * thread would have to unmap all of it. */
+static void unmap_digested(const struct job *job, uint64_t n)
+{
+	uint64_t end = n * PIECE, begin;
+
+	if (n < job->n_pieces && end % UNMAP_STEP)
+		return;
+	if (end > job->what.size)
+		end = job->what.size;
+	begin = (end - 1) / UNMAP_STEP * UNMAP_STEP;
+	if (end - begin >= UNMAP_MIN)
+		advise((char *)job->what.memory + begin, end - begin,
+		       MADV_DONTNEED);
 }
 
 static int move(const struct transfer_job *what, uint64_t at, uint64_t size,
@@ -115,9 +137,20 @@ static int move_piece(const struct job *job, uint64_t piece, struct error *err)
 
 	if (r < 0 || what->direction == TRANSFER_DIGEST)
 		return r;
+	/* This maps all pages at once instead of by one page fault each. */
 	if (what->direction == TRANSFER_READ)
-		populate((char *)what->memory + at, size);
+		advise((char *)what->memory + at, size, MADV_POPULATE_WRITE);
 	return move(what, at, size, err);
+}
+
+static void digest_piece(const struct job *job, uint64_t piece)
+{
+	const char *memory = job->what.memory;
+
+	XXH3_64bits_update(job->state, memory + piece * PIECE,
+			   piece_size(job, piece));
+	if (job->what.direction == TRANSFER_READ)
+		unmap_digested(job, piece + 1);
 }
 
 /* --- threads, with the lock ---------------------------------------------- */
@@ -155,12 +188,10 @@ static void digest(struct transfer *transfer, struct job *job)
 	job->is_digesting = true;
 	while (job->n_digested < job->n_pieces &&
 	       job->is_moved[job->n_digested]) {
-		const char *memory = job->what.memory;
 		uint64_t piece = job->n_digested;
 
 		pthread_mutex_unlock(&transfer->lock);
-		XXH3_64bits_update(job->state, memory + piece * PIECE,
-				   piece_size(job, piece));
+		digest_piece(job, piece);
 		pthread_mutex_lock(&transfer->lock);
 		job->n_digested++;
 	}

@@ -27,7 +27,10 @@ struct transfer_job {
 	int fd;
 	const char *path; /* for errors; borrowed */
 	uint64_t offset;  /* in the file */
-	void *memory;     /* TRANSFER_WRITE and TRANSFER_DIGEST only read it */
+	/* TRANSFER_READ requires a shared mapping of a file, and unmaps the
+	 * pages that are done: the next use maps them again. The others only
+	 * read the memory. */
+	void *memory;
 	uint64_t size;
 	uint64_t *ret_digest; /* XXH3 of the bytes */
 };

@@ -5,6 +5,7 @@
 #include "tests/lib/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -102,6 +103,41 @@ Test(transfer, jobs_of_all_sizes_are_read_and_digested)
 	check_digests();
 	cr_assert(memcmp(memory, expected, size) == 0);
 	cr_assert(eq(chr, memory[size], 0));
+}
+
+/* Count the pages of the memory that this process has mapped. */
+static size_t count_mapped(const char *bytes, size_t size)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	size_t n = 0;
+
+	cr_assert(pagemap >= 0);
+	for (size_t at = 0; at < size; at += page) {
+		off_t offset = (off_t)(((uintptr_t)bytes + at) / page * 8);
+		uint64_t entry;
+
+		cr_assert(eq(llong, pread(pagemap, &entry, 8, offset), 8));
+		n += entry >> 63;
+	}
+	close(pagemap);
+	return n;
+}
+
+Test(transfer, memory_that_was_read_is_unmapped)
+{
+	struct transfer_job job = {.direction = TRANSFER_READ,
+				   .fd = fd,
+				   .path = "file",
+				   .memory = memory,
+				   .size = 20 * MIB,
+				   .ret_digest = digests};
+
+	cr_assert(zero(int, transfer_add(transfer, &job, NULL)));
+	cr_assert(zero(int, transfer_wait(transfer, NULL)));
+	cr_assert(zero(sz, count_mapped(memory, job.size)));
+	cr_assert(memcmp(memory, expected, job.size) == 0);
+	cr_assert(count_mapped(memory, job.size) > 0);
 }
 
 Test(transfer, jobs_of_all_sizes_are_written_and_digested)
