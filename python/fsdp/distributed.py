@@ -16,7 +16,6 @@ import weakref
 
 import torch
 import torch.distributed as dist
-from torch._C._dynamo import eval_frame
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from . import _fsdp
@@ -503,14 +502,25 @@ class SeveralNodes(ProcessGroup):
         return self._whole().recv(tensors, rank, tag)
 
 
+_PRIVATE = ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy")
+
+
 def _hide_from_compile(*classes):
     """Have torch.compile() run their methods as they are. DDP calls them from C++,
-    and a tracer that begins there finds a group of which it knows no attribute."""
-    skip = eval_frame._FrameAction.SKIP
-    for function in (f for cls in classes for f in vars(cls).values()):
-        if isinstance(function, types.FunctionType):
-            strategy = eval_frame._FrameExecStrategy(skip, skip)
-            eval_frame.set_code_exec_strategy(function.__code__, strategy)
+    and a tracer that begins there finds a group of which it knows no attribute.
+    The public function for this imports torch's compiler, which takes seconds; so
+    it is only used with a torch that has not the private ones of 2.13."""
+    private = getattr(torch._C._dynamo, "eval_frame", None)
+    action, strategy, set_strategy = (getattr(private, name, None) for name in _PRIVATE)
+    for cls in classes:
+        for name, function in list(vars(cls).items()):
+            if not isinstance(function, types.FunctionType):
+                continue
+            if action and strategy and set_strategy:
+                as_it_is = strategy(action.SKIP, action.SKIP)
+                set_strategy(function.__code__, as_it_is)
+            else:
+                setattr(cls, name, torch.compiler.disable(function))
 
 
 _hide_from_compile(ProcessGroup, SeveralNodes, Work)

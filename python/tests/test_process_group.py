@@ -449,6 +449,31 @@ def test_a_group_can_be_made_again_after_a_death(crew):
 # --- making one ---------------------------------------------------------------
 
 
+def test_a_torch_without_a_private_function_compiles_as_well(broker, tmp_path):
+    """Another version of torch may have other functions within its compiler."""
+    status, out, err = run(
+        broker,
+        f"""
+        import torch, torch._dynamo, torch.distributed as dist, types
+        real = torch._C._dynamo.eval_frame
+        fewer = dict(vars(real))
+        del fewer["_FrameExecStrategy"]
+        torch._C._dynamo.eval_frame = types.SimpleNamespace(**fewer)
+        import fsdp.distributed
+        torch._C._dynamo.eval_frame = real
+
+        dist.init_process_group("fsdpd", init_method="file://{tmp_path}/store", rank=0, world_size=1)
+        layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+        model = torch.nn.parallel.DistributedDataParallel(layers)
+        torch.compile(model, backend="eager")(torch.ones(3, 4)).sum().backward()
+        print("trained")
+        """,
+        "-W",
+        "ignore",
+    )
+    assert (status, out) == (0, "trained\n"), err
+
+
 def test_a_process_may_end_without_destroying_its_group(broker, tmp_path):
     status, out, err = run(
         broker,
