@@ -15,6 +15,21 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+/* Returns what a user can do if connect() has failed with this errno. */
+static const char *remedy_of(int code)
+{
+	switch (code) {
+	case -EACCES:
+	case -EPERM:
+		return "it is another user's; name a broker's socket that you "
+		       "may use with FSDP_SOCKET";
+	case -EAGAIN:
+		return "too many processes connect now; try again later";
+	default:
+		return "start it, or name its socket with FSDP_SOCKET";
+	}
+}
+
 static int open_socket(const char *path, int *ret_fd, struct error *err)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -38,10 +53,8 @@ static int open_socket(const char *path, int *ret_fd, struct error *err)
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0) {
 		r = -errno;
 		(void)close(fd);
-		error_set(err, r,
-			  "cannot connect to fsdpd at %s: %s; start it, or "
-			  "name its socket with FSDP_SOCKET",
-			  path, strerrordesc_np(-r));
+		error_set(err, r, "cannot connect to fsdpd at %s: %s; %s", path,
+			  strerrordesc_np(-r), remedy_of(r));
 		/* EAGAIN: the backlog is full; the other two: no broker
 		 * listens, perhaps not yet. */
 		return r == -EAGAIN || r == -ENOENT || r == -ECONNREFUSED

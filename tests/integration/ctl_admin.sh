@@ -144,8 +144,11 @@ refuse "drain names who is still there" 1 "process $hoarder (hoard)" \
 check "status says so" grep -q "^warning: the broker is being drained" \
 	<(ctl status)
 if [[ $(id -u) = 0 ]] && command -v setpriv >/dev/null; then
-	chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
 	as_other() { setpriv --reuid 65533 --regid 65533 --clear-groups "$@"; }
+	as_other "$fsdpctl" ping -c 1 2>drain.err
+	check "who may not reach the socket is told so" grep -q \
+		"Permission denied; it is another user's" drain.err
+	chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
 	as_other "$fsdpctl" ping -c 1 2>drain.err
 	check "others get no session meanwhile" grep -q "is being drained" \
 		drain.err
