@@ -130,18 +130,32 @@ static void print_own(const struct counters *c)
 static const struct {
 	const char *name;
 	uint64_t least;
-	const char *text; /* printed after the number */
+	const char *noun, *is, *are, *text;
 } warnings[] = {
-	{"slots_limbo", 1000,
-	 "tensors are in limbo: fsdpctl limbo shows who holds them"},
-	{"tainted", 1,
-	 "tensors were tainted, because a process died before its device had "
-	 "finished"},
-	{"jobs_failed", 1,
-	 "jobs of fsdp-worker failed: the broker's log says why"},
-	{"dropped_peers", 1,
-	 "connections were dropped, because the client broke the protocol"},
+	{"slots_limbo", 1000, "tensor", "is", "are",
+	 "in limbo: fsdpctl limbo shows who holds them"},
+	{"tainted", 1, "tensor", "was", "were",
+	 "tainted, because a process died before its device had finished"},
+	{"jobs_failed", 1, "fsdp-worker job", "has", "have",
+	 "failed: the broker's log says why"},
+	{"dropped_peers", 1, "connection", "was", "were",
+	 "dropped: the broker's log says why"},
 };
+
+static void warn_of_counters(const struct counters *c)
+{
+	char count[FORMAT_SIZE];
+
+	for (size_t i = 0; i < sizeof(warnings) / sizeof(*warnings); i++) {
+		uint64_t n = get(c, warnings[i].name);
+
+		if (n >= warnings[i].least)
+			printf("warning: %s %s %s\n",
+			       format_count(n, warnings[i].noun, count),
+			       n == 1 ? warnings[i].is : warnings[i].are,
+			       warnings[i].text);
+	}
+}
 
 static void warn_of_memory(const struct counters *c)
 {
@@ -174,10 +188,7 @@ static void print_warnings(const struct counters *c)
 		puts("warning: the broker is being drained and takes no new "
 		     "sessions: fsdpctl drain --cancel ends that");
 	warn_of_memory(c);
-	for (size_t i = 0; i < sizeof(warnings) / sizeof(*warnings); i++)
-		if (get(c, warnings[i].name) >= warnings[i].least)
-			printf("warning: %" PRIu64 " %s\n",
-			       get(c, warnings[i].name), warnings[i].text);
+	warn_of_counters(c);
 	print_note(c->note);
 }
 

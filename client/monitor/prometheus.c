@@ -125,7 +125,7 @@ static const struct row {
 	 "reply.",
 	 0},
 	{"dropped_peers", "fsdpd_dropped_connections_total", "", "counter",
-	 "Connections closed because the client broke the protocol.", 0},
+	 "Connections that got no session or broke the protocol.", 0},
 	{"published", "fsdpd_published_tensors_total", "", "counter",
 	 "Tensors that were published.", 0},
 	{"freed_slots", "fsdpd_freed_tensors_total", "", "counter",

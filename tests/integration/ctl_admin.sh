@@ -19,6 +19,18 @@ status_has()
 	ctl_json "$1" status
 }
 
+# --- status ---------------------------------------------------------------
+
+"$python" -c '
+import os, socket
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+s.connect(os.environ["FSDP_SOCKET"])
+s.send(b"no frame")
+s.recv(1)'
+check "status counts what it warns of" grep -qx \
+	"warning: 1 connection was dropped: the broker's log says why" \
+	<(ctl status)
+
 # --- wait ---------------------------------------------------------------------
 
 "$fsdpctl" wait one --timeout 60s >wait.out &
