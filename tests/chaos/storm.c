@@ -140,25 +140,6 @@ static void end_clients(struct storm *storm)
 	}
 }
 
-static int count_mortal(const struct fsdp_entry *entry, void *data)
-{
-	*(int *)data += entry->ttl_left_ms > 0;
-	return 0;
-}
-
-static void await_deadlines(struct fsdp_client *client)
-{
-	struct figures now;
-	int n_mortal;
-
-	do {
-		nap_ms(10);
-		n_mortal = 0;
-		must(fsdp_list(client, NULL, count_mortal, &n_mortal) == 0);
-		figures_read(client, &now);
-	} while (n_mortal > 0 || now.tickets > 0);
-}
-
 static void remove_comm(struct fsdp_client *client)
 {
 	int r = -EBUSY;
@@ -181,6 +162,6 @@ void storm_end(struct storm *storm)
 	plan_drop(storm->chaos.failures);
 	client = chaos_connect(&storm->chaos);
 	remove_comm(client);
-	await_deadlines(client);
+	soak_await_deadlines(client);
 	fsdp_close(client);
 }

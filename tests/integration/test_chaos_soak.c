@@ -122,26 +122,6 @@ static void end_all(const struct crew *crew)
 		cr_assert(eq(int, child_wait(crew->pids[i]), 0));
 }
 
-static int count_mortal(const struct fsdp_entry *entry, void *data)
-{
-	*(int *)data += entry->ttl_left_ms > 0;
-	return 0;
-}
-
-/* Wait until no name and no ticket has a time to live. */
-static void await_deadlines(struct fsdp_client *client)
-{
-	struct figures now;
-	int n_mortal;
-
-	do {
-		n_mortal = 0;
-		nap_ms(10);
-		must(fsdp_list(client, NULL, count_mortal, &n_mortal) == 0);
-		figures_read(client, &now);
-	} while (n_mortal > 0 || now.tickets > 0);
-}
-
 Test(soak, leaves_the_books_in_balance, .timeout = 300)
 {
 	uint64_t seed = choose_seed("FSDP_SOAK_SEED");
@@ -159,7 +139,7 @@ Test(soak, leaves_the_books_in_balance, .timeout = 300)
 	end_all(&crew);
 	plan_drop(chaos.plan);
 	watcher = chaos_connect(&chaos);
-	await_deadlines(watcher);
+	soak_await_deadlines(watcher);
 	figures_read(watcher, &now);
 	cr_assert(audit(watcher, 1, soak_check_entry));
 	fprintf(stderr, "%llu operations, %u clients and %u brokers killed\n",

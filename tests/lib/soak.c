@@ -472,3 +472,22 @@ void soak_client(void *data)
 	if (draw(&worker->chance, 2))
 		fsdp_close(worker->client);
 }
+
+static int count_mortal(const struct fsdp_entry *entry, void *data)
+{
+	*(int *)data += entry->ttl_left_ms > 0;
+	return 0;
+}
+
+void soak_await_deadlines(struct fsdp_client *client)
+{
+	struct figures now;
+	int n_mortal;
+
+	do {
+		n_mortal = 0;
+		nap_ms(10);
+		must(fsdp_list(client, NULL, count_mortal, &n_mortal) == 0);
+		figures_read(client, &now);
+	} while (n_mortal > 0 || now.tickets > 0);
+}

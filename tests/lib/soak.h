@@ -48,3 +48,6 @@ void soak_client(void *life);
 /* This is a callback for audit(). */
 bool soak_check_entry(struct fsdp_client *client,
 		      const struct fsdp_entry *entry);
+
+/* Waits until no name and no ticket has a time to live. */
+void soak_await_deadlines(struct fsdp_client *client);
