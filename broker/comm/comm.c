@@ -118,38 +118,37 @@ uint64_t comm_all(const struct comm *comm)
 					       : rank_bit(comm->n_ranks) - 1;
 }
 
-const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
-			   size_t size)
+const char *comm_rank_name(const struct comm *comm, uint32_t rank,
+			   char ret[RANK_TEXT])
 {
 	const struct comm_rank *member = &comm->ranks[rank];
 
 	if (!member->is_placed)
-		snprintf(buffer, size, "one more rank of this node");
+		snprintf(ret, RANK_TEXT, "one more rank of this node");
 	else if (member->pid)
-		snprintf(buffer, size, "rank %u (pid %u, %s)", member->rank,
+		snprintf(ret, RANK_TEXT, "rank %u (pid %u, %s)", member->rank,
 			 member->pid, member->command);
 	else
-		snprintf(buffer, size, "rank %u", member->rank);
-	return buffer;
+		snprintf(ret, RANK_TEXT, "rank %u", member->rank);
+	return ret;
 }
 
-void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
-		       size_t size)
+void comm_name_missing(const struct comm *comm, uint64_t done_mask,
+		       char ret[RANK_TEXT])
 {
 	uint64_t missing = comm_all(comm) & ~done_mask;
 	int n_more = __builtin_popcountll(missing) - 1;
-	char name[RANK_TEXT];
+	size_t size;
 
 	if (!missing) {
-		snprintf(ret, size, "nobody");
+		snprintf(ret, RANK_TEXT, "nobody");
 		return;
 	}
-	comm_rank_name(comm, rank_first(missing), name, sizeof(name));
+	size = strlen(comm_rank_name(comm, rank_first(missing), ret));
 	if (n_more)
-		snprintf(ret, size, "%s, like %d other rank%s,", name, n_more,
+		snprintf(ret + size, RANK_TEXT - size,
+			 ", like %d other rank%s,", n_more,
 			 n_more > 1 ? "s" : "");
-	else
-		snprintf(ret, size, "%s", name);
 }
 
 /* --- waking and failing -------------------------------------------------- */
@@ -231,8 +230,7 @@ void comm_fail_by(struct comm *comm, uint32_t rank, const char *how)
 	char name[RANK_TEXT];
 
 	comm_fail(comm, -ECONNABORTED, "%s of communicator '%s' has %s",
-		  comm_rank_name(comm, rank, name, sizeof(name)), comm->name,
-		  how);
+		  comm_rank_name(comm, rank, name), comm->name, how);
 }
 
 void comm_leave(struct comm *comm, uint32_t rank)
@@ -303,7 +301,7 @@ int comm_check_not_committing(const struct comm *comm, uint32_t rank,
 
 	if (!comm->ranks[rank].step)
 		return 0;
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	return error_set(err, -EBUSY,
 			 "%s has committed step %llu, but not all other ranks "
 			 "have; wait for the commit first",

@@ -221,9 +221,9 @@ void comm_look(struct comm *comm, uint32_t rank);
 /* Detach the run from its record, which is kept until its deadline. */
 void comm_release_record(struct comm *comm);
 
-/* Format "rank 2 (pid 123, trainer)" into `buffer`. Returns `buffer`. */
-const char *comm_rank_name(const struct comm *comm, uint32_t rank, char *buffer,
-			   size_t size);
+/* Format "rank 2 (pid 123, trainer)". Returns `ret`. */
+const char *comm_rank_name(const struct comm *comm, uint32_t rank,
+			   char ret[RANK_TEXT]);
 
 /* Rerun the parked requests of ranks, and run a round of comm_progress.h
  * soon. */
@@ -231,8 +231,8 @@ void comm_wake(struct comm *comm);
 
 /* List the ranks that are missing from `done_mask`, as the subject of a
  * sentence: "rank 1 (pid ...), like 2 other ranks,". */
-void comm_name_missing(const struct comm *comm, uint64_t done_mask, char *ret,
-		       size_t size);
+void comm_name_missing(const struct comm *comm, uint64_t done_mask,
+		       char ret[RANK_TEXT]);
 
 /* comm_has_all() returns whether all ranks have joined, comm_is_over() whether
  * all that joined have left. */

@@ -51,8 +51,8 @@ static int check_gathers(const struct comm *comm, uint32_t rank,
 	other = rank_first(committed);
 	if (comm->ranks[other].n_gathers == n_gathers)
 		return 0;
-	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, other, theirs, sizeof(theirs));
+	comm_rank_name(comm, rank, mine);
+	comm_rank_name(comm, other, theirs);
 	return error_set(err, -EINVAL,
 			 "%s commits after %llu unshards, but %s after %llu; "
 			 "all must do the same in the same order",

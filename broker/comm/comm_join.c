@@ -319,7 +319,7 @@ static int wait_for_end(const struct comm *comm, bool is_late,
 		if (comm->ranks[i].has_left)
 			gone |= rank_bit(i);
 	}
-	comm_name_missing(comm, gone, missing, sizeof(missing));
+	comm_name_missing(comm, gone, missing);
 	return error_set(err, -ETIMEDOUT,
 			 "an earlier run of communicator '%s' has not ended: "
 			 "%s has not left it",

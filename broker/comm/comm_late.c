@@ -51,7 +51,7 @@ static void fail_join(struct comm *comm)
 {
 	char missing[RANK_TEXT];
 
-	comm_name_missing(comm, joined_mask(comm), missing, sizeof(missing));
+	comm_name_missing(comm, joined_mask(comm), missing);
 	comm_fail(comm, -ETIMEDOUT,
 		  "%s did not join communicator '%s' within %d ms", missing,
 		  comm->name, comm->timeout_ms);
@@ -61,7 +61,7 @@ static void fail_commit(struct comm *comm)
 {
 	char missing[RANK_TEXT];
 
-	comm_name_missing(comm, comm_committed(comm), missing, sizeof(missing));
+	comm_name_missing(comm, comm_committed(comm), missing);
 	comm_fail(comm, -ECONNABORTED,
 		  "%s has not committed step %llu of communicator '%s' within "
 		  "%d ms",

@@ -138,8 +138,8 @@ static int refuse_order(const struct group *group, uint32_t rank,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 	const struct comm *comm = group->comm;
 
-	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, rank_first(next->made), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank, mine);
+	comm_rank_name(comm, rank_first(next->made), theirs);
 	return error_set(err, -EINVAL,
 			 "%s unshards '%s', but the ranks' next one is '%s', "
 			 "which %s began; all must unshard in the same order",
@@ -158,7 +158,7 @@ static int check_new(const struct group *group, uint32_t rank,
 				 "group '%s' has no committed step yet: write "
 				 "the shards and commit a step first",
 				 group->name);
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	if (comm->committing)
 		return error_set(err, -EINVAL,
 				 "%s unshards '%s', but other ranks commit "
@@ -266,8 +266,8 @@ static int check_mesh(const struct gather *gather, uint32_t rank,
 	}
 	if (!gather->ended || gather->n_mesh == n_mesh)
 		return 0;
-	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, rank_first(gather->ended), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank, mine);
+	comm_rank_name(comm, rank_first(gather->ended), theirs);
 	return error_set(
 		err, -EINVAL,
 		"%s reshards '%s' to a mesh of %u ranks, but %s resharded it "
@@ -283,7 +283,7 @@ int gather_stop(struct group *group, uint32_t rank, uint32_t n_mesh,
 	int r;
 
 	if (!gather) {
-		comm_rank_name(group->comm, rank, name, sizeof(name));
+		comm_rank_name(group->comm, rank, name);
 		return error_set(err, -EINVAL, "%s has not unsharded '%s'",
 				 name, group->name);
 	}
@@ -307,7 +307,7 @@ int gather_find(const struct group *group, uint32_t rank, uint64_t sequence,
 		*ret = gather;
 		return 0;
 	}
-	comm_rank_name(group->comm, rank, name, sizeof(name));
+	comm_rank_name(group->comm, rank, name);
 	return error_set(err, -EINVAL,
 			 "%s has no unshard %llu of '%s': it was resharded, or "
 			 "it was never begun",
@@ -321,7 +321,7 @@ int gathers_check_commit(const struct comm *comm, uint32_t rank,
 	const struct call *next = calls_next(&comm->gathers, rank);
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 
-	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, rank, mine);
 	for (; gather; gather = gather_next(gather)) {
 		if (gather->call.made & ~gather->ended & rank_bit(rank))
 			return error_set(err, -EBUSY,
@@ -331,7 +331,7 @@ int gathers_check_commit(const struct comm *comm, uint32_t rank,
 	}
 	if (!next)
 		return 0;
-	comm_rank_name(comm, rank_first(next->made), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(next->made), theirs);
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to unshard "
 			 "'%s', which %s began",

@@ -38,8 +38,7 @@ static int describe_wait(const struct gather *gather, struct error *ret)
 		blocker = find_blocker(gather);
 		if (!blocker)
 			break;
-		comm_name_missing(comm, blocker->ended, missing,
-				  sizeof(missing));
+		comm_name_missing(comm, blocker->ended, missing);
 		return error_set(ret, -ETIMEDOUT,
 				 "waits for the limiter until '%s' is "
 				 "resharded, which %s has not done",
@@ -86,7 +85,7 @@ void gathers_describe_late(const struct comm *comm, struct error *ret)
 			  late.call->group->name, comm->timeout_ms, wait.msg);
 		return;
 	}
-	comm_name_missing(comm, late.call->made, missing, sizeof(missing));
+	comm_name_missing(comm, late.call->made, missing);
 	error_set(ret, -ECONNABORTED, "%s has not unsharded '%s' within %d ms",
 		  missing, late.call->group->name, comm->timeout_ms);
 }

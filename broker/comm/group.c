@@ -212,14 +212,13 @@ int groups_check_commit(const struct comm *comm, uint32_t rank,
 		group = group->next;
 	if (!group)
 		return 0;
-	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, rank, mine);
 	if (group->registered & rank_bit(rank))
 		return error_set(err, -EBUSY,
 				 "%s registers group '%s'; wait for it before "
 				 "the commit",
 				 mine, group->name);
-	comm_rank_name(comm, rank_first(group->registered), theirs,
-		       sizeof(theirs));
+	comm_rank_name(comm, rank_first(group->registered), theirs);
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to register "
 			 "group '%s', which %s began",
@@ -289,7 +288,7 @@ void groups_on_late(struct comm *comm)
 		group_withdraw(late, &why);
 		return;
 	}
-	comm_name_missing(comm, late->registered, missing, sizeof(missing));
+	comm_name_missing(comm, late->registered, missing);
 	comm_fail(comm, -ECONNABORTED,
 		  "%s has not registered group '%s' of communicator '%s' "
 		  "within %d ms",

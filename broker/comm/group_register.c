@@ -171,7 +171,7 @@ static int group_new(struct comm *comm, uint32_t rank,
 	*ret = group;
 	if (r == 0)
 		return 0;
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	error_set(&why, r,
 		  "cannot register group '%s': %s gave an invalid description: "
 		  "%s",
@@ -256,9 +256,8 @@ static int refuse_order(struct group *group, uint32_t rank, const char *name,
 	struct error why = ERROR_NULL;
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 
-	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, rank_first(group->registered), theirs,
-		       sizeof(theirs));
+	comm_rank_name(comm, rank, mine);
+	comm_rank_name(comm, rank_first(group->registered), theirs);
 	error_set(&why, -EINVAL,
 		  "%s registers group '%s', but %s registers '%s'; all must "
 		  "register the same groups in the same order",
@@ -288,7 +287,7 @@ static int compare(struct group *group, uint32_t rank,
 	struct plan plan;
 	int r;
 
-	comm_rank_name(comm, rank, mine_name, sizeof(mine_name));
+	comm_rank_name(comm, rank, mine_name);
 	r = group_spec_plan(spec, mesh_of(comm), &plan, &mine);
 	if (r < 0) {
 		error_set(&why, r, "%s gave an invalid description: %s",
@@ -300,7 +299,7 @@ static int compare(struct group *group, uint32_t rank,
 		return 0;
 	}
 	plan_deinit(&plan);
-	comm_rank_name(comm, rank_first(group->registered), name, sizeof(name));
+	comm_rank_name(comm, rank_first(group->registered), name);
 	r = group_spec_compare(spec, &group->spec, name, &mine);
 	if (r == 0)
 		r = error_set(&mine, -EINVAL, "the plan differs from %s's",
@@ -371,7 +370,7 @@ int group_register(struct comm *comm, uint32_t rank,
 	int r;
 
 	if (group && (group->answered & rank_bit(rank))) {
-		comm_rank_name(comm, rank, name, sizeof(name));
+		comm_rank_name(comm, rank, name);
 		return error_set(err, -EEXIST,
 				 "%s has registered group '%s' already", name,
 				 group->name);

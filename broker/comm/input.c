@@ -46,7 +46,7 @@ int input_check(const struct group *group, uint32_t rank, struct error *err)
 
 	if (r < 0)
 		return r;
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	if (group->inputs[rank])
 		return error_set(err, -EBUSY,
 				 "%s has an input of '%s' already; reduce it "
@@ -98,7 +98,7 @@ int input_check_kept(const struct group *group, uint32_t rank,
 
 	if (r < 0 || run_record_of(comm)->ranks[rank].n_inputs < comm->n_inputs)
 		return r;
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	return error_set(
 		err, -EBUSY,
 		"%s has %u inputs, which is its limit; give one back first",
@@ -153,9 +153,9 @@ int input_end(struct comm *comm, uint32_t rank, uint32_t slot,
 	char name[RANK_TEXT];
 
 	if (!place)
-		return error_set(
-			err, -ENOENT, "the tensor is not an input of %s",
-			comm_rank_name(comm, rank, name, sizeof(name)));
+		return error_set(err, -ENOENT,
+				 "the tensor is not an input of %s",
+				 comm_rank_name(comm, rank, name));
 	catalog_set(catalog, *place, member->inputs[member->n_inputs - 1]);
 	catalog_set(catalog, member->inputs[member->n_inputs - 1], slot);
 	release_last(comm, member);

@@ -26,7 +26,7 @@ static int check_input(const struct group *group, uint32_t rank,
 		return -ESTALE;
 	if (slot == group->inputs[rank])
 		return 0;
-	comm_rank_name(group->comm, rank, name, sizeof(name));
+	comm_rank_name(group->comm, rank, name);
 	return error_set(err, -EINVAL,
 			 "the memory that %s reduces is not its input of '%s'; "
 			 "get an input with fsdp_input(), and reduce it once",
@@ -86,7 +86,7 @@ static int check_new(const struct group *group, uint32_t rank,
 	const struct comm *comm = group->comm;
 	char name[RANK_TEXT];
 
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	if (comm->committing)
 		return error_set(err, -EINVAL,
 				 "%s reduces '%s', but other ranks commit step "
@@ -129,9 +129,8 @@ static int check_next(const struct group *group, uint32_t rank,
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 	const char *difference;
 
-	comm_rank_name(comm, rank, mine, sizeof(mine));
-	comm_rank_name(comm, rank_first(next->call.made), theirs,
-		       sizeof(theirs));
+	comm_rank_name(comm, rank, mine);
+	comm_rank_name(comm, rank_first(next->call.made), theirs);
 	if (next->call.group != group)
 		return error_set(err, -EINVAL,
 				 "%s reduces '%s', but the ranks' next "
@@ -246,7 +245,7 @@ int reduction_look(const struct group *group, uint32_t rank, uint64_t sequence,
 		return REDUCTION_DONE;
 	if (call && (call->made & rank_bit(rank)))
 		return REDUCTION_PENDING;
-	comm_rank_name(group->comm, rank, name, sizeof(name));
+	comm_rank_name(group->comm, rank, name);
 	return error_set(err, -EINVAL, "%s has begun no reduction %llu of '%s'",
 			 name, (unsigned long long)sequence, group->name);
 }
@@ -258,7 +257,7 @@ int reductions_check_commit(const struct comm *comm, uint32_t rank,
 	const struct call *next = calls_next(&comm->reductions, rank);
 	char mine[RANK_TEXT], theirs[RANK_TEXT];
 
-	comm_rank_name(comm, rank, mine, sizeof(mine));
+	comm_rank_name(comm, rank, mine);
 	if (first && (first->made & rank_bit(rank)))
 		return error_set(err, -EBUSY,
 				 "gradients of '%s' that %s handed in are "
@@ -267,7 +266,7 @@ int reductions_check_commit(const struct comm *comm, uint32_t rank,
 				 first->group->name, mine);
 	if (!next)
 		return 0;
-	comm_rank_name(comm, rank_first(next->made), theirs, sizeof(theirs));
+	comm_rank_name(comm, rank_first(next->made), theirs);
 	return error_set(err, -EINVAL,
 			 "%s commits, but the ranks' next step is to reduce "
 			 "'%s', which %s began",

@@ -15,8 +15,7 @@ int reduction_refuse_wait(const struct group *group, uint64_t sequence,
 
 	assert(call);
 	if (call->made != comm_all(group->comm)) {
-		comm_name_missing(group->comm, call->made, missing,
-				  sizeof(missing));
+		comm_name_missing(group->comm, call->made, missing);
 		return error_set(err, -ETIMEDOUT,
 				 "'%s' is not reduced yet: %s has not handed "
 				 "in its gradients",
@@ -45,7 +44,7 @@ void reductions_describe_late(const struct comm *comm, struct error *ret)
 			  late.call->shortage.msg);
 		return;
 	}
-	comm_name_missing(comm, late.call->made, missing, sizeof(missing));
+	comm_name_missing(comm, late.call->made, missing);
 	error_set(ret, -ECONNABORTED,
 		  "%s has not handed in gradients of '%s' within %d ms",
 		  missing, late.call->group->name, comm->timeout_ms);

@@ -52,7 +52,7 @@ int verb_comm_fail(struct verb_call *call, struct error *err)
 		      &rank, err);
 	if (r < 0)
 		return r;
-	comm_rank_name(comm, rank, name, sizeof(name));
+	comm_rank_name(comm, rank, name);
 	comm_fail(comm, -ECONNABORTED, "%s aborted communicator '%s': %s", name,
 		  comm->name, request->sentence);
 	return VERB_DONE;
@@ -117,8 +117,7 @@ static int refuse_busy(const struct comm *comm, struct error *err)
 	return error_set(err, -EBUSY,
 			 "cannot remove the communicator: %s has not left "
 			 "'%s'; remove it when all ranks have left",
-			 comm_rank_name(comm, rank, name, sizeof(name)),
-			 comm->name);
+			 comm_rank_name(comm, rank, name), comm->name);
 }
 
 int verb_comm_remove(struct verb_call *call, struct error *err)
@@ -179,16 +178,15 @@ static int wait_commit(struct verb_call *call, struct error *err)
 	if (request->sequence <= comm->step)
 		return VERB_DONE;
 	if (comm->ranks[rank].step != request->sequence)
-		return error_set(
-			err, -EINVAL, "%s has not committed step %llu",
-			comm_rank_name(comm, rank, missing, sizeof(missing)),
-			(unsigned long long)request->sequence);
+		return error_set(err, -EINVAL, "%s has not committed step %llu",
+				 comm_rank_name(comm, rank, missing),
+				 (unsigned long long)request->sequence);
 	if (request->timeout_ms && !call->is_timed_out) {
 		call->wait_name = comm->key;
 		call->wait_ms = request->timeout_ms;
 		return VERB_PARK_NAME;
 	}
-	comm_name_missing(comm, comm_committed(comm), missing, sizeof(missing));
+	comm_name_missing(comm, comm_committed(comm), missing);
 	return error_set(err, -ETIMEDOUT,
 			 "step %llu is not committed yet: %s has not done so",
 			 (unsigned long long)request->sequence, missing);

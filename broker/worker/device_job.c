@@ -81,7 +81,7 @@ void device_job_send_done(const struct device_job *job, const struct error *err)
 	}
 	/* A peer that closed the link does not need it, and the link's thread
 	 * will see that the link is closed. */
-	(void)link_send_done(job->sock_fd, &done, NULL);
+	link_send_done(job->sock_fd, &done);
 }
 
 void device_share_end(struct device_share *share, const struct error *err)

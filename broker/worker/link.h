@@ -43,4 +43,5 @@ int link_receive(int sock_fd, bool may_wait, union link_message *ret,
  * it. */
 int link_send_hello(int sock_fd, const struct job_hello *hello,
 		    struct error *err);
-int link_send_done(int sock_fd, const struct job_done *done, struct error *err);
+/* Ignores failures. */
+void link_send_done(int sock_fd, const struct job_done *done);

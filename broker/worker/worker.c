@@ -67,7 +67,7 @@ static void report(int sock_fd, uint64_t number, const struct error *err,
 	}
 	/* A peer that closed the link does not need it, and the link's thread
 	 * will see that the link is closed. */
-	(void)link_send_done(sock_fd, &done, NULL);
+	link_send_done(sock_fd, &done);
 }
 
 static void work_deinit(struct work *work)

@@ -121,9 +121,8 @@ int engine_note(struct rank_engine *engine, void *stream, struct error *err);
  * repeated. */
 int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 		       struct error *err);
-/* engine_note_and_await() does both. */
-int engine_note_and_await(struct rank_engine *engine, void *stream,
-			  struct error *err);
+/* engine_note_and_await() does both for our streams. */
+int engine_note_and_await(struct rank_engine *engine, struct error *err);
 
 /* Wait until all ranks have reached this point with the same step, if there are
  * several nodes. */

@@ -140,10 +140,9 @@ int engine_await_noted(struct rank_engine *engine, int64_t deadline_ms,
 	return r;
 }
 
-int engine_note_and_await(struct rank_engine *engine, void *stream,
-			  struct error *err)
+int engine_note_and_await(struct rank_engine *engine, struct error *err)
 {
-	int r = engine_note(engine, stream, err);
+	int r = engine_note(engine, NULL, err);
 
 	return r < 0 ? r
 		     : engine_await_noted(engine,

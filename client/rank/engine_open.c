@@ -176,7 +176,7 @@ static int end_nccl(struct rank_engine *engine, struct error *err)
 	int r;
 
 	if (engine->comm->failure.code < 0 ||
-	    engine_note_and_await(engine, NULL, &failure) < 0)
+	    engine_note_and_await(engine, &failure) < 0)
 		return engine_abort_nccl(engine, err);
 	options = &engine->nccl.comm->options;
 	if (options->timeout_ms > CLOSE_MS)

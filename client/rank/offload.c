@@ -40,7 +40,7 @@ static int ensure_area(struct rank_engine *engine, struct engine_area *area,
 
 	if (size <= area->size)
 		return 0;
-	r = engine_note_and_await(engine, NULL, err);
+	r = engine_note_and_await(engine, err);
 	if (r < 0)
 		return r;
 	r = fsdp_alloc_on(engine->comm->client, &device, &spec, 1, NULL,
