@@ -30,35 +30,21 @@ static void store(struct error *err, int code, const char *msg)
 	err->msg[i] = '\0';
 }
 
-/* Appends ": <tail>" to the sentence, as far as it fits. */
-static void append(char *msg, const char *tail)
-{
-	const char *const parts[] = {": ", tail};
-	size_t size = strlen(msg);
-
-	for (size_t i = 0; i < 2; i++) {
-		size_t left = ERROR_MSG_SIZE - 1 - size;
-		size_t n = strnlen(parts[i], left);
-
-		memcpy(msg + size, parts[i], n);
-		size += n;
-	}
-	msg[size] = 0;
-}
-
-/* `tail` may be NULL. */
+/* `tail`, which may be NULL, is added after a colon. */
 __attribute__((format(printf, 3, 0))) static void
 set(struct error *err, int code, const char *format, va_list args,
     const char *tail)
 {
 	char msg[ERROR_MSG_SIZE];
+	size_t size;
 
 	assert(code < 0);
 	if (!err)
 		return;
 	(void)vsnprintf(msg, sizeof(msg), format, args);
+	size = strlen(msg);
 	if (tail)
-		append(msg, tail);
+		(void)snprintf(msg + size, sizeof(msg) - size, ": %s", tail);
 	store(err, code, msg);
 }
 
