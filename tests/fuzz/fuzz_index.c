@@ -1,6 +1,6 @@
 /*
  * Reads the index of a model in several files, and the index of saved names.
- * Each is refused with a sentence, or names only files beside it.
+ * Each is refused with a sentence, or names only files in its directory.
  *
  * The first byte chooses one of the two; the rest is the JSON. A model's files
  * are "a.safetensors" with tensor "w" and "b.safetensors" with "v".
