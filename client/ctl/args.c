@@ -493,14 +493,24 @@ static int find_arg(int value)
 	return -1;
 }
 
-static int take(struct args *args, int arg, const char *text,
+/* Refuses an option as it was written. `value` is that of getopt_long(). */
+static int refuse_other(int value, const char *command, struct error *err)
+{
+	if (value < 256)
+		return error_set(err, -EINVAL, "%s has no option -%c", command,
+				 value);
+	return error_set(err, -EINVAL, "%s has no option --%s", command,
+			 rows[value - 256].name);
+}
+
+static int take(struct args *args, int value, const char *text,
 		const char *command, uint64_t accepts, struct error *err)
 {
+	int arg = find_arg(value);
 	int r;
 
 	if (!(accepts & ARG_BIT(arg)))
-		return error_set(err, -EINVAL, "%s takes no --%s", command,
-				 rows[arg].name);
+		return refuse_other(value, command, err);
 	args->given |= ARG_BIT(arg);
 	if (!rows[arg].read)
 		return 0;
@@ -546,7 +556,7 @@ int args_parse(struct args *args, int argc, char **argv, uint64_t accepts,
 			break;
 		if (value == ':' || value == '?')
 			return refuse(value, argv, err);
-		r = take(args, find_arg(value), optarg, argv[0], accepts, err);
+		r = take(args, value, optarg, argv[0], accepts, err);
 		if (r < 0)
 			return r;
 	}

@@ -89,7 +89,8 @@ static int parse_verb(const struct verb *verb, struct args *args,
 
 	/* options before the verb were accepted without knowing the verb */
 	if (before)
-		return error_set(err, -EINVAL, "%s takes no --%s", verb->name,
+		return error_set(err, -EINVAL, "%s has no option --%s",
+				 verb->name,
 				 before & ARG_BIT(ARG_TIMEOUT) ? "timeout"
 				 : before & ARG_BIT(ARG_JSON)  ? "json"
 							       : "quiet");

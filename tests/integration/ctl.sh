@@ -99,8 +99,9 @@ files make model.safetensors
 
 refuse "no broker is said with the way out" 1 "fsdpd --supervised" ping
 refuse "an unknown verb gets a suggestion" 2 "did you mean 'load'" laod x
-refuse "an option of another verb is refused" 2 "ls takes no --replace" \
+refuse "an option of another verb is refused" 2 "ls has no option --replace" \
 	ls --replace
+refuse "an option is named as it was written" 2 "watch has no option -n" watch -n 1
 refuse "a missing operand is refused" 2 "stat needs NAME" stat
 
 start_broker
