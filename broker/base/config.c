@@ -117,8 +117,9 @@ static int check_memory(const struct config *config, struct error *err)
 	if (max >= MIN_CHUNK && max <= total)
 		return 0;
 	error_set(&cause, -EINVAL,
-		  "memory_max (%" PRIu64 ") must be at least 2M, the smallest "
-		  "chunk, and at most %" PRIu64 "M, the memory of this machine",
+		  "memory_max (%" PRIu64 " bytes) must be at least 2M, the "
+		  "smallest chunk, and at most %" PRIu64
+		  "M, the memory of this machine",
 		  max, total / MIB);
 	return refuse(origin_of(config, "memory_max"), &cause, err);
 }
@@ -134,8 +135,8 @@ static int check_chunks(const struct config *config, struct error *err)
 		return 0;
 	error_set(&cause, -EINVAL,
 		  "chunk_min (%" PRIu64
-		  ") must be at least 2M, and chunk_max (%" PRIu64
-		  ") at least chunk_min",
+		  " bytes) must be at least 2M, and chunk_max (%" PRIu64
+		  " bytes) at least chunk_min",
 		  config->chunk_min, config->chunk_max);
 	return refuse(is_min_good && max->order > min->order ? max : min,
 		      &cause, err);
