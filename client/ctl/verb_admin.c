@@ -8,22 +8,22 @@
 #include "proto/error.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Prints "3 tensors freed, 1.5 MiB". */
-static int report(const struct args *args, const char *what, uint64_t n,
-		  uint64_t bytes, struct error *err)
+static int report(const struct args *args, const char *noun, const char *done,
+		  uint64_t n, uint64_t bytes, struct error *err)
 {
-	char size[FORMAT_SIZE];
+	char count[FORMAT_SIZE], size[FORMAT_SIZE];
 
 	if (args_has(args, ARG_JSON))
 		return document_print(json_pack("{s:o, s:o}", "count",
 						document_number(n), "bytes",
 						document_number(bytes)),
 				      err);
-	printf("%" PRIu64 " %s, %s\n", n, what, format_size(bytes, size));
+	printf("%s %s, %s\n", format_count(n, noun, count), done,
+	       format_size(bytes, size));
 	return 0;
 }
 
@@ -34,7 +34,7 @@ static int run_collect(struct fsdp_client *client, const struct args *args,
 	int r = fsdp_collect(client, &n, &bytes);
 
 	return r < 0 ? broker_failed(err, r)
-		     : report(args, "tensors freed", n, bytes, err);
+		     : report(args, "tensor", "freed", n, bytes, err);
 }
 
 static int run_trim(struct fsdp_client *client, const struct args *args,
@@ -44,7 +44,9 @@ static int run_trim(struct fsdp_client *client, const struct args *args,
 	int r = fsdp_trim(client, &n, &bytes);
 
 	return r < 0 ? broker_failed(err, r)
-		     : report(args, "chunks are being trimmed", n, bytes, err);
+		     : report(args, "chunk",
+			      n == 1 ? "is being trimmed" : "are being trimmed",
+			      n, bytes, err);
 }
 
 static int check_evict(const struct args *args, struct error *err)
@@ -68,7 +70,7 @@ static int run_evict(struct fsdp_client *client, const struct args *args,
 		return r;
 	r = fsdp_evict(client, &args->device, size, &n, &bytes);
 	return r < 0 ? broker_failed(err, r)
-		     : report(args, "tensors evicted", n, bytes, err);
+		     : report(args, "tensor", "evicted", n, bytes, err);
 }
 
 static int check_drain(const struct args *args, struct error *err)
