@@ -40,9 +40,9 @@ static void log_driver(const struct devices *devices)
 			 "it has no devices, and nothing runs on a GPU",
 			 info.path);
 	log_line(LOG_LEVEL_INFO,
-		 "CUDA driver %d.%d (%s) has %" PRIu32 " devices",
+		 "CUDA driver %d.%d (%s) has %" PRIu32 " device%s",
 		 info.version / 1000, info.version % 1000 / 10, info.path,
-		 devices->n);
+		 devices->n, devices->n == 1 ? "" : "s");
 }
 
 static void log_device(const struct devices *devices, uint32_t i)

@@ -56,11 +56,12 @@ static void note_slowness(struct store *store)
 		return;
 	limbo->is_slow = true;
 	log_line(LOG_LEVEL_WARNING,
-		 "%u tensors that no process holds have waited %d s for work "
-		 "on devices that has not finished; `fsdpctl limbo` shows "
-		 "them, and they are freed when the processes that started the "
-		 "work end",
-		 limbo->n_fenced, SLOW_FENCE_MS / 1000);
+		 "work on devices has not finished for %d s, and %u tensor%s "
+		 "that no process holds must wait for it; `fsdpctl limbo` "
+		 "shows the tensors, which are freed at the latest when the "
+		 "processes that started the work end",
+		 SLOW_FENCE_MS / 1000, limbo->n_fenced,
+		 limbo->n_fenced == 1 ? "" : "s");
 }
 
 /* Visits the first `n` slots again; those still in use go to the end. Returns
