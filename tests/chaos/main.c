@@ -55,7 +55,7 @@ static void check_books(struct storm *storm)
 	struct fsdp_client *client = chaos_connect(&storm->chaos);
 	struct figures now;
 
-	must(audit(client, 1, soak_check_entry));
+	must(audit(client, soak_check_entry));
 	figures_read(client, &now);
 	for (int i = 0;
 	     now.chunk_bytes != inventory_chunk_bytes(storm->chaos.daemon.pid);

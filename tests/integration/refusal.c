@@ -134,7 +134,7 @@ static void make_tickets(void)
 		wire_must(me,
 			  make_ticket(me, &named.ref, 3600 * 1000, tickets[i]));
 	wire_must(me, redeem(me, &tickets[1], 1));
-	wire_must(me, wire_release(me, &named.ref, 1));
+	wire_must(me, wire_release(me, &named.ref));
 	memcpy(twice[0], tickets[0], TICKET_SIZE);
 	memcpy(twice[1], tickets[0], TICKET_SIZE);
 }
@@ -153,7 +153,7 @@ void refusal_setup(void)
 	wire_must(other, wire_alloc(other, 4096, NULL, -1, &theirs));
 	wire_must(me, wire_alloc(me, 64, NULL, -1, &place));
 	gone = place.ref;
-	wire_must(me, wire_release(me, &gone, 1));
+	wire_must(me, wire_release(me, &gone));
 	bundle = begin(me, "test/m/");
 	member = add_member(me, bundle, "test/m/x").ref;
 	wire_must(me, end_bundle(me, MESSAGE_BUNDLE_COMMIT, bundle));

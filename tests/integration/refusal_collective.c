@@ -165,7 +165,7 @@ static void drop(struct wire *wire, uint64_t group, const struct slot_ref *full)
 {
 	const struct request request = reshard_of(group, 0);
 
-	wire_must(wire, wire_release(wire, full, 1));
+	wire_must(wire, wire_release(wire, full));
 	ask(wire, request);
 }
 
@@ -195,8 +195,8 @@ static void reduce_both(uint64_t group)
 	both(my_request, their_request);
 	cr_assert(eq(u64, me->reply.work.sequence, ++n_reductions));
 	wait_both(group, WORK_REDUCE, n_reductions);
-	wire_must(me, wire_release(me, &mine, 1));
-	wire_must(peer, wire_release(peer, &theirs, 1));
+	wire_must(me, wire_release(me, &mine));
+	wire_must(peer, wire_release(peer, &theirs));
 }
 
 void check_good_round(void)

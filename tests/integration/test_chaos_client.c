@@ -341,7 +341,7 @@ static void die_at(child_fn *fn, const char *point, unsigned int n)
 	plan_death(talk->plan, point, n);
 	cr_assert(eq(int, run_role(fn, "FSDP_KILL_PLAN", talk->plan), SIGKILL));
 	check_version();
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	forget_work();
 }
 
@@ -352,7 +352,7 @@ static void die_everywhere(child_fn *fn)
 	need_points();
 	publish_kept();
 	cr_assert(eq(int, run_role(fn, "FSDP_POINTS_LOG", talk->points), 0));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	forget_work();
 	passages_read(talk->points, &passages);
 	cr_assert(ge(sz, passages.n, 8));
@@ -415,7 +415,7 @@ Test(client_dies, while_it_waits_for_a_name)
 	while (count_waiting() == 0)
 		nap_ms(1);
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	cr_assert(eq(uint, count_waiting(), 0));
 }
 
@@ -437,7 +437,7 @@ static pid_t start_holder(void)
 
 static void check_after_holder(void)
 {
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	cr_assert(is_published("work/a", 3));
 	for (int i = 0; i < 2; i++) {
 		cr_assert(is_published(MEMBERS[i], 1));
@@ -560,7 +560,7 @@ Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
 	must(child_kill(pid) == SIGKILL);
 	daemon_wait_death(&chaos.daemon, broker);
 	cr_expect(plan_is_done(chaos.plan));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 }
 
 /* The client stays a zombie, so the next broker still finds its process, and
@@ -634,7 +634,7 @@ static void die_on_return(const char *point, unsigned int n)
 	pid = start_orphan("FSDP_KILL_PLAN", talk->plan);
 	plan_death(talk->plan, point, n);
 	cr_assert(eq(int, let_go(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	cr_assert(is_published("work/a", 1));
 }
 
@@ -647,7 +647,7 @@ Test(client_dies, while_it_comes_back_to_a_new_broker)
 	pid = start_orphan("FSDP_POINTS_LOG", talk->points);
 	passages_forget(talk->points);
 	cr_assert(eq(int, let_go(pid), 0));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	passages_read(talk->points, &passages);
 	cr_assert(ge(sz, passages.n, 3));
 	for (size_t i = 0; i < passages.n; i++) {
@@ -794,6 +794,6 @@ Test(client_dies, after_scribbling_over_its_own_counts)
 	figures_read(watcher, &now);
 	cr_assert(eq(u64, now.epoch, 1), "it killed the broker");
 	cr_assert(eq(int, child_kill(pid), SIGKILL));
-	cr_assert(audit(watcher, 1, is_entry));
+	cr_assert(audit(watcher, is_entry));
 	cr_assert(is_published(NAMES[0], LAST_VERSION));
 }

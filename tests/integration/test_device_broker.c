@@ -233,8 +233,8 @@ Test(device_broker, its_death_costs_no_memory_of_devices)
 		eq(u64, wire_status(alice, "own_device_bytes"), (uint64_t)MIB));
 	/* Freed memory is used again, in the same chunk. */
 	cr_assert(zero(int, wire_remove(alice, "a")));
-	cr_assert(zero(int, wire_release(alice, &place.ref, 1)));
-	cr_assert(zero(int, wire_release(bob, &place.ref, 1)));
+	cr_assert(zero(int, wire_release(alice, &place.ref)));
+	cr_assert(zero(int, wire_release(bob, &place.ref)));
 	cr_expect(zero(u64, wire_status(alice, "own_device_bytes")));
 	must_alloc(alice, &gpu, 2 * MIB, &place);
 	cr_expect(eq(u64, chunk_inode(alice, place.chunk), inode));
@@ -264,8 +264,8 @@ Test(device_broker, a_driver_that_is_gone_after_a_restart_costs_nothing)
 	(void)chunk_inode(bob, got.chunk);
 	cr_expect(eq(int, wire_alloc_on(alice, &gpu, 1, -1, NULL), -ENODEV));
 	cr_expect(zero(int, wire_remove(alice, "device")));
-	cr_expect(zero(int, wire_release(alice, &place.ref, 1)));
-	cr_expect(zero(int, wire_release(bob, &got.ref, 1)));
+	cr_expect(zero(int, wire_release(alice, &place.ref)));
+	cr_expect(zero(int, wire_release(bob, &got.ref)));
 	cr_expect(zero(u64, wire_status(alice, "own_device_bytes")));
 }
 

@@ -61,7 +61,7 @@ static void start_worker(bool is_supervised)
 {
 	start(&(struct daemon_options){.is_supervised = is_supervised});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
-	worker = worker_await(&daemon_, 0);
+	worker = worker_await(&daemon_);
 	worker_fd = pidfd_open(worker, 0);
 	cr_assert(ge(int, worker_fd, 0));
 }
@@ -112,7 +112,7 @@ static void start_worker_with(const char *config, const char *setting)
 
 	start(&(struct daemon_options){.config = config, .env = env});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
-	worker = worker_await(&daemon_, 0);
+	worker = worker_await(&daemon_);
 }
 
 static void start_confined_worker(const char *setting)
@@ -354,7 +354,7 @@ Test(engine, a_broker_that_is_started_again_ends_the_earlier_worker)
 	cr_assert(is_gone(-1));
 	cr_assert(eq(int, ranks_run(&ranks, join_again), 0));
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
-	cr_expect(ne(int, (int)worker_await(&daemon_, 0), (int)worker));
+	cr_expect(ne(int, (int)worker_await(&daemon_), (int)worker));
 	await_pidfds(2);
 	ranks_stop(&ranks);
 	daemon_stop(&daemon_);

@@ -44,7 +44,7 @@ Test(executor, nccl_is_in_the_worker_and_nowhere_else)
 
 	executor_start_crew();
 	executor_must_train();
-	worker = worker_await(&executor_daemon, 0);
+	worker = worker_await(&executor_daemon);
 	cr_expect(eq(long, gpu_count(worker, "contexts"), 2));
 	cr_expect(has_mapped(worker, "libnccl"));
 	cr_expect(not(
@@ -338,14 +338,14 @@ Test(executor, a_stream_that_does_not_end_ends_its_communicator_alone)
 	make_gates();
 	executor_timeout_ms = 5000;
 	executor_start_crew();
-	worker = worker_await(&executor_daemon, 0);
+	worker = worker_await(&executor_daemon);
 	ranks_begin(&executor_ranks, reduce_without_end);
 	ranks_end(&executor_ranks);
 	executor_expect_all_told("has waited for 5000 ms in a reduction");
 	executor_timeout_ms = 0;
 	cr_assert(zero(int, ranks_run(&executor_ranks, executor_join_anew)));
 	executor_must_train();
-	cr_expect(eq(int, worker_await(&executor_daemon, 0), worker));
+	cr_expect(eq(int, worker_await(&executor_daemon), worker));
 }
 
 /* The commit returns at once, and no other rank sees it before the stream has
@@ -482,7 +482,7 @@ Test(executor, without_nccl_the_joins_say_so)
 		cr_expect(lt(int, executor_ranks.notes[i].code, 0));
 		executor_expect_says(i, "/nowhere/libnccl.so");
 	}
-	worker = worker_await(&executor_daemon, 0);
+	worker = worker_await(&executor_daemon);
 	ranks_begin(&executor_ranks, trainer_join);
 	ranks_end(&executor_ranks);
 	cr_expect(lt(int, executor_ranks.notes[0].code, 0));
@@ -506,7 +506,7 @@ Test(executor, two_ranks_of_one_device_are_told_the_way_out)
 /* Stop the worker. Until it continues, nothing that ranks begin gets done. */
 static pid_t hold_worker(void)
 {
-	pid_t worker = worker_await(&executor_daemon, 0);
+	pid_t worker = worker_await(&executor_daemon);
 
 	cr_assert(zero(int, kill(worker, SIGSTOP)));
 	return worker;
@@ -542,7 +542,7 @@ Test(executor, an_idle_worker_takes_its_communicators_along)
 	pid_t worker;
 
 	executor_start_crew();
-	worker = worker_await(&executor_daemon, 0);
+	worker = worker_await(&executor_daemon);
 	cr_assert(zero(int, kill(worker, SIGKILL)));
 	cr_assert(status_await(executor_client, "comms_failed", 1));
 	ranks_begin(&executor_ranks, executor_unshard);

@@ -43,8 +43,8 @@ Test(quota, of_bytes)
 	cr_assert(eq(int, wire_alloc(alice, MIB + 1, NULL, -1, NULL), -EDQUOT));
 	wire_says(alice, are_on_devices() ? "1049088" : "1048640");
 	check_bob(bob);
-	wire_must(alice, wire_release(alice, &big.ref, 1));
-	wire_must(alice, wire_release(alice, &small.ref, 1));
+	wire_must(alice, wire_release(alice, &big.ref));
+	wire_must(alice, wire_release(alice, &small.ref));
 	cr_assert(zero(u64, wire_status(alice, "own_bytes")));
 	wire_must(alice, wire_alloc(alice, MIB, NULL, 0, NULL));
 	wire_close(bob);
@@ -66,7 +66,7 @@ Test(quota, of_tensors)
 	wire_says(alice, "quota_slots");
 	check_bob(bob);
 	for (int i = 0; i < 3; i++)
-		wire_must(alice, wire_release(alice, &places[i].ref, 1));
+		wire_must(alice, wire_release(alice, &places[i].ref));
 	cr_assert(zero(u64, wire_status(alice, "own_slots")));
 	wire_must(alice, wire_alloc(alice, 64, NULL, 0, NULL));
 	wire_close(bob);
@@ -232,7 +232,7 @@ Test(quota, of_bytes_evicts_tensors_for_a_board)
 	wire_must(alice, wire_alloc(alice, 5 * MIB, NULL, 0, &place));
 	wire_must(alice, wire_publish(alice, &place.ref, "a/cached",
 				      PUBLISH_EVICTABLE));
-	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref));
 	wire_must(alice, ask_for_board(alice, "a/one", &id));
 	cr_assert(eq(u64, wire_status(alice, "own_bytes"), 4 * MIB));
 	wire_close(bob);

@@ -149,7 +149,7 @@ Test(reduce_wire, an_input_that_is_let_go_of_stays_the_rank_s)
 	comm = wire_join();
 	group = wire_group(comm, "a");
 	input = wire_input(group);
-	cr_assert(eq(int, wire_release(wire, &input, 1), 0));
+	cr_assert(eq(int, wire_release(wire, &input), 0));
 	cr_assert(eq(int, wire_reduce(group, input), 0), "%s",
 		  wire_sentence(wire));
 	cr_assert(eq(int, wire_wait(comm, group, 1), 0), "%s",

@@ -36,8 +36,8 @@ Test(refusal, of_releases)
 	};
 
 	CHECK(all);
-	wire_must(me, wire_release(me, &named.ref, 1));
-	cr_assert(eq(int, wire_release(me, &named.ref, 1), -EINVAL));
+	wire_must(me, wire_release(me, &named.ref));
+	cr_assert(eq(int, wire_release(me, &named.ref), -EINVAL));
 }
 
 static struct request ticket_of(const struct slot_ref *ref, uint32_t n_uses,

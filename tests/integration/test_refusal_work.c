@@ -72,7 +72,7 @@ Test(refusal_collective, of_inputs)
 	loose = place.ref;
 	wire_must(me, wire_alloc(me, 64, NULL, -1, &place));
 	gone = place.ref;
-	wire_must(me, wire_release(me, &gone, 1));
+	wire_must(me, wire_release(me, &gone));
 	theirs = take_input(peer, first);
 	refuse(me, "a second one", input_of(first), -EBUSY,
 	       "has an input of 'first' already; reduce it first");

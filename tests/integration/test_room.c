@@ -37,7 +37,7 @@ Test(room, that_is_not_there_is_refused_with_figures)
 	wire_says(alice, are_on_devices() ? "14 of device_memory_max's 16 MiB"
 					  : "14 of memory_max's 16 MiB");
 	wire_must(alice, wire_alloc(alice, 2 * MIB, NULL, 0, NULL));
-	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref));
 	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, NULL));
 	cr_assert(
 		eq(int, wire_alloc(alice, 17 * MIB, NULL, -1, NULL), -ENOMEM));
@@ -58,7 +58,7 @@ Test(room, is_made_by_evicting_what_nobody_holds)
 	wire_must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, &other));
 	wire_must(alice, wire_publish(alice, &other.ref, "test/other",
 				      PUBLISH_EVICTABLE));
-	wire_must(alice, wire_release(alice, &other.ref, 1));
+	wire_must(alice, wire_release(alice, &other.ref));
 	wire_must(alice, wire_alloc(alice, 6 * MIB, NULL, 0, NULL));
 	cr_assert(eq(u64, wire_status(alice, "evicted"), 1));
 	cr_assert(eq(int, wire_get(alice, "test/other", NULL), -ENOENT));
@@ -85,14 +85,14 @@ Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
 	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, &held));
 	wire_must(alice, wire_publish(alice, &held.ref, "alice/cache",
 				      PUBLISH_EVICTABLE));
-	wire_must(alice, wire_release(alice, &held.ref, 1));
+	wire_must(alice, wire_release(alice, &held.ref));
 	wire_must(bob, wire_alloc(bob, 4 * MIB, NULL, 0, &held));
 	wire_must(bob,
 		  wire_publish(bob, &held.ref, "bob/cache", PUBLISH_EVICTABLE));
-	wire_must(bob, wire_release(bob, &held.ref, 1));
+	wire_must(bob, wire_release(bob, &held.ref));
 	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
 	wire_must(alice, wire_get(alice, "alice/cache", &held));
-	wire_must(alice, wire_release(alice, &held.ref, 1));
+	wire_must(alice, wire_release(alice, &held.ref));
 	wire_must(alice, wire_alloc(alice, 4 * MIB, NULL, 0, NULL));
 	cr_assert(eq(int, wire_get(alice, "alice/cache", NULL), -ENOENT));
 	cr_assert(eq(int, wire_alloc(alice, 1, NULL, 0, NULL), -EDQUOT));
@@ -225,7 +225,7 @@ Test(room, that_another_gives_back_goes_to_who_waits)
 	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, &place));
 	wire_send(bob, &alloc);
 	cr_assert(eq(u64, wire_status(alice, "waiters"), 1));
-	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref));
 	cr_assert(eq(int, wire_receive(bob), FRAME_OK));
 	cr_assert(zero(int, bob->frame.code), "%s", wire_sentence(bob));
 	cr_assert(zero(u64, wire_status(alice, "waiters")));
@@ -250,7 +250,7 @@ Test(room, of_the_quota_of_chunks_is_waited_for)
 	alloc.alloc.access.mode = 0640;
 	wire_send(other, &alloc);
 	cr_assert(eq(u64, wire_status(alice, "waiters"), 1));
-	wire_must(alice, wire_release(alice, &place.ref, 1));
+	wire_must(alice, wire_release(alice, &place.ref));
 	cr_assert(eq(int, wire_receive(other), FRAME_OK));
 	cr_assert(zero(int, other->frame.code), "%s", wire_sentence(other));
 	wire_close(other);
@@ -334,7 +334,7 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	cr_assert(eq(u32, going.chunk, staying.chunk));
 	bytes = map(alice, &staying, &fd);
 	memset(bytes, 0x5a, 4 * MIB);
-	wire_must(alice, wire_release(alice, &going.ref, 1));
+	wire_must(alice, wire_release(alice, &going.ref));
 	for (int i = 0; resident(fd) > 6 * MIB; i++) {
 		cr_assert(lt(int, i, 10000), "nothing was punched");
 		cr_assert(gt(u64, wire_status(alice, "chunk_bytes"), 0));
@@ -343,7 +343,7 @@ Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
 	for (size_t i = 0; i < 4 * MIB; i++)
 		cr_assert(eq(u8, bytes[i], 0x5a));
 	cr_assert(eq(u64, wire_status(alice, "chunk_bytes"), 16 * MIB));
-	wire_must(alice, wire_release(alice, &staying.ref, 1));
+	wire_must(alice, wire_release(alice, &staying.ref));
 	wire_wait_status(alice, "chunk_bytes", 0);
 	/* This process still has the memory mapped, but no page of it is
 	 * left. */

@@ -424,7 +424,7 @@ Test(share_wire, of_a_dead_producer_no_handle_is_given)
 	alice = NULL;
 	cr_expect(eq(int, wire_chunk(bob, place.chunk), -EOWNERDEAD), "%s",
 		  wire_sentence(bob));
-	must(wire_release(bob, &place.ref, 1) == 0);
+	must(wire_release(bob, &place.ref) == 0);
 	wire_wait_status(bob, "slots", 0);
 	wire_wait_status(bob, "chunks", 0);
 }

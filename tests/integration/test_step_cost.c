@@ -297,7 +297,7 @@ static void measure(const char *form, uint32_t n_ranks, uint32_t n_shards)
 	ranks_start(&ranks, n_ranks);
 	cr_assert(zero(int, ranks_run(&ranks, begin)));
 	if (getenv("FSDP_TEST_EXECUTOR"))
-		pid = worker_await(&daemon_, 0);
+		pid = worker_await(&daemon_);
 	before = count(pid);
 	cr_assert(zero(int, ranks_run(&ranks, train)));
 	worker = count(pid);

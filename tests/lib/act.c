@@ -50,7 +50,7 @@ int do_publish(void)
 
 int do_release(void)
 {
-	return said(wire_release(me, &shared->place.ref, 1));
+	return said(wire_release(me, &shared->place.ref));
 }
 
 int do_get(void)

@@ -98,14 +98,13 @@ void figures_read(struct fsdp_client *client, struct figures *ret);
 bool figures_await(struct fsdp_client *client, const struct figures *expected);
 
 /*
- * Waits until the broker has `n_sessions` sessions and the named tensors, and
+ * Waits until the broker has the client's session and the named tensors, and
  * nothing else. Returns false if that does not happen, or if a named tensor is
  * not as it should be.
  */
 typedef bool entry_check_fn(struct fsdp_client *client,
 			    const struct fsdp_entry *entry);
-bool audit(struct fsdp_client *client, uint64_t n_sessions,
-	   entry_check_fn *check);
+bool audit(struct fsdp_client *client, entry_check_fn *check);
 
 /* Waits until the supervisor keeps exactly `n` files. */
 bool keeps_await(const struct chaos *chaos, uint64_t n);

@@ -219,7 +219,7 @@ void expect_memory_back(void)
 
 pid_t freeze_worker(void)
 {
-	pid_t worker = worker_await(&daemon_, 0);
+	pid_t worker = worker_await(&daemon_);
 
 	must(kill(worker, SIGSTOP) == 0);
 	return worker;

@@ -190,18 +190,17 @@ pid_t worker_pid(const struct daemon *daemon)
 	return pid > 0 && is_worker(pid) ? pid : 0;
 }
 
-pid_t worker_await(const struct daemon *daemon, pid_t old)
+pid_t worker_await(const struct daemon *daemon)
 {
 	pid_t pid = 0;
 
-	for (int i = 0; i < PATIENCE_MS; i++) {
+	for (int i = 0; !pid && i < PATIENCE_MS; i++) {
 		pid = worker_pid(daemon);
-		if (pid && pid != old)
-			return pid;
-		nap_ms(1);
+		if (!pid)
+			nap_ms(1);
 	}
-	must(pid && pid != old);
-	return 0;
+	must(pid);
+	return pid;
 }
 
 /* --- status -------------------------------------------------------------- */

@@ -63,8 +63,8 @@ bool runs_go_on(void);
 
 /* Returns the pid of the broker's fsdp-worker, or 0 if there is none. */
 pid_t worker_pid(const struct daemon *daemon);
-/* Waits until there is a worker other than `old`. */
-pid_t worker_await(const struct daemon *daemon, pid_t old);
+/* Waits until there is one. */
+pid_t worker_await(const struct daemon *daemon);
 
 /* Returns a value of the status. Ends the test if no value has that name. */
 uint64_t status_value(struct fsdp_client *client, const char *name);

@@ -52,5 +52,5 @@ void check_bob(struct wire *bob)
 	if (!bob)
 		return;
 	wire_must(bob, wire_alloc(bob, 64, NULL, 0, &place));
-	wire_must(bob, wire_release(bob, &place.ref, 1));
+	wire_must(bob, wire_release(bob, &place.ref));
 }

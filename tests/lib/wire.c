@@ -329,9 +329,9 @@ int wire_get(struct wire *wire, const char *name, struct tensor_place *ret)
 	return call_for_place(wire, &request, ret);
 }
 
-int wire_release(struct wire *wire, const struct slot_ref *ref, uint32_t n)
+int wire_release(struct wire *wire, const struct slot_ref *ref)
 {
-	struct release_item item = {.ref = *ref, .n_holds = n};
+	struct release_item item = {.ref = *ref, .n_holds = 1};
 	const struct request request = {
 		.kind = MESSAGE_RELEASE,
 		.release = {.n_items = 1, .items = &item},
@@ -349,7 +349,7 @@ int wire_put(struct wire *wire, const char *name, int64_t size,
 	if (r == 0)
 		r = wire_publish(wire, &place.ref, name, 0);
 	if (r == 0)
-		r = wire_release(wire, &place.ref, 1);
+		r = wire_release(wire, &place.ref);
 	if (r == 0 && ret)
 		*ret = place;
 	return r;

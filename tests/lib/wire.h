@@ -82,7 +82,8 @@ int wire_publish(struct wire *wire, const struct slot_ref *ref,
 int wire_put(struct wire *wire, const char *name, int64_t size,
 	     const struct access_class *access, struct tensor_place *ret);
 int wire_get(struct wire *wire, const char *name, struct tensor_place *ret);
-int wire_release(struct wire *wire, const struct slot_ref *ref, uint32_t n);
+/* Releases one hold. */
+int wire_release(struct wire *wire, const struct slot_ref *ref);
 int wire_remove(struct wire *wire, const char *name);
 /* Returns the descriptor of a chunk, which the caller owns, or the negative
  * code. */
