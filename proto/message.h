@@ -360,11 +360,7 @@ struct config_item {
 	const char *origin; /* "default", FILE:LINE, "--set" */
 };
 
-struct config_reply {
-	uint32_t n_items;
-	struct config_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct config_reply PAGE_OF(struct config_item);
 
 struct reload_reply {
 	const char *report; /* one line for each change */
@@ -382,11 +378,7 @@ struct ticket_item {
 };
 
 /* The reply to tickets. That to revoke is empty. */
-struct tickets_reply {
-	uint32_t n_items;
-	struct ticket_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct tickets_reply PAGE_OF(struct ticket_item);
 
 /* The reply to bundle_begin and bundle_commit. Only the latter has a
  * version. */
@@ -444,11 +436,7 @@ struct list_item {
 	uint64_t digest;           /* as in struct digest_item */
 };
 
-struct list_reply {
-	uint32_t n_items;
-	struct list_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct list_reply PAGE_OF(struct list_item);
 
 struct holder {
 	uint64_t session;
@@ -481,11 +469,7 @@ struct client_item {
 	uint32_t n_waiting;
 };
 
-struct clients_reply {
-	uint32_t n_items;
-	struct client_item *items;
-	uint64_t next_cursor;
-};
+struct clients_reply PAGE_OF(struct client_item);
 
 /* The first component of names. */
 struct prefix_item {
@@ -497,11 +481,7 @@ struct prefix_item {
 	uint64_t left_ms;   /* until it has no owner; 0: it is used */
 };
 
-struct prefixes_reply {
-	uint32_t n_items;
-	struct prefix_item *items;
-	uint64_t next_cursor;
-};
+struct prefixes_reply PAGE_OF(struct prefix_item);
 
 /* Counters and sizes by name, so that a new one does not change the format. */
 struct status_value {
@@ -556,11 +536,7 @@ struct memory_item {
 };
 
 /* The chunks that the caller may read; for administrators, all chunks. */
-struct memory_reply {
-	uint32_t n_items;
-	struct memory_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct memory_reply PAGE_OF(struct memory_item);
 
 /* The charges of a user, and their limits. */
 struct account_item {
@@ -573,11 +549,7 @@ struct account_item {
 };
 
 /* The caller's account; for administrators, those of all users. */
-struct accounts_reply {
-	uint32_t n_items;
-	struct account_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct accounts_reply PAGE_OF(struct account_item);
 
 /* The reply to timelines. */
 struct timelines_reply {

@@ -109,8 +109,4 @@ struct channel_item {
 	uint64_t wait_ms; /* how long it has waited for that */
 };
 
-struct channels_reply {
-	uint32_t n_items;
-	struct channel_item *items;
-	uint64_t next_cursor; /* 0: there are no more */
-};
+struct channels_reply PAGE_OF(struct channel_item);

@@ -307,11 +307,7 @@ struct comm_item {
 	uint32_t executor; /* enum comm_executor; 0 if COMM_KEPT */
 };
 
-struct comms_reply {
-	uint32_t n_items;
-	struct comm_item *items;
-	uint64_t next_cursor;
-};
+struct comms_reply PAGE_OF(struct comm_item);
 
 struct group_item {
 	const char *comm, *name;
@@ -323,11 +319,7 @@ struct group_item {
 	uint64_t n_gathers, n_reductions;
 };
 
-struct groups_reply {
-	uint32_t n_items;
-	struct group_item *items;
-	uint64_t next_cursor;
-};
+struct groups_reply PAGE_OF(struct group_item);
 
 /* The entries of the plan (collective/plan.h). Values that differ between ranks
  * are those of rank 0. */

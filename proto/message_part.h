@@ -33,6 +33,15 @@
 #define TOKEN_SIZE           16
 #define TICKET_SIZE          16
 
+/* The body of a reply that is a page of a list. `next_cursor` is the cursor of
+ * the next page; 0: there are no more. */
+#define PAGE_OF(item)                                                          \
+	{                                                                      \
+		uint32_t n_items;                                              \
+		item *items;                                                   \
+		uint64_t next_cursor;                                          \
+	}
+
 /* One version of one tensor. */
 struct slot_ref {
 	uint32_t slot;

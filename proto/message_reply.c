@@ -96,9 +96,7 @@ ITEM(channel_item, NULL,
      {U32(channel_item, want), IN(0, CHANNEL_MAX_WANT, "want"), CODE(EPROTO)},
      {U64(channel_item, wait_ms)});
 
-BODY(channels_reply, NULL,
-     {PAGE(channels_reply, items, channel_item)},
-     {U64(channels_reply, next_cursor)});
+PAGE_BODY(channels_reply, channel_item);
 
 BODY(places_reply, NULL, {PLACES(places_reply)}, {CHUNKS(places_reply)});
 
@@ -204,9 +202,7 @@ ITEM(config_item, NULL,
      {TEXT(config_item, value, MESSAGE_MAX_TEXT, "value")},
      {TEXT(config_item, origin, MESSAGE_MAX_NOTE, "origin")});
 
-BODY(config_reply, NULL,
-     {PAGE(config_reply, items, config_item)},
-     {U64(config_reply, next_cursor)});
+PAGE_BODY(config_reply, config_item);
 
 BODY(reload_reply, NULL,
      {TEXT(reload_reply, report, MESSAGE_MAX_NOTE, "report")});
@@ -222,9 +218,7 @@ ITEM(ticket_item, NULL,
      {U64(ticket_item, age_ms)},
      {U64(ticket_item, ttl_left_ms)});
 
-BODY(tickets_reply, NULL,
-     {PAGE(tickets_reply, items, ticket_item)},
-     {U64(tickets_reply, next_cursor)});
+PAGE_BODY(tickets_reply, ticket_item);
 
 ITEM(holder, NULL,
      {U64(holder, session)},
@@ -255,9 +249,7 @@ ITEM(client_item, NULL,
      {U64(client_item, age_ms)},
      {U32(client_item, n_waiting)});
 
-BODY(clients_reply, NULL,
-     {PAGE(clients_reply, items, client_item)},
-     {U64(clients_reply, next_cursor)});
+PAGE_BODY(clients_reply, client_item);
 
 ITEM(prefix_item, NULL,
      {NAME(prefix_item, name, OF_TENSOR)},
@@ -267,9 +259,7 @@ ITEM(prefix_item, NULL,
      {BOOL(prefix_item, is_configured)},
      {U64(prefix_item, left_ms)});
 
-BODY(prefixes_reply, NULL,
-     {PAGE(prefixes_reply, items, prefix_item)},
-     {U64(prefixes_reply, next_cursor)});
+PAGE_BODY(prefixes_reply, prefix_item);
 
 ITEM(status_value, NULL,
      {TEXT(status_value, name, MESSAGE_MAX_TEXT, "name of a value")},
@@ -319,9 +309,7 @@ ITEM(memory_item, NULL,
      {U32(memory_item, n_blocks)},
      {BOOL(memory_item, is_sealed)});
 
-BODY(memory_reply, NULL,
-     {PAGE(memory_reply, items, memory_item)},
-     {U64(memory_reply, next_cursor)});
+PAGE_BODY(memory_reply, memory_item);
 
 ITEM(account_item, NULL,
      {U32(account_item, uid)},
@@ -335,9 +323,7 @@ ITEM(account_item, NULL,
      {U64(account_item, max_sessions)},
      {U64(account_item, n_waiting)});
 
-BODY(accounts_reply, NULL,
-     {PAGE(accounts_reply, items, account_item)},
-     {U64(accounts_reply, next_cursor)});
+PAGE_BODY(accounts_reply, account_item);
 
 /* --- collectives --------------------------------------------------------- */
 
@@ -440,9 +426,7 @@ ITEM(comm_item, check_comm_item,
      {BOOL(comm_item, is_on_devices)},
      {U32(comm_item, executor), IN(0, COMM_EXECUTOR_WORKER, "executor"), CODE(EPROTO)});
 
-BODY(comms_reply, NULL,
-     {PAGE(comms_reply, items, comm_item)},
-     {U64(comms_reply, next_cursor)});
+PAGE_BODY(comms_reply, comm_item);
 
 ITEM(group_item, NULL,
      {NAME(group_item, comm, OF_TENSOR)},
@@ -458,9 +442,7 @@ ITEM(group_item, NULL,
      {U64(group_item, n_gathers)},
      {U64(group_item, n_reductions)});
 
-BODY(groups_reply, NULL,
-     {PAGE(groups_reply, items, group_item)},
-     {U64(groups_reply, next_cursor)});
+PAGE_BODY(groups_reply, group_item);
 
 ITEM(plan_item, NULL,
      {NAME(plan_item, name, OF_TENSOR)},

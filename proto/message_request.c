@@ -80,9 +80,7 @@ BODY(alloc_request, check_alloc,
      {I32(alloc_request, timeout_ms), TIMEOUT},
      {DEVICE(alloc_request)},
      {U64(alloc_request, bundle)},
-     {ITEMS(alloc_request, items, alloc_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("specs")});
+     {TENSORS(alloc_request, alloc_item), LABEL("specs")});
 
 ITEM(share_item, NULL,
      {TYPE(share_item), STRIDES(share_item)},
@@ -138,9 +136,7 @@ BODY(share_request, check_share,
      {DEVICE(share_request)},
      {MAYBE_BYTES(share_request, handle, "IPC handle")},
      {U64(share_request, size), SIZE("size of the allocation")},
-     {ITEMS(share_request, items, share_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("specs")});
+     {TENSORS(share_request, share_item), LABEL("specs")});
 
 BODY(unshare_request, NULL,
      {REF(unshare_request, ref)},
@@ -170,9 +166,7 @@ ITEM(publish_item, check_publish_item,
      {HANDLE(publish_item, event)});
 
 BODY(publish_request, NULL,
-     {ITEMS(publish_request, items, publish_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("publications")});
+     {TENSORS(publish_request, publish_item), LABEL("publications")});
 
 BODY(get_request, NULL,
      {I32(get_request, timeout_ms), TIMEOUT},
@@ -197,9 +191,7 @@ ITEM(release_item, check_release_item,
      {U32(release_item, n_holds)});
 
 BODY(release_request, NULL,
-     {ITEMS(release_request, items, release_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("tensors")});
+     {TENSORS(release_request, release_item), LABEL("tensors")});
 
 BODY(remove_request, NULL, {NAMES(remove_request, OF_ANY)});
 
@@ -227,9 +219,7 @@ ITEM(ordered_item, NULL,
      {U64(ordered_item, event), EVENT});
 
 BODY(ordered_request, NULL,
-     {ITEMS(ordered_request, items, ordered_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("tensors")});
+     {TENSORS(ordered_request, ordered_item), LABEL("tensors")});
 
 BODY(control_request, NULL,
      {U32(control_request, action),
@@ -248,9 +238,7 @@ ITEM(digest_item, NULL,
      {U64(digest_item, digest)});
 
 BODY(digests_request, NULL,
-     {ITEMS(digests_request, items, digest_item, 1, MESSAGE_MAX_ITEMS,
-            "tensors"),
-      LABEL("tensors")});
+     {TENSORS(digests_request, digest_item), LABEL("tensors")});
 
 BODY(timelines_request, NULL,
      {U64(timelines_request, session)},

@@ -89,6 +89,8 @@
 		.pb = REPEATED(M, f, PB(item) *), .size = sizeof(struct item), \
 		.items = &body_##item, .min = least, .max = most, .what = noun
 #define CHUNKS(M)      ITEMS(M, chunks, chunk_ref, 0, FRAME_MAX_FDS, "chunks")
+#define TENSORS(M, item)                                                       \
+	ITEMS(M, items, item, 1, MESSAGE_MAX_ITEMS, "tensors")
 #define PAGE(M, f, item)                                                       \
 	ITEMS(M, f, item, 0, MESSAGE_MAX_ITEMS, #f), .label = #f
 #define COLUMNS(M, f, item, most, noun)                                        \
@@ -157,6 +159,9 @@
  * NULL. */
 #define BODY(M, check, ...)                                                    \
 	BODY_AS(, M, &fsdp__##M##__descriptor, check, __VA_ARGS__)
+/* Defines the body of a reply that is PAGE_OF() items. */
+#define PAGE_BODY(M, item)                                                     \
+	BODY(M, NULL, {PAGE(M, items, item)}, {U64(M, next_cursor)})
 /* Defines the body of the items of an array, which is used in one file only. */
 #define ITEM(M, check, ...)                                                    \
 	BODY_AS(static, M, &fsdp__##M##__descriptor, check, __VA_ARGS__)
