@@ -431,6 +431,32 @@ static char *probe_all(void)
 	return text;
 }
 
+/* Leave out the fields of `least` samples that have the same limits as those of
+ * `full`. */
+static char *without_repetitions(const char *text)
+{
+	char *ret, full[1024];
+	size_t size;
+	FILE *out = open_memstream(&ret, &size);
+	const char *end;
+
+	for (const char *line = text; (end = strchr(line, '\n'));
+	     line = end + 1) {
+		const char *form = strstr(line, " least.");
+
+		if (form && form < end) {
+			(void)snprintf(full, sizeof(full), "%.*s full.%.*s\n",
+				       (int)(form - line), line,
+				       (int)(end - form - 7), form + 7);
+			if (strstr(text, full))
+				continue;
+		}
+		(void)fwrite(line, 1, (size_t)(end + 1 - line), out);
+	}
+	(void)fclose(out);
+	return ret;
+}
+
 /* Values that were accepted still are, and others are refused with the same
  * code. */
 Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 300)
@@ -438,7 +464,8 @@ Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 300)
 	FILE *file = fopen(
 		FSDP_SOURCE_DIR "/tests/unit/proto/message_limits.txt", "r");
 	FILE *now = fopen("message_limits.txt", "w");
-	char *text = probe_all(), *recorded = NULL;
+	char *all = probe_all(), *text = without_repetitions(all);
+	char *recorded = NULL;
 	size_t size = 0;
 
 	cr_assert(file && now);
@@ -451,4 +478,5 @@ Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 300)
 		  "tests/unit/proto");
 	free(recorded);
 	free(text);
+	free(all);
 }
