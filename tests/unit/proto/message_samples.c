@@ -27,6 +27,44 @@ static void read_bytes(const char *hex, struct sample *ret)
 	}
 }
 
+/* Messages without fields share one. */
+#define fsdp__empty_request__descriptor fsdp__empty__descriptor
+#define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
+
+const ProtobufCMessageDescriptor *descriptor_of(const struct sample *sample)
+{
+	static const ProtobufCMessageDescriptor *const all[][2] = {
+#define X(KIND, number, noun, action, request, reply, ...)                     \
+	[number] = {&fsdp__##request##_request__descriptor,                    \
+		    &fsdp__##reply##_reply__descriptor},
+		MESSAGE_KINDS(X)
+#undef X
+	};
+
+	if (sample->direction == MANIFEST)
+		return &fsdp__places_reply__descriptor;
+	if (strcmp(sample->form, "refusal") == 0)
+		return &fsdp__error_reply__descriptor;
+	return all[sample->kind][sample->direction];
+}
+
+/* Messages without fields have no lines. */
+static void add_empty_samples(void)
+{
+	static const char *const forms[] = {"full", "least"};
+
+	for (uint16_t kind = 1; kind <= MESSAGE_MAX; kind++)
+		for (int i = 0; i < 4; i++) {
+			struct sample it = {.direction =
+						    i % 2 ? REPLY : REQUEST,
+					    .kind = kind};
+
+			strcpy(it.form, forms[i / 2]);
+			if (descriptor_of(&it) == &fsdp__empty__descriptor)
+				samples[n_samples++] = it;
+		}
+}
+
 void read_samples(void)
 {
 	char line[4096], direction[16], kind[32];
@@ -49,6 +87,7 @@ void read_samples(void)
 		read_bytes(strchr(line, ':') + 2, it);
 	}
 	(void)fclose(file);
+	add_empty_samples();
 }
 
 const struct sample *sample_of(enum direction direction, uint16_t kind,
@@ -62,27 +101,6 @@ const struct sample *sample_of(enum direction direction, uint16_t kind,
 	}
 	cr_assert(false, "there is no sample of %s %s", message_kind_name(kind),
 		  form);
-}
-
-/* Messages without fields share one. */
-#define fsdp__empty_request__descriptor fsdp__empty__descriptor
-#define fsdp__empty_reply__descriptor   fsdp__empty__descriptor
-
-const ProtobufCMessageDescriptor *descriptor_of(const struct sample *sample)
-{
-	static const ProtobufCMessageDescriptor *const all[][2] = {
-#define X(KIND, number, noun, action, request, reply, ...)                     \
-	[number] = {&fsdp__##request##_request__descriptor,                    \
-		    &fsdp__##reply##_reply__descriptor},
-		MESSAGE_KINDS(X)
-#undef X
-	};
-
-	if (sample->direction == MANIFEST)
-		return &fsdp__places_reply__descriptor;
-	if (strcmp(sample->form, "refusal") == 0)
-		return &fsdp__error_reply__descriptor;
-	return all[sample->kind][sample->direction];
 }
 
 struct request request_of(uint16_t kind, const char *form)

@@ -4,7 +4,8 @@
  * older or newer version of either side must be understood.
  *
  * A line has the direction, the kind, the form and hex digits. `full` has every
- * field, unless one excludes another; `least` has only the required fields.
+ * field, unless one excludes another; `least` has only the required fields. A
+ * message without fields has no line.
  */
 #pragma once
 #include "fsdp.pb-c.h"
