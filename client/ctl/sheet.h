@@ -77,5 +77,23 @@ int sheet_print(struct sheet *sheet, struct error *err);
  * prints the rows. */
 int sheet_finish(struct sheet *sheet, int r, struct error *err);
 
+/* Defines the function `run` of a verb that prints a row for each `item` that
+ * `walk` finds. */
+#define SHEET_RUN(run, walk, item, columns)                                    \
+	static int run##_add(const item *row, void *sheet)                     \
+	{                                                                      \
+		return sheet_add(sheet, row);                                  \
+	}                                                                      \
+	static int run(struct fsdp_client *client, const struct args *args,    \
+		       struct error *err)                                      \
+	{                                                                      \
+		struct sheet sheet;                                            \
+		int r;                                                         \
+                                                                               \
+		sheet_init(&sheet, columns, args);                             \
+		r = walk(client, run##_add, &sheet);                           \
+		return sheet_finish(&sheet, r, err);                           \
+	}
+
 /* Returns one row as an object, or NULL if there is no memory. */
 json_t *sheet_object(const struct column *columns, const void *row);

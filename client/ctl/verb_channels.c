@@ -4,7 +4,6 @@
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
-#include "proto/error.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -98,20 +97,7 @@ static const struct column columns[] = {
 	{NULL, "wait_ms", COLUMN_AGE, AT(wait_ms)},
 	{0}};
 
-static int add_user(const struct fsdp_channel_entry *entry, void *data)
-{
-	return sheet_add(data, entry);
-}
-
-static int run_channels(struct fsdp_client *client, const struct args *args,
-			struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, columns, args);
-	return sheet_finish(&sheet, fsdp_channels(client, add_user, &sheet),
-			    err);
-}
+SHEET_RUN(run_channels, fsdp_channels, struct fsdp_channel_entry, columns)
 
 const struct verb verbs_channels[] = {
 	{.name = "channels",

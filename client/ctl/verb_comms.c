@@ -7,10 +7,8 @@
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
-#include "proto/error.h"
 #include "proto/name.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -89,19 +87,7 @@ static const struct column comm_columns[] = {
 	{0}};
 #undef AT
 
-static int add_comm(const struct fsdp_comm_entry *entry, void *data)
-{
-	return sheet_add(data, entry);
-}
-
-static int run_comms(struct fsdp_client *client, const struct args *args,
-		     struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, comm_columns, args);
-	return sheet_finish(&sheet, fsdp_comms(client, add_comm, &sheet), err);
-}
+SHEET_RUN(run_comms, fsdp_comms, struct fsdp_comm_entry, comm_columns)
 
 /* --- groups -------------------------------------------------------------- */
 

@@ -54,20 +54,7 @@ static const struct column columns[] = {
 	{"FROM", "origin", COLUMN_TEXT, AT(origin)},
 	{0}};
 
-static int add_entry(const struct fsdp_config_entry *entry, void *data)
-{
-	return sheet_add(data, entry);
-}
-
-static int run_config(struct fsdp_client *client, const struct args *args,
-		      struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, columns, args);
-	return sheet_finish(&sheet, fsdp_config(client, add_entry, &sheet),
-			    err);
-}
+SHEET_RUN(run_config, fsdp_config, struct fsdp_config_entry, columns)
 
 static int run_reload(struct fsdp_client *client, const struct args *args,
 		      struct error *err)

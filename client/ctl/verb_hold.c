@@ -2,12 +2,10 @@
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "client/ctl/bundles.h"
-#include "client/ctl/document.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/roster.h"
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
-#include "proto/error.h"
 #include "proto/name.h"
 
 #include <errno.h>
@@ -251,20 +249,7 @@ static const struct column client_columns[] = {
 	{">AGE", "age_ms", COLUMN_AGE, AT(age_ms)},
 	{0}};
 
-static int add_client(const struct fsdp_peer *peer, void *data)
-{
-	return sheet_add(data, peer);
-}
-
-static int run_clients(struct fsdp_client *client, const struct args *args,
-		       struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, client_columns, args);
-	return sheet_finish(&sheet, fsdp_clients(client, add_client, &sheet),
-			    err);
-}
+SHEET_RUN(run_clients, fsdp_clients, struct fsdp_peer, client_columns)
 
 const struct verb verbs_hold[] = {
 	{.name = "who",

@@ -23,20 +23,7 @@ static const struct column columns[] = {
 	 .text = listing_text_end},
 	{0}};
 
-static int add_prefix(const struct fsdp_prefix *prefix, void *data)
-{
-	return sheet_add(data, prefix);
-}
-
-static int run_prefixes(struct fsdp_client *client, const struct args *args,
-			struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, columns, args);
-	return sheet_finish(&sheet, fsdp_prefixes(client, add_prefix, &sheet),
-			    err);
-}
+SHEET_RUN(run_prefixes, fsdp_prefixes, struct fsdp_prefix, columns)
 
 const struct verb verbs_prefixes[] = {
 	{.name = "prefixes",

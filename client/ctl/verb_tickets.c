@@ -41,20 +41,7 @@ static const struct column columns[] = {
 	{">ENDS IN", "ttl_left_ms", COLUMN_AGE, AT(ttl_left_ms)},
 	{0}};
 
-static int add_ticket(const struct fsdp_ticket_entry *entry, void *data)
-{
-	return sheet_add(data, entry);
-}
-
-static int run_tickets(struct fsdp_client *client, const struct args *args,
-		       struct error *err)
-{
-	struct sheet sheet;
-
-	sheet_init(&sheet, columns, args);
-	return sheet_finish(&sheet, fsdp_tickets(client, add_ticket, &sheet),
-			    err);
-}
+SHEET_RUN(run_tickets, fsdp_tickets, struct fsdp_ticket_entry, columns)
 
 static int read_ticket(const char *text, uint64_t *ret, struct error *err)
 {
