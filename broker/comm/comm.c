@@ -236,6 +236,7 @@ void comm_fail_by(struct comm *comm, uint32_t rank, const char *how)
 void comm_leave(struct comm *comm, uint32_t rank)
 {
 	part(comm, rank);
+	run_board_note_left(comm, rank);
 	/* The communicator cannot be completed, so the joins of other ranks
 	 * must not wait. */
 	if (comm->state == COMM_JOINING && !comm_is_over(comm))

@@ -117,10 +117,19 @@ static int make(struct comm *comm, struct error *err)
 	r = board_create(&comm->board, comm->n_ranks, comm->id, err);
 	if (r < 0)
 		refund(comm);
-	for (uint32_t i = 0; r == 0 && i < comm->n_ranks; i++)
+	for (uint32_t i = 0; r == 0 && i < comm->n_ranks; i++) {
 		board_set_name(&comm->board, i, comm->ranks[i].pid,
 			       comm->ranks[i].command);
+		if (comm->ranks[i].has_left)
+			run_board_note_left(comm, i);
+	}
 	return r;
+}
+
+void run_board_note_left(struct comm *comm, uint32_t rank)
+{
+	if (comm->board.page)
+		board_leave(&comm->board, rank);
 }
 
 int run_board_fd(struct comm *comm, int *ret_fd, struct error *err)

@@ -41,6 +41,10 @@ void run_board_count(struct comm *comm);
 /* Do the same for all runs. */
 void run_boards_count(struct comms *comms);
 
+/* Note on the board that the rank has left, also if it left before it asked for
+ * the board, when it cannot note that itself. */
+void run_board_note_left(struct comm *comm, uint32_t rank);
+
 /* Wake the processes that wait on the board, because the run has failed, as its
  * verdict says. */
 void run_board_ring(struct comm *comm);

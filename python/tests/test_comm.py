@@ -215,6 +215,17 @@ def test_who_has_left_cannot_call(ranks):
         ranks.comms[1].barrier(PATIENCE)
 
 
+@pytest.mark.parametrize("waits", (True, False))
+def test_a_rank_that_leaves_before_its_first_call_is_named(ranks, waits):
+    """It has not opened the memory in which ranks say that they leave. Another rank
+    may have opened it before, or opens it afterwards."""
+    if waits:
+        ranks.comms[1].receive(F32, 0, 0, 2, 0)
+    ranks.comms[0].leave()
+    with pytest.raises(fsdp.Aborted, match="rank 0 .* left"):
+        ranks.comms[1].barrier(1)
+
+
 RANK = f"""
     import fsdp
     comm = fsdp.connect()._join("test/died", 2, 1, {PATIENCE})
