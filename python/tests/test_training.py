@@ -29,6 +29,7 @@ REPLICATED = {
     "views": {"options": {"gradient_as_bucket_view": True}},
     "static": {"options": {"static_graph": True}},
     "f16_hook": {"hook": "fp16_compress_hook"},
+    "compiled": {"compile": True},
 }
 
 

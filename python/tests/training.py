@@ -24,6 +24,7 @@ SHARDED = {
     "replicas_mixed": {"shards": 2, "policy": BF16},
     "replicas_accumulated": {"shards": 2, "micro": 2, "sync": False},
     "clipped": {"clip": 0.1},
+    "compiled": {"compile": True},
 }
 
 
@@ -50,6 +51,8 @@ def batches(micro):
 
 def train(model, case, set_sync):
     """Returns the losses."""
+    if "compile" in case:
+        model.compile(backend="aot_eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
     for batch in batches(case.get("micro", 1)):
