@@ -15,6 +15,9 @@
 /* The alignment of blocks in a slot, so that no two ranks use one cache
  * line. */
 #define LINE UINT64_C(64)
+/* Bytes of this rank's own input that are copied at a time. They stay in the
+ * first-level cache. */
+#define OWN_SIZE UINT64_C(4096)
 
 _Static_assert(AHEAD <= BOX_SLOTS, "there is a slot for each");
 _Static_assert(BOX_SLOT_SIZE / BOX_RANKS >= LINE, "each rank has a block");
@@ -198,16 +201,13 @@ static void fill(const struct run *run, uint8_t *slot,
 		memcpy(slot, bytes->data + i * run->block, size);
 }
 
-/* Fill the blocks of a slot. This rank's own block is left out, unless the
- * blocks are folded. */
+/* Fill the blocks of a slot for the other ranks. */
 static void fill_blocks(const struct run *run, uint8_t *slot, uint64_t i)
 {
-	const struct exchange *exchange = run->exchange;
-
 	for (uint32_t to = 0; to < run->board->n_ranks; to++) {
-		if (to != run->comm->rank || exchange->fold)
-			fill(run, slot + to * run->block, &exchange->give[to],
-			     i);
+		if (to != run->comm->rank)
+			fill(run, slot + to * run->block,
+			     &run->exchange->give[to], i);
 	}
 }
 
@@ -284,12 +284,47 @@ static int copy(const struct run *run, uint64_t i, uint32_t round,
 	return 0;
 }
 
+/* Fold the blocks of a round that all ranks have put. This rank's own block is
+ * not in its slot. The input may be unaligned, or be where the result goes;
+ * then it is copied first. */
+static void fold_blocks(const struct run *run, uint32_t round,
+			const uint8_t *own, uint8_t *out, uint64_t size)
+{
+	const struct fold *fold = run->exchange->fold;
+	uint32_t n_ranks = run->board->n_ranks;
+	bool is_copied = own == out || (uintptr_t)own % fold->width;
+	_Alignas(LINE) uint8_t copied[OWN_SIZE];
+	const void *in[FSDP_MAX_RANKS];
+
+	for (uint64_t at = 0, n; at < size; at += n) {
+		n = is_copied && size - at > OWN_SIZE ? OWN_SIZE : size - at;
+		for (uint32_t from = 0; from < n_ranks; from++)
+			in[from] = block_of(run, from, round) + at;
+		in[run->comm->rank] = is_copied ? copied : own + at;
+		if (is_copied)
+			memcpy(copied, own + at, n);
+		fold_run(fold, out + at, in, n_ranks, n);
+	}
+}
+
+/* Fold what all ranks have put in the slots, of which each rank gives the same
+ * bytes to all others. */
+static void fold_slots(const struct run *run, uint32_t round, uint8_t *out,
+		       uint64_t size)
+{
+	const void *in[FSDP_MAX_RANKS];
+
+	for (uint32_t from = 0; from < run->board->n_ranks; from++)
+		in[from] = block_of(run, from, round);
+	fold_run(run->exchange->fold, out, in, run->board->n_ranks, size);
+}
+
 static int fold(const struct run *run, uint64_t i, uint32_t round,
 		struct error *err)
 {
 	const struct exchange *exchange = run->exchange;
 	uint64_t size = size_of_round(run, &exchange->take[0], i);
-	const void *in[FSDP_MAX_RANKS];
+	uint64_t at = i * run->block;
 	int r;
 
 	if (!size)
@@ -297,10 +332,12 @@ static int fold(const struct run *run, uint64_t i, uint32_t round,
 	r = await_all(run, BOX_PUT, round, err);
 	if (r < 0)
 		return r;
-	for (uint32_t from = 0; from < run->board->n_ranks; from++)
-		in[from] = block_of(run, from, round);
-	fold_run(exchange->fold, exchange->result + i * run->block, in,
-		 run->board->n_ranks, size);
+	if (exchange->is_shared)
+		fold_slots(run, round, exchange->result + at, size);
+	else
+		fold_blocks(run, round,
+			    exchange->give[run->comm->rank].data + at,
+			    exchange->result + at, size);
 	return 0;
 }
 

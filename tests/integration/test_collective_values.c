@@ -60,6 +60,7 @@ struct plan_of_call {
 	enum fsdp_reduction how;
 	uint32_t root;
 	bool is_in_place;
+	uint32_t unaligned; /* mask of ranks whose inputs are not aligned */
 	/* count[s][d] is the number of elements that rank s has for rank d. */
 	uint64_t count[MAX_WORLD][MAX_WORLD];
 };
@@ -97,7 +98,7 @@ static uint64_t draw_count(struct chance *chance, enum fsdp_dtype dtype)
 	case 0:
 		return 0;
 	case 1:
-		return draw(chance, (uint32_t)(9 * SLOT / 4)) /
+		return draw(chance, (uint32_t)(5 * SLOT)) /
 		       fsdp_dtype_size(dtype);
 	case 2:
 		return SLOT / fsdp_dtype_size(dtype) + draw(chance, 3) - 1;
@@ -144,6 +145,7 @@ static void draw_call(struct chance *chance, uint32_t world,
 	} while (is_fold(ret->kind) && !is_defined(ret->dtype, ret->how));
 	ret->root = draw(chance, world);
 	ret->is_in_place = draw(chance, 2);
+	ret->unaligned = draw(chance, 1 << MAX_WORLD);
 	draw_counts(chance, ret);
 }
 
@@ -319,6 +321,18 @@ static uint32_t target(const struct plan_of_call *call, uint32_t d)
 	return is_for_all(call->kind) ? 0 : d;
 }
 
+/* Returns the address of the input. It is moved by a byte, for which
+ * new_values() leaves space, if this rank's inputs are not aligned. */
+static void *place_input(const struct plan_of_call *call, uint32_t rank,
+			 uint32_t k, uint8_t *in)
+{
+	uint64_t n = call->count[rank][k];
+
+	if (!(call->unaligned >> rank & 1))
+		return in;
+	return memmove(in + 1, in, n * fsdp_dtype_size(call->dtype));
+}
+
 static void memory_make(const struct plan_of_call *call, uint32_t rank,
 			struct memory *ret)
 {
@@ -326,8 +340,9 @@ static void memory_make(const struct plan_of_call *call, uint32_t rank,
 		uint64_t n = call->count[k][rank];
 
 		ret->in[k] = new_values(call, rank, target(call, k));
-		ret->in_parts[k] =
-			(struct fsdp_part){ret->in[k], call->count[rank][k]};
+		ret->in_parts[k] = (struct fsdp_part){
+			place_input(call, rank, k, ret->in[k]),
+			call->count[rank][k]};
 		ret->out[k] = calloc(n + 1, fsdp_dtype_size(call->dtype));
 		ret->out_parts[k] = (struct fsdp_part){ret->out[k], n};
 	}
@@ -350,19 +365,20 @@ static int make_copy(const struct plan_of_call *c, uint32_t rank,
 	switch (c->kind) {
 	case BROADCAST:
 		if (is_root)
-			memcpy(m->out[rank], m->in[0],
+			memcpy(m->out[rank], m->in_parts[0].data,
 			       n * fsdp_dtype_size(c->dtype));
 		return fsdp_broadcast(comm(), c->dtype, m->out[c->root], own,
 				      c->root);
 	case ALL_GATHER:
 		if (c->is_in_place)
-			memcpy(m->out[rank], m->in[0],
+			memcpy(m->out[rank], m->in_parts[0].data,
 			       n * fsdp_dtype_size(c->dtype));
 		return fsdp_all_gather(comm(), c->dtype,
-				       c->is_in_place ? m->out[rank] : m->in[0],
+				       c->is_in_place ? m->out[rank]
+						      : m->in_parts[0].data,
 				       n, m->out_parts);
 	case GATHER:
-		return fsdp_gather_to(comm(), c->dtype, m->in[0], n,
+		return fsdp_gather_to(comm(), c->dtype, m->in_parts[0].data, n,
 				      is_root ? m->out_parts : NULL, c->root);
 	case SCATTER:
 		return fsdp_scatter_from(comm(), c->dtype,
@@ -378,14 +394,15 @@ static int make_fold(const struct plan_of_call *c, uint32_t rank,
 		     struct memory *m)
 {
 	uint64_t n = c->count[rank][0], own = c->count[0][rank];
-	void *in = m->in[0];
+	void *in = m->in_parts[0].data;
 
 	if (c->is_in_place && c->kind != REDUCE_SCATTER) {
 		in = m->out[0];
-		memcpy(in, m->in[0], n * fsdp_dtype_size(c->dtype));
+		memcpy(in, m->in_parts[0].data, n * fsdp_dtype_size(c->dtype));
 	}
 	if (c->is_in_place && c->kind == REDUCE_SCATTER) {
-		memcpy(m->out[0], m->in[rank], own * fsdp_dtype_size(c->dtype));
+		memcpy(m->out[0], m->in_parts[rank].data,
+		       own * fsdp_dtype_size(c->dtype));
 		m->in_parts[rank].data = m->out[0];
 	}
 	switch (c->kind) {
