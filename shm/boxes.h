@@ -14,7 +14,9 @@
  *
  * A rank puts round n when all ranks have taken round n - BOX_SLOTS, so no rank
  * reads a slot while it is written. In the first round of a collective it also
- * sets its call, which every rank compares with its own.
+ * sets its call, which every rank compares with its own. In a collective whose
+ * ranks reduce a share each, a rank writes its results to a part of its slot
+ * that no rank reads before it puts the next round.
  *
  * Messages between two ranks (mail.h) have words and bytes of their own.
  *

@@ -19,9 +19,10 @@ const char *box_call_name(uint32_t kind)
 		[EXCHANGE_REDUCE_SCATTER] = "a reduce-scatter",
 		[EXCHANGE_ALL_TO_ALL] = "an all-to-all",
 		[EXCHANGE_LARGE_ALL_REDUCE] = "a large all-reduce",
+		[EXCHANGE_LARGE_REDUCE] = "a large reduce",
 	};
 
-	return kind >= 1 && kind < sizeof(names) / sizeof(*names)
+	return kind < sizeof(names) / sizeof(*names) && names[kind]
 		       ? names[kind]
 		       : "an unknown call";
 }

@@ -1,4 +1,4 @@
-/* The functions of fsdp_collective.h, each as one or two exchanges. */
+/* The functions of fsdp_collective.h, each as one exchange. */
 #include "client/fsdp_collective.h"
 #include "client/rank/comm.h"
 #include "client/rank/host_exchange.h"
@@ -7,10 +7,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-/* The limit of a small all-reduce, in bytes of all ranks together. Up to this
- * limit each rank reduces everything, with a single wait; above it, each rank
- * reduces its share. */
-#define SMALL (UINT64_C(256) << 10)
+/* The limits of small reductions, in bytes of all ranks together. Up to these
+ * limits each rank that gets the result reduces everything, with a single wait;
+ * above them, each rank reduces its share. */
+#define SMALL_ALL_REDUCE (UINT64_C(256) << 10)
+#define SMALL_REDUCE     (UINT64_C(1024) << 10)
 
 _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
 		       (int)FSDP_MEAN == (int)FOLD_MEAN &&
@@ -253,13 +254,48 @@ static int begin_fold(struct exchange *exchange, struct fsdp_comm *comm,
 	return fold_init(ret, dtype, how, world(exchange), err);
 }
 
+/* Divide `bytes` into one part of whole cache lines for each rank. */
+static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
+{
+	uint64_t share = ((bytes->size + n - 1) / n + 63) / 64 * 64, at = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t left = bytes->size - at;
+
+		ret[i].data = bytes->data + at;
+		ret[i].size = left < share ? left : share;
+		at += ret[i].size;
+	}
+}
+
+static bool is_large(const struct exchange *exchange, const struct bytes *in,
+		     uint64_t limit)
+{
+	return world(exchange) > 1 && in->size > limit / world(exchange);
+}
+
+/* Let each rank reduce its share of `in`. `out` is NULL if this rank does not
+ * get the result. */
+static int reduce_shares(struct exchange *exchange, enum exchange_kind kind,
+			 const struct fold *fold, const struct bytes *in,
+			 void *out, struct error *err)
+{
+	exchange->kind = kind;
+	exchange->has_shares = true;
+	cut(in, world(exchange), exchange->give);
+	set_fold(exchange, fold,
+		 &(struct bytes){out,
+				 exchange->give[exchange->comm->rank].size});
+	return host_exchange_run(exchange, err);
+}
+
 int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		   enum fsdp_reduction how, const void *in, void *out,
 		   uint64_t count, uint32_t root)
 {
 	struct error *err = error_of_thread();
 	struct exchange exchange = {.comm = NULL};
-	struct bytes bytes, result;
+	struct bytes bytes, result = {.data = NULL};
 	struct fold fold;
 	int r = begin_fold(&exchange, comm, EXCHANGE_REDUCE, dtype, how, &fold,
 			   err);
@@ -268,15 +304,16 @@ int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		r = set_root(&exchange, root, err);
 	if (r == 0)
 		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r == 0 && is_root(&exchange))
+		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
+	if (is_large(&exchange, &bytes, SMALL_REDUCE))
+		return reduce_shares(&exchange, EXCHANGE_LARGE_REDUCE, &fold,
+				     &bytes, result.data, err);
 	share(&exchange, &bytes, mask(root));
-	if (is_root(&exchange)) {
-		r = take_result(&exchange, &fold, out, count, &result, err);
-		if (r < 0)
-			return r;
+	if (is_root(&exchange))
 		set_fold(&exchange, &fold, &result);
-	}
 	return host_exchange_run(&exchange, err);
 }
 
@@ -301,43 +338,6 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	return host_exchange_run(&exchange, err);
 }
 
-/* Divide `bytes` into one part of whole cache lines for each rank. */
-static void cut(const struct bytes *bytes, uint32_t n, struct bytes *ret)
-{
-	uint64_t share = ((bytes->size + n - 1) / n + 63) / 64 * 64, at = 0;
-
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t left = bytes->size - at;
-
-		ret[i].data = bytes->data + at;
-		ret[i].size = left < share ? left : share;
-		at += ret[i].size;
-	}
-}
-
-/* Let each rank reduce its share into `out`, and then give it to all ranks. */
-static int reduce_shares(struct exchange *exchange, const struct fold *fold,
-			 const struct bytes *in, const struct bytes *out,
-			 struct error *err)
-{
-	struct exchange second;
-	uint32_t rank = exchange->comm->rank;
-	int r;
-
-	/* The kind differs from that of a small all-reduce, because the number
-	 * of bytes for a rank can be the same in both. */
-	exchange->kind = EXCHANGE_LARGE_ALL_REDUCE;
-	second = *exchange;
-	cut(in, world(exchange), exchange->give);
-	cut(out, world(exchange), second.take);
-	set_fold(exchange, fold, &second.take[rank]);
-	r = host_exchange_run(exchange, err);
-	if (r < 0)
-		return r;
-	share(&second, &second.take[rank], UINT64_MAX);
-	return host_exchange_run(&second, err);
-}
-
 int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		    enum fsdp_reduction how, const void *in, void *out,
 		    uint64_t count)
@@ -355,8 +355,9 @@ int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
-	if (world(&exchange) > 1 && result.size > SMALL / world(&exchange))
-		return reduce_shares(&exchange, &fold, &bytes, &result, err);
+	if (is_large(&exchange, &bytes, SMALL_ALL_REDUCE))
+		return reduce_shares(&exchange, EXCHANGE_LARGE_ALL_REDUCE,
+				     &fold, &bytes, result.data, err);
 	share(&exchange, &bytes, UINT64_MAX);
 	set_fold(&exchange, &fold, &result);
 	return host_exchange_run(&exchange, err);

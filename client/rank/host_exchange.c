@@ -154,17 +154,22 @@ static void describe(struct run *run)
 	}
 }
 
+/* The results of shares need one round more than their bytes. */
 static uint64_t count_rounds(const struct run *run, uint64_t size)
 {
-	return size ? (size - 1) / run->block + 1 : 1;
+	return (size ? (size - 1) / run->block + 1 : 1) +
+	       (run->exchange->has_shares ? 1 : 0);
 }
 
-/* Compare the calls of all ranks, which have arrived. */
-static int compare(struct run *run, struct error *err)
+/* Wait until all ranks have made their calls, and compare them. */
+static int meet(struct run *run, struct error *err)
 {
 	struct box_call theirs;
 	uint64_t n;
-	int r = 0;
+	int r = await_all(run, BOX_PUT, run->first, err);
+
+	if (r < 0)
+		return r;
 
 	for (uint32_t i = 0; i < run->board->n_ranks && r == 0; i++) {
 		box_get_call(run->board, i, run->first, &theirs);
@@ -209,29 +214,6 @@ static void fill_blocks(const struct run *run, uint8_t *slot, uint64_t i)
 			fill(run, slot + to * run->block,
 			     &run->exchange->give[to], i);
 	}
-}
-
-static int put(struct run *run, struct error *err)
-{
-	const struct exchange *exchange = run->exchange;
-	struct fsdp_comm *comm = run->comm;
-	uint64_t i = run->n_put++;
-	uint32_t round = run->first + (uint32_t)i;
-	uint8_t *slot = box_slot(run->board, comm->rank, round);
-	int r = await_all(run, BOX_TAKEN, round - BOX_SLOTS, err);
-
-	if (r < 0)
-		return r;
-	if (i == 0)
-		box_set_call(run->board, comm->rank, round, &run->call);
-	if (exchange->is_shared)
-		fill(run, slot, &exchange->give[0], i);
-	else
-		fill_blocks(run, slot, i);
-	failpoint("exchange.filled");
-	comm->exchanges.round = round;
-	box_set(run->board, comm->rank, BOX_PUT, round);
-	return 0;
 }
 
 /* Return the address of the bytes that a rank has put for this rank. */
@@ -341,21 +323,100 @@ static int fold(const struct run *run, uint64_t i, uint32_t round,
 	return 0;
 }
 
+/* --- shares -------------------------------------------------------------- */
+
+/* Fold this rank's share of a round, into the block of its slot that is for
+ * itself. The next round that it puts tells the others that it is there. */
+static int fold_share(struct run *run, uint64_t i, uint32_t round,
+		      struct error *err)
+{
+	uint32_t rank = run->comm->rank;
+	const struct bytes *own = &run->exchange->give[rank];
+	uint8_t *slot = box_slot(run->board, rank, round);
+	int r = i == 0 ? meet(run, err) : await_all(run, BOX_PUT, round, err);
+
+	if (r == 0)
+		fold_blocks(run, round, own->data + i * run->block,
+			    slot + rank * run->block,
+			    size_of_round(run, own, i));
+	return r;
+}
+
+/* Copy the folded shares of all ranks to the result. */
+static int collect(const struct run *run, uint64_t i, uint32_t round,
+		   struct error *err)
+{
+	const struct exchange *exchange = run->exchange;
+	uint32_t n = run->board->n_ranks;
+
+	for (uint32_t k = 0; k < n && exchange->result; k++) {
+		uint32_t from = (run->comm->rank + k) % n;
+		const struct bytes *share = &exchange->give[from];
+		uint64_t size = size_of_round(run, share, i);
+		uint64_t at = (uint64_t)(share->data - exchange->give[0].data) +
+			      i * run->block;
+		int r;
+
+		if (!size)
+			continue;
+		r = await(run, from, BOX_PUT, round + 1, err);
+		if (r < 0)
+			return r;
+		memcpy(exchange->result + at,
+		       box_slot(run->board, from, round) + from * run->block,
+		       size);
+	}
+	return 0;
+}
+
+/* --- rounds -------------------------------------------------------------- */
+
+static int put(struct run *run, struct error *err)
+{
+	const struct exchange *exchange = run->exchange;
+	struct fsdp_comm *comm = run->comm;
+	uint64_t i = run->n_put++;
+	uint32_t round = run->first + (uint32_t)i;
+	uint8_t *slot = box_slot(run->board, comm->rank, round);
+	int r = 0;
+
+	if (exchange->has_shares && i > 0)
+		r = fold_share(run, i - 1, round - 1, err);
+	if (r == 0)
+		r = await_all(run, BOX_TAKEN, round - BOX_SLOTS, err);
+	if (r < 0)
+		return r;
+	if (i == 0)
+		box_set_call(run->board, comm->rank, round, &run->call);
+	if (exchange->is_shared)
+		fill(run, slot, &exchange->give[0], i);
+	else
+		fill_blocks(run, slot, i);
+	failpoint("exchange.filled");
+	comm->exchanges.round = round;
+	box_set(run->board, comm->rank, BOX_PUT, round);
+	return 0;
+}
+
+static int take_round(const struct run *run, uint64_t i, uint32_t round,
+		      struct error *err)
+{
+	if (run->exchange->has_shares)
+		return collect(run, i, round, err);
+	return run->exchange->fold ? fold(run, i, round, err)
+				   : copy(run, i, round, err);
+}
+
 static int take(struct run *run, struct error *err)
 {
 	uint64_t i = run->n_taken++;
 	uint32_t round = run->first + (uint32_t)i;
 	int r = 0;
 
-	if (i == 0) {
-		r = await_all(run, BOX_PUT, round, err);
-		if (r == 0)
-			r = compare(run, err);
-	}
-	if (r < 0)
-		return r;
-	r = run->exchange->fold ? fold(run, i, round, err)
-				: copy(run, i, round, err);
+	if (i == 0 && !run->exchange->has_shares)
+		r = meet(run, err);
+	if (r == 0)
+		r = take_round(run, i, round, err);
 	if (r < 0)
 		return r;
 	failpoint("exchange.copied");

@@ -8,6 +8,10 @@
  * copies the bytes that it gets, or folds the bytes of all ranks into one
  * result.
  *
+ * A large tensor that is reduced is divided into one share for each rank. Each
+ * rank folds its share into the block of its own slot that is for itself, and
+ * puts the next round when it has done so. Then others copy it from there.
+ *
  * Before a rank copies bytes it compares the calls of all ranks: the kind, the
  * dtype and so on, and the number of bytes that a rank has for it. It only uses
  * its own sizes and addresses.
@@ -32,7 +36,11 @@ enum exchange_kind {
 	EXCHANGE_SCATTER = 6,
 	EXCHANGE_REDUCE_SCATTER = 7,
 	EXCHANGE_ALL_TO_ALL = 8,
-	EXCHANGE_LARGE_ALL_REDUCE = 9, /* each rank reduces a share */
+	/* Each rank folds a share. 9 was a large all-reduce in two exchanges.
+	 * The kinds differ from those of small tensors, because the number of
+	 * bytes for a rank can be the same in both. */
+	EXCHANGE_LARGE_ALL_REDUCE = 10,
+	EXCHANGE_LARGE_REDUCE = 11,
 };
 
 /* the value for kinds that have no root, or that do not reduce */
@@ -56,6 +64,9 @@ struct exchange {
 	 * size, are folded into `result`, and `take` has no memory. */
 	const struct fold *fold;
 	uint8_t *result;
+	/* `give` has the shares of one tensor, and `result` is the whole
+	 * result, or NULL if this rank does not get it. */
+	bool has_shares;
 };
 
 /* the exchanges of one communicator */

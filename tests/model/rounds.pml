@@ -8,6 +8,11 @@
  * the number of its round, or TORN while it is written. board.pml models how
  * ranks sleep. Here a rank just waits for its condition or the verdict.
  *
+ * The rounds up to N_SHARED are those of an exchange of shares: every rank folds
+ * what the others have put in a round into a part of its own slot of that round,
+ * before it puts the next round. Others may read that part when it has put the
+ * next round. The last of these rounds has no bytes.
+ *
  * These properties are checked:
  *   - All bytes of a slot are of the round that the reader expects.
  *   - No rank waits for ever.
@@ -20,6 +25,9 @@
  *   LATE_CREDIT   a rank may put one round more than there are slots
  *   TOO_FAR       a rank puts more rounds ahead than there are slots
  *   DEAF          a rank does not check the verdict
+ *   FOLD_LATE     a rank puts the next round before it folds
+ *   READ_EARLY    a rank reads a folded part before its rank has put the next
+ *                 round
  */
 #ifndef N
 #define N 3
@@ -33,14 +41,26 @@
 #ifndef N_ROUNDS
 #define N_ROUNDS 4
 #endif
+#ifndef N_SHARED
+#define N_SHARED 0
+#endif
 #define TORN 255
+/* the last round of the exchange that a rank is in */
+#define END (m < N_SHARED -> N_SHARED : N_ROUNDS)
 
 byte put[N], taken[N];
 byte slot[N * SLOTS]; /* rank * SLOTS + round % SLOTS */
+byte folded[N * SLOTS]; /* the folded part of each slot, at the same index */
 bool verdict, is_mortal;
 byte n_dead, n_ended;
 
 #define SLOT(r, n) slot[(r) * SLOTS + (n) % SLOTS]
+#define FOLDED(r, n) folded[(r) * SLOTS + (n) % SLOTS]
+#ifdef READ_EARLY
+#define NEXT(n) (n)
+#else
+#define NEXT(n) ((n) + 1)
+#endif
 #ifdef DEAF
 #define OVER false
 #else
@@ -96,9 +116,44 @@ inline read(from)
 	assert(SLOT(from, m) == m)
 }
 
+inline look(from)
+{
+	wait(put[from] >= n - 1);
+	assert(SLOT(from, n - 1) == n - 1);
+	may_die();
+	assert(SLOT(from, n - 1) == n - 1)
+}
+
+/* Fold round n - 1. */
+inline fold()
+{
+	if
+	:: n > 1 && n <= N_SHARED ->
+		look((me + 1) % N);
+#if N > 2
+		look((me + 2) % N);
+#endif
+		FOLDED(me, n - 1) = TORN;
+		may_die();
+		FOLDED(me, n - 1) = n - 1
+	:: else
+	fi
+}
+
+inline read_folded(from)
+{
+	wait(put[from] >= NEXT(m));
+	assert(FOLDED(from, m) == m);
+	may_die();
+	assert(FOLDED(from, m) == m)
+}
+
 inline put_one()
 {
 	n++;
+#ifndef FOLD_LATE
+	fold();
+#endif
 	wait(CREDITS);
 	may_die();
 #ifdef PUT_FIRST
@@ -106,7 +161,10 @@ inline put_one()
 	write()
 #else
 	write();
-	put[me] = n
+	put[me] = n;
+#endif
+#ifdef FOLD_LATE
+	fold()
 #endif
 }
 
@@ -117,9 +175,11 @@ inline take_one()
 	taken[me] = m;
 #endif
 	if
-	:: read((me + 1) % N)
-	:: read((me + N - 1) % N)
-	:: m > 1
+	:: m < N_SHARED -> read_folded((me + 1) % N)
+	:: m < N_SHARED -> read_folded((me + N - 1) % N)
+	:: m > N_SHARED -> read((me + 1) % N)
+	:: m > N_SHARED -> read((me + N - 1) % N)
+	:: m > 1 || m < N_SHARED
 	fi;
 	may_die();
 #ifndef TAKE_FIRST
@@ -133,8 +193,8 @@ proctype rank(byte me)
 
 	do
 	:: m == N_ROUNDS -> break
-	:: n < N_ROUNDS && n < m + AHEAD -> put_one()
-	:: m < N_ROUNDS && !(n < N_ROUNDS && n < m + AHEAD) -> take_one()
+	:: n < END && n < m + AHEAD -> put_one()
+	:: m < N_ROUNDS && !(n < END && n < m + AHEAD) -> take_one()
 	od;
 ended:
 	n_ended++
