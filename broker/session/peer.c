@@ -225,7 +225,8 @@ void peer_drop(struct peer *peer, const struct error *cause)
 
 	if ((n & (n - 1)) == 0)
 		log_line(LOG_LEVEL_WARNING,
-			 "peer %d uid %u dropped (%llu so far): %s",
+			 "the connection of process %d of uid %u was dropped "
+			 "(%llu so far): %s",
 			 (int)peer->cred.pid, (unsigned int)peer->cred.uid,
 			 (unsigned long long)n, cause->msg);
 	peer_close(peer);

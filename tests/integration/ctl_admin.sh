@@ -30,6 +30,9 @@ s.recv(1)'
 check "status counts what it warns of" grep -qx \
 	"warning: 1 connection was dropped: the broker's log says why" \
 	<(ctl status)
+check "the log says whose, and why" grep -Eq \
+	"the connection of process [0-9]+ of uid $(id -u) was dropped \(1 so far\): [a-z]" \
+	log
 
 # --- wait ---------------------------------------------------------------------
 
