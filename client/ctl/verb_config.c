@@ -41,7 +41,9 @@ static const char *text_value(const void *row, char buffer[COLUMN_BUFFER])
 
 	if (strcmp(entry->section, "prefixes") == 0)
 		return name_user(entry->value, buffer);
-	if (strcmp(entry->name, "admin_group") == 0 && *entry->value)
+	if (!*entry->value)
+		return "none";
+	if (strcmp(entry->name, "admin_group") == 0)
 		return name_group(entry->value, buffer);
 	return entry->value;
 }

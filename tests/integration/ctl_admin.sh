@@ -189,3 +189,7 @@ exec 9>&-
 check "until the last session has ended" wait $drainer
 wait $hoarder
 check "drain ends when it is cancelled" ctl drain --cancel
+: >conf
+ctl reload >/dev/null
+check "a group that is not set is shown as none" grep -Eq \
+	"^access +admin_group +none +default\$" <(ctl config)
