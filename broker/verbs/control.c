@@ -115,17 +115,23 @@ static int set_log_level(struct verb_call *call, struct error *err)
 
 int verb_control(struct verb_call *call, struct error *err)
 {
-	static verb_fn *const actions[CONTROL_MAX + 1] = {
-		[CONTROL_COLLECT] = collect,         [CONTROL_TRIM] = trim,
-		[CONTROL_EVICT] = evict_some,        [CONTROL_DRAIN] = drain,
-		[CONTROL_LOG_LEVEL] = set_log_level,
+	static const struct {
+		verb_fn *run;
+		const char *what; /* follows "cannot" */
+	} actions[CONTROL_MAX + 1] = {
+		[CONTROL_COLLECT] = {collect, "free released tensors"},
+		[CONTROL_TRIM] = {trim, "return free memory to the kernel"},
+		[CONTROL_EVICT] = {evict_some, "evict tensors"},
+		[CONTROL_DRAIN] = {drain, "drain the broker or end that"},
+		[CONTROL_LOG_LEVEL] = {set_log_level, "set the log level"},
 	};
+	uint32_t action = call->request->control.action;
 
 	if (!session_is_admin(call->session))
 		return error_set(
 			err, -EPERM,
-			"uid %u may not do that: only root, the broker's "
-			"user and members of admin_group may",
-			session_record(call->session)->uid);
-	return actions[call->request->control.action](call, err);
+			"cannot %s: only root, the broker's user and members "
+			"of admin_group may",
+			actions[action].what);
+	return actions[action].run(call, err);
 }
