@@ -58,7 +58,7 @@ struct kind {
 		    &body_##reply##_reply, __VA_ARGS__},
 
 static const struct kind kinds[MESSAGE_MAX + 1] = {
-	[0] = {"?", "read a request"}, MESSAGE_KINDS(X)};
+	[0] = {.name = "?", .action = "read a request"}, MESSAGE_KINDS(X)};
 #undef X
 
 static bool is_kind(uint16_t kind)
