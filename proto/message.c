@@ -53,9 +53,12 @@ struct kind {
 #define VERSIONS(count) .bound = {0, EACH(count), VERSION_MAX}
 #define ENTRIES(count)                                                         \
 	.bound = {GROUP_REPLY_PLACES * PLACE_MAX, EACH(count), ENTRY_MAX}
-#define X(KIND, number, noun, action, request, reply, ...)                     \
-	[number] = {#noun, action, &body_##request##_request,                  \
-		    &body_##reply##_reply, __VA_ARGS__},
+#define X(KIND, number, noun, words, in, out, ...)                             \
+	[number] = {.name = #noun,                                             \
+		    .action = words,                                           \
+		    .request = &body_##in##_request,                           \
+		    .reply = &body_##out##_reply,                              \
+		    __VA_ARGS__},
 
 static const struct kind kinds[MESSAGE_MAX + 1] = {
 	[0] = {.name = "?", .action = "read a request"}, MESSAGE_KINDS(X)};
