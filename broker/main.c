@@ -1,7 +1,6 @@
 /*
  * fsdpd: parses arguments, sets the broker up, runs it and stops it.
  */
-#include "broker/adopt.h"
 #include "broker/base/priority.h"
 #include "broker/broker.h"
 #include "broker/session/listener.h"

@@ -3,7 +3,6 @@
  */
 #include "client/client.h"
 #include "client/pages.h"
-#include <errno.h>
 #include <string.h>
 
 /* --- histograms ---------------------------------------------------------- */

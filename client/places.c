@@ -11,7 +11,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static bool is_slot(const struct fsdp_client *client, uint32_t slot)
 {

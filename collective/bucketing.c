@@ -9,7 +9,6 @@
 #include "proto/error.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

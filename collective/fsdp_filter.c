@@ -6,7 +6,6 @@
 
 #include "proto/error.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 /* The root of a node is the only placeholder among its ancestors. It is

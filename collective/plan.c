@@ -11,7 +11,6 @@
 #include "collective/divide.h"
 #include "collective/plan_impl.h"
 #include "proto/error.h"
-#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include "collective/plan_impl.h"
 #include "proto/error.h"
 #include <endian.h>
-#include <errno.h>
 #include <string.h>
 #include <xxhash.h>
 

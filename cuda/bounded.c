@@ -5,7 +5,6 @@
  */
 #include "cuda/bounded.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 #include "cuda/pinned.h"
 #include "cuda/context.h"
-#include "proto/error.h"
 #include <inttypes.h>
 
 int pinned_open(const struct device *device, void *pages, uint64_t size,

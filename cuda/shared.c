@@ -9,7 +9,6 @@
 #include "cuda/driver.h"
 #include "proto/error.h"
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
 #include "cuda/staging.h"
 
 #include "proto/error.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 

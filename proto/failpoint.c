@@ -8,7 +8,6 @@
 #include "proto/failpoint.h"
 
 #ifdef FSDP_TEST_POINTS
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>

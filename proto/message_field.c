@@ -10,7 +10,6 @@
 
 #include "proto/error.h"
 #include "proto/name.h"
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 

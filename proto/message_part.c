@@ -8,7 +8,6 @@
 #include "proto/message_pb.h"
 
 #include "proto/error.h"
-#include "proto/name.h"
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>

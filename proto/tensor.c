@@ -9,7 +9,6 @@
 #include "proto/error.h"
 #include <errno.h>
 #include <inttypes.h>
-#include <stddef.h>
 #include <string.h>
 
 #define LIMIT (UINT64_C(1) << 62)

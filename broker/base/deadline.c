@@ -9,7 +9,6 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
 #define FIRST_CAPACITY 64

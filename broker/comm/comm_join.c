@@ -18,7 +18,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Find the run in which this same request has joined and waits for its

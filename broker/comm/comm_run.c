@@ -14,7 +14,6 @@
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 

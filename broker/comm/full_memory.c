@@ -1,7 +1,6 @@
 #include "broker/comm/full_memory.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
-#include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "collective/wire.h"
 #include <stdlib.h>

@@ -6,7 +6,6 @@
 #include "broker/comm/work.h"
 #include "broker/engine/engine.h"
 #include "broker/tensor/collect.h"
-#include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"

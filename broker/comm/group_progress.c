@@ -2,7 +2,6 @@
 #include "broker/comm/group.h"
 #include "broker/comm/run_record.h"
 #include "broker/tensor/slot_state.h"
-#include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"

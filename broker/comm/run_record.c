@@ -1,6 +1,5 @@
 #include "broker/comm/run_record.h"
 #include "broker/comm/group.h"
-#include "broker/comm/run_board.h"
 #include "broker/session/session.h"
 #include <assert.h>
 

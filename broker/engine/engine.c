@@ -9,7 +9,6 @@
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
 #include "proto/failpoint.h"
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>

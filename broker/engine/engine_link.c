@@ -9,7 +9,6 @@
  */
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/store.h"
-#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>

@@ -7,9 +7,7 @@
 #include "cuda/vmm.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include <errno.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 struct donation {
 	struct pools *pools;

@@ -10,7 +10,6 @@
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

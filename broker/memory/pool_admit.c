@@ -10,7 +10,6 @@
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/error.h"
-#include "shm/chunk.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,7 +8,6 @@
  * as dying, and the trim deadline retires it.
  */
 #include "broker/memory/pool_impl.h"
-#include "proto/error.h"
 #include "proto/failpoint.h"
 #include "shm/arena.h"
 #include "shm/chunk.h"

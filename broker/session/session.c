@@ -13,7 +13,6 @@
 #include "broker/session/sessions.h"
 #include "broker/tensor/channel_resize.h"
 #include "broker/tensor/collect.h"
-#include "broker/tensor/grant.h"
 #include "broker/tensor/ready_fence.h"
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/timeline_file.h"
@@ -21,7 +20,6 @@
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,6 @@
 #include "proto/error.h"
 #include "proto/name.h"
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

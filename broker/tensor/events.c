@@ -5,7 +5,6 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <stdlib.h>
 
 /* The delay between an event and the wake-up of watchers; one wake-up serves

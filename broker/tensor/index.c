@@ -6,10 +6,7 @@
 #include "broker/tensor/index.h"
 #include "broker/tensor/prefix.h"
 #include "broker/tensor/store.h"
-#include "proto/error.h"
-#include "proto/name.h"
 #include <assert.h>
-#include <errno.h>
 #include <xxhash.h>
 
 static bool is_name(const struct store *store, uint64_t blob, size_t blob_size,

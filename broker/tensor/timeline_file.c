@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <unistd.h>
 
 /* Files are named by the id of the session, which is never reused, unlike its
  * record. */

@@ -13,7 +13,6 @@
 #include "broker/verbs/scratch.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include "proto/failpoint.h"
 #include "proto/name.h"
 #include <errno.h>
 #include <string.h>

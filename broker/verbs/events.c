@@ -5,7 +5,6 @@
 #include "broker/session/session.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <string.h>
 
 /* The number of events of other names that one run skips. Then it replies, and

@@ -10,7 +10,6 @@
 #include "broker/verbs/places.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include <errno.h>
 
 /* Fill in the offsets of one parameter in a rank's own memory. */
 static void fill_own(const struct plan_entry *from, uint32_t shard,

@@ -19,7 +19,6 @@
 #include "proto/error.h"
 #include "proto/name.h"
 #include "shm/refs.h"
-#include <errno.h>
 #include <string.h>
 
 #define N_PEEKS       8

@@ -6,7 +6,6 @@
 #include "broker/session/session.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <string.h>
 
 /* --- histograms ---------------------------------------------------------- */

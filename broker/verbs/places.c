@@ -6,7 +6,6 @@
 #include "broker/tensor/place.h"
 #include "broker/tensor/shared_chunk.h"
 #include "broker/verbs/scratch.h"
-#include "proto/error.h"
 #include <assert.h>
 
 static bool may_write_chunk(const struct verb_call *call, uint32_t index)

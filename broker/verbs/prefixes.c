@@ -11,7 +11,6 @@
 #include "broker/tensor/prefix.h"
 #include "broker/verbs/verbs.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <string.h>
 
 #define MAX_EXAMINED 4096

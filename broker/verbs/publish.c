@@ -20,7 +20,6 @@
 #include "cuda/handle.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
-#include "proto/name.h"
 #include <errno.h>
 
 struct publication {

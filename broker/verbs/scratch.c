@@ -1,7 +1,6 @@
 #include "broker/verbs/scratch.h"
 #include "broker/base/wake.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <stddef.h>
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 #include "broker/worker/device_job.h"
 #include "broker/worker/link.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

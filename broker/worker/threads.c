@@ -9,7 +9,6 @@
 #include "broker/worker/threads.h"
 #include "proto/error.h"
 #include <assert.h>
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

@@ -5,7 +5,6 @@
 #include "client/ctl/interrupt.h"
 #include "proto/error.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

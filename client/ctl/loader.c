@@ -8,7 +8,6 @@
 #include "client/ctl/safetensors.h"
 #include "proto/error.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "client/ctl/broker.h"
 #include "client/ctl/format.h"
 #include "client/ctl/listing.h"
-#include "proto/error.h"
 
 #include <assert.h>
 #include <errno.h>

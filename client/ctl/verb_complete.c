@@ -13,7 +13,6 @@
 #include "client/ctl/listing.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
-#include "proto/error.h"
 
 #include <inttypes.h>
 #include <stdio.h>

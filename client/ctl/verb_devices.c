@@ -8,9 +8,7 @@
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
-#include "proto/error.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 

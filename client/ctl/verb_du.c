@@ -12,7 +12,6 @@
 #include "client/ctl/listing.h"
 #include "client/ctl/sheet.h"
 #include "client/ctl/verb.h"
-#include "proto/error.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -19,7 +19,6 @@
 #include "proto/name.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

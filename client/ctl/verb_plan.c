@@ -12,7 +12,6 @@
 #include "collective/graph_json.h"
 #include "proto/error.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

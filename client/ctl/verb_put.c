@@ -9,7 +9,6 @@
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
-#include "proto/name.h"
 
 #include <errno.h>
 #include <inttypes.h>

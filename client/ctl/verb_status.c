@@ -10,7 +10,6 @@
 #include "client/fsdp.h"
 #include "proto/error.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
  * plain text.
  */
 #include "client/ctl/args.h"
-#include "client/ctl/broker.h"
 #include "client/ctl/format.h"
 #include "client/ctl/top.h"
 #include "client/ctl/verb.h"

@@ -10,7 +10,6 @@
 #include "client/ctl/contents.h"
 #include "client/ctl/document.h"
 #include "client/ctl/format.h"
-#include "client/ctl/interrupt.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/transfer.h"

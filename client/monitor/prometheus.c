@@ -6,7 +6,6 @@
 #include "client/monitor/prometheus.h"
 #include "client/monitor/snapshot.h"
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
 #include "client/rank/comm.h"
 #include "client/rank/gather_job.h"
 #include "client/rank/inputs.h"
-#include <errno.h>
 #include <stdio.h>
 
 #define MS_NS    INT64_C(1000000)

@@ -4,7 +4,6 @@
 #include "client/rank/host_group.h"
 #include "client/rank/run_board.h"
 #include "collective/host/kernel.h"
-#include "shm/bell.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

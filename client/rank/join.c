@@ -12,7 +12,6 @@
 #include "client/sized.h"
 #include "client/spec.h"
 #include "cuda/nccl_comm.h"
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
 #include "client/rank/lazy_mapping.h"
 #include "client/client.h"
 #include "client/places.h"
-#include "shm/refs.h"
 
 void lazy_mapping_take(struct lazy_mapping *lazy_mapping,
 		       const struct tensor_place *place, bool is_writable)

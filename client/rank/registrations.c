@@ -4,7 +4,6 @@
  */
 #include "client/rank/registrations.h"
 #include "client/client.h"
-#include <errno.h>
 #include <stdlib.h>
 
 struct registration {

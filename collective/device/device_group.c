@@ -8,7 +8,6 @@
 #include "collective/wire.h"
 #include "proto/error.h"
 #include <assert.h>
-#include <errno.h>
 #include <stdlib.h>
 
 /* A bucket: its entries in the plan, and its rows in the tables. */
