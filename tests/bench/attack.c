@@ -6,7 +6,6 @@
 #include "fsdp.h"
 #include "hostile.h"
 #include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,8 +6,6 @@
 #include "child.h"
 #include "daemon.h"
 #include "fsdp.h"
-#include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 #include "child.h"
 #include "bench.h"
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>

@@ -2,7 +2,6 @@
 #include "child.h"
 #include "cuda/context.h"
 #include "proto/error.h"
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

@@ -10,7 +10,6 @@
 #include "daemon.h"
 #include "gpu.h"
 #include "proto/error.h"
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -20,7 +20,6 @@
 #include "daemon.h"
 #include "fsdp.h"
 #include <linux/seccomp.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * Lets the broker's clocks jump (tests/fakes/clock.c).
  */
 #include "tests/chaos/storm.h"
-#include <fcntl.h>
 #include <limits.h>
 #include <string.h>
 #include <sys/mman.h>

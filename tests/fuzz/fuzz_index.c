@@ -10,7 +10,6 @@
 #include "proto/error.h"
 #include "tests/fuzz/scratch.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

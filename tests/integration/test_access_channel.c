@@ -9,7 +9,6 @@
 #include "tests/lib/leaks.h"
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

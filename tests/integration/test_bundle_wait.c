@@ -2,7 +2,6 @@
  * Tests requests for bundles that take long. Only the client that sent one
  * waits.
  */
-#include "shm/memfd.h"
 #include "tests/lib/users.h"
 #include <errno.h>
 #include <fcntl.h>

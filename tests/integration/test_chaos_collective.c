@@ -15,7 +15,6 @@
 #include "tests/lib/memory.h"
 #include "tests/lib/patience.h"
 #include "tests/lib/ranks.h"
-#include "tests/lib/workers.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

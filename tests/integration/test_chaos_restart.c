@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define MAX_PASSAGES 3 /* tried passages of one failpoint */

@@ -11,11 +11,9 @@
 #include "tests/lib/check.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/soak.h"
-#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define N_CLIENTS   4

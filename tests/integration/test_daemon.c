@@ -5,7 +5,6 @@
 #include "client/fsdp.h"
 #include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

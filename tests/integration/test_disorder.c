@@ -7,7 +7,6 @@
  * The requests follow from the seed; the replies depend on the broker's timing.
  */
 #include "client/fsdp.h"
-#include "proto/error.h"
 #include "shm/refs.h"
 #include "shm/table.h"
 #include "tests/lib/check.h"

@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
 

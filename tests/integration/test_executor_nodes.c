@@ -6,7 +6,6 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/executor.h"
-#include <errno.h>
 #include <stdatomic.h>
 
 TestSuite(executor_nodes, .init = executor_set_up, .fini = executor_tear_down,

@@ -8,7 +8,6 @@
 #include "tests/lib/check.h"
 #include "tests/lib/crew.h"
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #define TIMEOUT_MS 5000

@@ -5,7 +5,6 @@
 #include "client/fsdp.h"
 #include "tests/lib/users.h"
 #include <errno.h>
-#include <stdio.h>
 #include <unistd.h>
 
 static struct fsdp_client *client;

@@ -6,7 +6,6 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/crew.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>

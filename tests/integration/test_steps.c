@@ -7,7 +7,6 @@
 #include "tests/lib/leaks.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/trainer.h"
-#include <errno.h>
 
 #define N_BLOCKS 3 /* layers 1 to N_BLOCKS; layer 0 is the root */
 

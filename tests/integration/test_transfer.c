@@ -8,7 +8,6 @@
 #include "tests/lib/crew.h"
 #include "tests/lib/leaks.h"
 #include <errno.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

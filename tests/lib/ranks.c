@@ -6,7 +6,6 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/patience.h"
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -4,7 +4,6 @@
 #include "tests/lib/sharing.h"
 #include "cuda/context.h"
 #include "tests/lib/gpu.h"
-#include <errno.h>
 #include <string.h>
 
 #define MAX_KEPT 64

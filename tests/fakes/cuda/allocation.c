@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define FABRIC_SIZE 64 /* of a fabric handle; a name in the ledger */
 

@@ -4,7 +4,6 @@
  */
 #include "broker/base/fdstore.h"
 #include "broker/supervise.h"
-#include "proto/error.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
 #include "tests/lib/patience.h"

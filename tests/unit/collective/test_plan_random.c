@@ -4,7 +4,6 @@
  */
 #include "collective/bucket.h"
 #include "collective/plan.h"
-#include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/unit/collective/plan_build.h"
 #include <stdlib.h>

@@ -8,7 +8,6 @@
 #include "tests/lib/check.h"
 #include "tests/unit/proto/message_samples.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

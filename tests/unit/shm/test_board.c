@@ -2,14 +2,12 @@
  * Tests which files are boards, how missing ranks are found, and numbers that
  * wrap around.
  */
-#include "proto/error.h"
 #include "shm/board.h"
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define RUN UINT64_C(77)

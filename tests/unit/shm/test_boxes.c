@@ -1,6 +1,5 @@
 /* Tests boxes: counters that wrap around, calls, and how ranks are found for
  * which others wait. */
-#include "proto/error.h"
 #include "shm/board.h"
 #include "shm/boxes.h"
 #include "tests/lib/check.h"

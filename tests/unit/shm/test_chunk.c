@@ -7,7 +7,6 @@
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

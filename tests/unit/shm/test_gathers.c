@@ -2,7 +2,6 @@
  * Tests gathers on the board. All ranks have one order, a gather ends when all
  * ranks have ended it, and a buffer has one owner.
  */
-#include "proto/error.h"
 #include "shm/board.h"
 #include "shm/gathers.h"
 #include "tests/lib/check.h"

@@ -1,6 +1,5 @@
 /* Tests when mail has room, when something has arrived, and numbers that wrap
  * around. */
-#include "proto/error.h"
 #include "shm/board.h"
 #include "shm/mail.h"
 #include "tests/lib/check.h"

@@ -2,7 +2,6 @@
  * Tests ref-counter files: the words of acquire and release, the pending
  * bitmap, and files of a hostile client.
  */
-#include "proto/error.h"
 #include "shm/memfd.h"
 #include "shm/refs.h"
 #include "tests/lib/check.h"
@@ -11,7 +10,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>

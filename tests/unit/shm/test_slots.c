@@ -2,7 +2,6 @@
  * Tests slots of channels: which files are valid, which consumer gets which
  * item, and what happens to the slots of users that have ended.
  */
-#include "proto/error.h"
 #include "shm/memfd.h"
 #include "shm/slots.h"
 #include "tests/lib/check.h"

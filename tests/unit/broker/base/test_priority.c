@@ -1,7 +1,6 @@
 #include "broker/base/priority.h"
 #include "proto/error.h"
 #include <criterion/criterion.h>
-#include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>

@@ -3,7 +3,6 @@
  * be seen now.
  */
 #include "broker/base/process.h"
-#include "proto/error.h"
 #include "proto/failpoint.h"
 #include "tests/lib/check.h"
 #include <errno.h>

@@ -2,7 +2,6 @@
  * Tests limbo on devices. Memory that a device still reads or writes is not
  * reused, and the broker stops checking when there is no such memory.
  */
-#include "proto/failpoint.h"
 #include "tests/unit/broker/device_fixture.h"
 
 TestSuite(limbo, .init = broker_set_up, .timeout = 300);

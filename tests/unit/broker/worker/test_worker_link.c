@@ -3,7 +3,6 @@
 #include "tests/unit/collective/host/host_fixture.h"
 
 #include <dirent.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>

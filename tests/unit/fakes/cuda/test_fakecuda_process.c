@@ -3,7 +3,6 @@
  * reports to tests.
  */
 #include "tests/unit/fakes/cuda/fakecuda_fixture.h"
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
