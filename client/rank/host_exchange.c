@@ -333,12 +333,12 @@ static int fold_share(struct run *run, uint64_t i, uint32_t round,
 	uint32_t rank = run->comm->rank;
 	const struct bytes *own = &run->exchange->give[rank];
 	uint8_t *slot = box_slot(run->board, rank, round);
+	uint64_t size = size_of_round(run, own, i);
 	int r = i == 0 ? meet(run, err) : await_all(run, BOX_PUT, round, err);
 
-	if (r == 0)
+	if (r == 0 && size)
 		fold_blocks(run, round, own->data + i * run->block,
-			    slot + rank * run->block,
-			    size_of_round(run, own, i));
+			    slot + rank * run->block, size);
 	return r;
 }
 
