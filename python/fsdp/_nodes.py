@@ -12,6 +12,7 @@ import ctypes
 import datetime
 import functools
 import re
+import threading
 
 import torch
 import torch.distributed as dist
@@ -29,12 +30,13 @@ _SUM, _MEAN = 0, 1
 _NOTHING = 0, 0  # a part without elements
 _SMALL = 64 << 10  # bytes up to which several lanes are no faster than one
 _CHUNK = 1 << 21  # bytes of a piece that are exchanged at a time
-# how long a wait takes to notice abort()
+# how long a wait takes to notice Ctrl-C
 _SLICE = datetime.timedelta(milliseconds=200)
+_SOON = datetime.timedelta(milliseconds=1)
+_UNUSED_TAG = 2**31 - 1
 
-# This list has the errors of waits that were given up, whose tracebacks keep
-# the memory that gloo still uses; and gloo's groups, whose destructors would
-# wait, even when the interpreter ends. So it is never destroyed.
+# gloo misses now and then that a connection was closed. What it then still uses
+# is kept by this list, which is never destroyed, since destructors would wait.
 _given_up = []
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_given_up))
 
@@ -99,6 +101,15 @@ class _GlooError(Exception):
     """gloo's error for a call that has begun."""
 
 
+def _stop(group):
+    """End all calls of a group of gloo, which has no call for that: a message that
+    is late makes it close its connections. So the other ranks are told, too. The
+    message may come from any rank, since nothing is written then: gloo can block
+    for ever if it writes to a connection that the other rank closes meanwhile."""
+    with contextlib.suppress(RuntimeError):
+        group.recv_anysource([_empty(1)], _UNUSED_TAG).wait(_SOON)
+
+
 class Comm:
     """A communicator with the same calls as that of one node. `nodes` are lists
     of ranks, and `local` is the communicator of this node. `lane` and `whole`
@@ -113,7 +124,7 @@ class Comm:
         self._n_lanes = n_lanes(nodes)
         # The most ranks of a node that one lane serves.
         self._n_rows = -(-max(map(len, nodes)) // self._n_lanes)
-        self._error, self._is_aborted = None, False
+        self._error, self._is_aborted, self._stopping = None, False, None
 
     # --- between the nodes ----------------------------------------------------
 
@@ -125,12 +136,36 @@ class Comm:
                 if self._is_aborted:
                     raise BackendError("the communicator was aborted by this process")
         except BaseException as error:
-            _given_up.append((error, self._lane, self.whole))
+            self._give_up(work, error)
             raise
         try:
             work.wait()
         except RuntimeError as error:
             raise _GlooError(str(error)) from None
+
+    def _give_up(self, work, error):
+        """Stop gloo. It uses the memory of the call until it has ended it."""
+        try:
+            self.stop()
+            with contextlib.suppress(RuntimeError):
+                work.wait(_SLICE)
+        finally:  # This also runs if Ctrl-C came again.
+            if not work.is_completed():
+                _given_up.append((error, self._lane, self.whole))
+
+    def stop(self):
+        """End what gloo does for this rank, for good. If gloo itself blocks, this
+        waits for a second only."""
+        if not self.is_stopped:
+            groups = [group for group in (self._lane, self.whole) if group]
+            stopping = threading.Thread(target=lambda: [*map(_stop, groups)], daemon=True)
+            stopping.start()
+            self._stopping = stopping
+        self._stopping.join(1)
+
+    @property
+    def is_stopped(self):
+        return self._stopping is not None
 
     def _all_gather(self, mine):
         """Return the rows of all ranks of the lane, in the order of the nodes.
@@ -341,11 +376,10 @@ class Comm:
 
     def _fail(self, error):
         """Return the error for the caller. This rank leaves its node's
-        communicator, so the ranks of the node notice. The ranks of the lane
-        lose their connections, unless a wait for them was given up; then they
-        wait until the time-out."""
+        communicator, and closes gloo's connections, so all others notice."""
         with contextlib.suppress(Error):
             self._local.leave()
+        self.stop()
         self._lane = None
         self._error = self._sentence(error)
         return BackendError(self._error) if isinstance(error, Exception) else error
@@ -377,6 +411,7 @@ class Comm:
     def abort(self):
         self._is_aborted = True
         self._local.abort()
+        self.stop()
 
 
 def n_lanes(nodes):

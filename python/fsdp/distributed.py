@@ -10,6 +10,7 @@ through memory that they share; docs/python.md has the rest.
 import atexit
 import logging
 import os
+import time
 import types
 import uuid
 import weakref
@@ -23,6 +24,7 @@ from ._default import default
 from ._dense import check_dense
 from ._dtypes import DTYPES, LONG_NAMES
 from ._errors import Error, Invalid
+from ._gloo_message import GlooMessage
 from ._messages import Mail
 from ._nodes import Comm, n_lanes
 from ._shared import PURPOSES, Pool
@@ -486,20 +488,21 @@ class SeveralNodes(ProcessGroup):
         super().__init__(comm, Mail(comm, seconds), rank, world_size, seconds)
         self.pools = {}  # they share no memory
 
-    def _whole(self):
-        if self._comm.whole is None:
-            raise BackendError(
-                "cannot send or receive: the group was destroyed; make a new one"
-            )
-        return self._comm.whole
+    def _message(self, call, rank, tensors, *args):
+        whole = self._comm.whole
+        if whole is None or self._comm.is_stopped:
+            why = "was destroyed" if whole is None else "has failed or was aborted"
+            raise BackendError(f"cannot send or receive: the group {why}; make a new one")
+        work = getattr(whole, call)(tensors, *args)
+        return GlooMessage(self._comm, work, tensors, rank)
 
     def send(self, tensors, rank, tag=0):
-        return self._whole().send(tensors, rank, tag)
+        return self._message("send", rank, tensors, rank, tag)
 
     def recv(self, tensors, rank, tag=0):
         if rank is None:
-            return self._whole().recv_anysource(tensors, tag)
-        return self._whole().recv(tensors, rank, tag)
+            return self._message("recv_anysource", None, tensors, tag)
+        return self._message("recv", rank, tensors, rank, tag)
 
 
 _PRIVATE = ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy")
@@ -547,7 +550,22 @@ def _place():
         return f"{file.read().strip()} {default().status()['memory_id']}"
 
 
-def _places(store, rank, world_size):
+def _said(store, rank, timeout):
+    """Wait for what a rank says of its place. Ctrl-C ends the wait, unlike one in
+    store.get()."""
+    key, seconds, pause = f"place/{rank}", timeout.total_seconds(), 0.001
+    end = time.monotonic() + seconds
+    while not store.check([key]):
+        if time.monotonic() > end:
+            raise BackendError(
+                f"cannot make the group: rank {rank} has not come within {seconds:g} s"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+    return store.get(key).decode()
+
+
+def _places(store, rank, world_size, timeout):
     """Return the ranks of each node, and a name for the group, which rank 0 has
     made."""
     try:
@@ -557,7 +575,7 @@ def _places(store, rank, world_size):
     store.set(f"place/{rank}", f"{place}\n{uuid.uuid4()}")
     if error:
         raise error
-    said = [store.get(f"place/{i}").decode().split("\n") for i in range(world_size)]
+    said = [_said(store, i, timeout).split("\n") for i in range(world_size)]
     nodes = {}
     for i, (theirs, _) in enumerate(said):
         if theirs.startswith("error "):
@@ -614,7 +632,7 @@ def _why_gloo(nodes):
 
 
 def _make(store, rank, world_size, timeout):
-    nodes, name = _places(store, rank, world_size)
+    nodes, name = _places(store, rank, world_size, timeout)
     if why := _why_gloo(nodes):
         if rank == 0:
             logging.getLogger("fsdp").warning(

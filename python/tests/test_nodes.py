@@ -122,6 +122,23 @@ def a_group_that_was_shut_down_sends_nothing():
         group.recv_anysource([torch.ones(1)], 0)
 
 
+def a_group_that_was_aborted_sends_nothing():
+    """gloo's own error would speak of a time-out."""
+    group = dist.new_group()
+    group.abort()
+    for call in (dist.send, dist.recv):
+        with pytest.raises(fsdp.distributed.BackendError, match="failed or was aborted"):
+            call(torch.ones(1), (dist.get_rank() + 1) % 4, group)
+
+
+def a_receive_from_any_rank_knows_who_sent():
+    rank, tensor = dist.get_rank(), torch.zeros(1)
+    if rank == 0:
+        assert {dist.recv(tensor, None) for _ in range(3)} == {1, 2, 3}
+    else:
+        dist.send(tensor, 0)
+
+
 def a_group_on_one_node_shares_memory():
     """A group with ranks of both nodes belongs to gloo."""
     rank, pairs = dist.get_rank(), ([0, 3], [1, 2], [0, 1], [2, 3])
@@ -146,6 +163,8 @@ CASES = {
         ranks_that_are_late_are_told_of,
         a_group_may_be_shut_down_as_soon_as_it_is_made,
         a_group_that_was_shut_down_sends_nothing,
+        a_group_that_was_aborted_sends_nothing,
+        a_receive_from_any_rank_knows_who_sent,
     )
 }
 
