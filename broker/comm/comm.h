@@ -44,7 +44,6 @@ struct comm;
 struct full_aside;
 struct group;
 struct session;
-struct verb_call;
 
 #define COMM_KEY_SIZE 32
 #define RANK_TEXT     160 /* for comm_rank_name() and lists of ranks */

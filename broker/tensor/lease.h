@@ -33,7 +33,6 @@
 #include <stdint.h>
 
 struct store;
-struct error;
 struct holdings;
 
 /* Grants all members of a version to the session, which has no lease and enough

@@ -26,7 +26,6 @@
 
 struct store;
 struct error;
-struct holdings;
 
 /*
  * Makes a slot over `block` with `type` (already checked; its extent is

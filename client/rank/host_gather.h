@@ -22,7 +22,6 @@ struct comm_join_request;
 struct error;
 struct fsdp_comm;
 struct fsdp_group;
-struct fsdp_tensor;
 struct gatherer; /* of one communicator; host_gather.c */
 
 /* Make the gatherer of a communicator if `direct` (enum comm_direct) says that

@@ -12,7 +12,6 @@
 
 #define QUEUES_MAX 32
 
-struct stream;
 struct work;
 
 struct queue {
