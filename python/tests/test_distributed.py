@@ -21,7 +21,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8]
 DTYPES += [torch.uint8, torch.bool, torch.int32, torch.int64]
-FLOATS = DTYPES[:4]
 SIZES = (0, 1, 7, 1 << 20)  # bytes, but at least one element
 OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
