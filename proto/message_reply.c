@@ -424,7 +424,8 @@ ITEM(comm_item, check_comm_item,
      {TEXT(comm_item, note, MESSAGE_MAX_NOTE, "note")},
      {U32(comm_item, n_local)},
      {BOOL(comm_item, is_on_devices)},
-     {U32(comm_item, executor), IN(0, COMM_EXECUTOR_WORKER, "executor"), CODE(EPROTO)});
+     {U32(comm_item, executor), IN(0, COMM_EXECUTOR_WORKER, "executor"),
+      CODE(EPROTO)});
 
 PAGE_BODY(comms_reply, comm_item);
 

@@ -117,7 +117,9 @@ static int check_share(void *ours, struct error *err)
 
 	if (device_uuid_is_host(&request->device))
 		return error_set(err, -EINVAL,
-				 "only memory of devices can be shared; allocate host memory from fsdpd, and copy the contents");
+				 "only memory of devices can be shared; "
+				 "allocate host memory from fsdpd, and copy "
+				 "the contents");
 	if (request->size == 0)
 		return error_set(err, -EINVAL,
 				 "the size of its allocation is missing");
@@ -322,7 +324,8 @@ static int check_channel_open(void *ours, struct error *err)
 		request->n_slots = 8;
 	if (request->capacity && request->lag_ms && !request->way)
 		return error_set(err, -EINVAL,
-				 "lag_ms is only for broadcasts; leave it 0 for a channel whose consumers share items");
+				 "lag_ms is only for broadcasts; leave it 0 "
+				 "for a channel whose consumers share items");
 	if (request->n_slots <= CHANNEL_MAX_SLOTS)
 		return 0;
 	return error_set(err, -EINVAL,
@@ -409,11 +412,15 @@ static int check_node(struct comm_join_request *join, struct error *err)
 				 MESSAGE_MAX_RANKS);
 	if (is_host && (join->n_local != join->n_ranks || join->has_nccl_id))
 		return error_set(err, -EINVAL,
-				 "all ranks on host memory must be on one node and have no NCCL id; for several nodes, give each rank a device");
+				 "all ranks on host memory must be on one node "
+				 "and have no NCCL id; for several nodes, give "
+				 "each rank a device");
 	if (join->memory != COMM_MEMORY_DEFAULT &&
 	    (is_host || join->executor != COMM_EXECUTOR_RANK))
 		return error_set(err, -EINVAL,
-				 "only ranks on devices with the executor FSDP_EXECUTOR_RANK can register memory with NCCL; leave the kind of memory out");
+				 "only ranks on devices with the executor "
+				 "FSDP_EXECUTOR_RANK can register memory with "
+				 "NCCL; leave the kind of memory out");
 	return 0;
 }
 
@@ -568,7 +575,9 @@ static int check_wait(void *ours, struct error *err)
 	    (wait->sequence != 0 || wait->kind == WORK_UNSHARD))
 		return 0;
 	return error_set(err, -EINVAL,
-			 "there is no work %" PRIu64 " of kind %u of group %" PRIu64 ": only commits are without a group",
+			 "there is no work %" PRIu64
+			 " of kind %u of group %" PRIu64
+			 ": only commits are without a group",
 			 wait->sequence, wait->kind, wait->group);
 }
 
