@@ -24,7 +24,7 @@ import select
 import struct
 import threading
 import time
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, reduce_connection
 from multiprocessing.reduction import ForkingPickler
 
 import torch
@@ -479,13 +479,26 @@ class _Queue:
         pass
 
 
+class _End(Connection):
+    """An end of a pipe. If an iterator is in a cycle, Python may finalize its pipes
+    before it. A Connection that was finalized does not know that it is closed, so
+    close() would close its number again, which another file may have by then."""
+
+    __del__ = Connection.close
+
+
+ForkingPickler.register(_End, reduce_connection)
+
+
 class _Tasks(_Queue):
     """A queue from the trainer to one worker. It sends pickles through a pipe,
     each after a word with its size."""
 
     def __init__(self, link, receiver, worker):
         self._link, self._receiver, self._worker = link, receiver, worker
-        self._reader, self._writer = Pipe(duplex=False)
+        reader, writer = os.pipe()
+        self._reader = _End(reader, writable=False)
+        self._writer = _End(writer, readable=False)
         self._unread, self._waiter = bytearray(), None
         with contextlib.suppress(OSError):  # each user has a limit
             fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
