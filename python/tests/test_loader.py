@@ -12,7 +12,6 @@ import random
 import signal
 import threading
 import time
-import types
 import warnings
 
 import numpy
@@ -776,17 +775,6 @@ def test_a_program_may_end_with_an_iterator(broker, options):
     """
     status, out, err = run(broker, script)
     assert (status, out) == (0, "20\n"), err
-
-
-def test_a_pipe_that_was_finalized_is_not_closed_again():
-    """Python finalizes the parts of a cycle in any order."""
-    tasks = fsdp._loader._Tasks(None, types.SimpleNamespace(close=lambda: None), 0)
-    for end in (tasks._reader, tasks._writer):
-        end.__del__()
-    with open(os.devnull) as one, open(os.devnull) as other:
-        tasks.close()
-        os.fstat(one.fileno())
-        os.fstat(other.fileno())
 
 
 def test_a_thread_may_load(broker):

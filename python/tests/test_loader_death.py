@@ -1,10 +1,12 @@
 """Tests deaths during an epoch of fsdp.torch.DataLoader. An epoch outlives the
-broker, no death leaves memory in it, and the death of a worker is an error.
+broker, no death leaves memory in it, the death of a worker is an error, and what an
+iterator has is closed once.
 """
 
 import multiprocessing
 import os
 import signal
+import types
 
 import pytest
 import torch
@@ -153,3 +155,14 @@ def test_workers_wait_for_a_broker_as_the_client_does(broker, monkeypatch, tmp_p
         options = {"num_workers": 2, "multiprocessing_context": "fork", "client": client}
         assert len(list(fsdp.torch.DataLoader(Samples(), 2, **options))) == 100
     assert [file.read_text() for file in tmp_path.iterdir()] == [f"{broker.path} 7"] * 2
+
+
+def test_a_pipe_that_was_finalized_is_not_closed_again():
+    """Python finalizes the parts of a cycle in any order."""
+    tasks = fsdp._loader._Tasks(None, types.SimpleNamespace(close=lambda: None), 0)
+    for end in (tasks._reader, tasks._writer):
+        end.__del__()
+    with open(os.devnull) as one, open(os.devnull) as other:
+        tasks.close()
+        os.fstat(one.fileno())
+        os.fstat(other.fileno())
