@@ -2,10 +2,11 @@
  * Moves bytes between files and host memory by several threads, and computes
  * the digest of each job on the way.
  *
- * A job is a range of a file and the memory for it. Its pieces are taken in
- * order, so that the kernel reads ahead. Each thread works on a job of its own,
- * and helps with another one if there is none left. A thread that has moved a
- * piece digests all pieces that are next in order, while they are in a cache.
+ * A job is a range of a file and the memory for it. The pieces of a job are
+ * moved in order, so that the kernel reads ahead. Each thread works on a job of
+ * its own. If no job is left for a thread, it helps another thread with its
+ * job. A thread that has moved a piece digests all pieces that are next in
+ * order, while they are in a cache.
  */
 #pragma once
 #include <stddef.h>

@@ -509,10 +509,11 @@ _PRIVATE = ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy")
 
 
 def _hide_from_compile(*classes):
-    """Have torch.compile() run their methods as they are. DDP calls them from C++,
-    and a tracer that begins there finds a group of which it knows no attribute.
-    The public function for this imports torch's compiler, which takes seconds; so
-    it is only used with a torch that has not the private ones of 2.13."""
+    """Have torch.compile() run the methods of these classes as they are. DDP calls
+    the methods from C++. If the compiler begins to trace in one of them, it knows
+    none of the attributes of the group, and fails. torch's public function for this
+    imports the compiler, which takes seconds. So it is only used if torch does not
+    have the private functions that 2.13 has."""
     private = getattr(torch._C._dynamo, "eval_frame", None)
     action, strategy, set_strategy = (getattr(private, name, None) for name in _PRIVATE)
     for cls in classes:
