@@ -263,7 +263,8 @@ int safetensors_parse(const char *json, size_t json_size, uint64_t data_size,
 
 	if (json_size == 0 || json[0] != '{')
 		return error_set(err, -EINVAL,
-				 "the header does not begin with '{'");
+				 "it is not a safetensors file: the header "
+				 "does not begin with '{'");
 	header = json_loadb(json, json_size, JSON_REJECT_DUPLICATES,
 			    &json_error);
 	if (!header)
