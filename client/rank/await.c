@@ -2,6 +2,7 @@
 #include "client/rank/comm.h"
 #include "client/rank/gather_job.h"
 #include "client/rank/inputs.h"
+#include "proto/failpoint.h"
 #include <stdio.h>
 
 #define MS_NS    INT64_C(1000000)
@@ -91,21 +92,23 @@ static bool is_met(const struct fsdp_comm *comm, const struct await *await,
 }
 
 /* Return AWAIT_MET if the caller must wait on. The ranks may also have come in
- * the meantime. */
+ * the meantime. A rank comes before it leaves, so the ranks that have left are
+ * read first. */
 static int look_around(struct fsdp_comm *comm, const struct await *await,
 		       uint64_t *ret_ranks, struct error *err)
 {
 	const struct board_wait wait = wait_of(comm, await);
-	uint64_t ranks = board_awaited(&wait);
-	uint64_t left = board_left(&comm->board, ranks);
+	uint64_t left = board_left(&comm->board, UINT64_MAX), ranks;
 	int64_t now_ns = bell_now_ns();
 	int r = comm_check_run(comm, err);
 
+	failpoint("await.looked");
+	ranks = board_awaited(&wait);
 	*ret_ranks = ranks;
 	if (r < 0 || is_met(comm, await, ranks))
 		return r;
-	if (left) {
-		*ret_ranks = left;
+	if (left & ranks) {
+		*ret_ranks = left & ranks;
 		return AWAIT_LEFT;
 	}
 	if (now_ns >= await->since_ns + comm->timeout_ms * MS_NS)

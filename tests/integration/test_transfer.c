@@ -416,6 +416,37 @@ Test(transfer, who_waits_is_told_that_another_has_left)
 	assert_says(0, " left");
 }
 
+static const char *hold_plan(void)
+{
+	static char path[64];
+
+	(void)snprintf(path, sizeof(path), "%s/hold", daemon_.dir);
+	return path;
+}
+
+/* Look for the message, and stop in the middle of that. */
+static int look_slowly(void)
+{
+	must(setenv("FSDP_STOP_PLAN", hold_plan(), 1) == 0);
+	return look_for_one();
+}
+
+Test(transfer, who_looks_around_is_not_told_that_a_sender_has_left)
+{
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	crew_start(2, &DEFAULTS);
+	plan_death(hold_plan(), "await.looked", 1);
+	actor_begin(&ranks.actors[0], look_slowly);
+	while (!plan_is_done(hold_plan()))
+		nap_ms(1);
+	ranks_await_still(&ranks, 1);
+	cr_assert(zero(int, rank_run(&ranks, 1, send_one)));
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
+	must(kill(ranks.actors[0].pid, SIGCONT) == 0);
+	cr_assert(zero(int, actor_end(&ranks.actors[0])), "%s", sentence(0));
+}
+
 static int swap_until_told(void)
 {
 	uint32_t n = rank_world(), self = rank_self();
