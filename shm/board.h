@@ -21,9 +21,9 @@
  *                    ranks, the run
  *       24       4   number of recalls of memory             broker
  *       64       8   bell of the barriers                    all
- *      128   64*64   ranks, a cache line each:               that rank
- *                    number of the last barrier at which
- *                    it has arrived, the CPU on which it
+ *      128   64*64   ranks, a cache line each:               that rank; the
+ *                    number of the last barrier at which     broker, too, that
+ *                    it has arrived, the CPU on which it     it has left
  *                    waited last (-1: not known), whether
  *                    it has left, number of the last
  *                    reduction that it has handed in, and
@@ -144,7 +144,8 @@ uint64_t board_memory(uint32_t n_ranks);
 /* Sets that the rank has arrived at barrier `number`. Rings if all others have
  * arrived. */
 void board_arrive(struct board *board, uint32_t rank, uint32_t number);
-/* Sets that the rank will arrive at no further barrier. Rings. */
+/* Sets that the rank will arrive at no further barrier. Rings. The broker does
+ * it, too, for a rank that did not get the board. */
 void board_leave(struct board *board, uint32_t rank);
 
 /* What a rank hands in for a reduction. */
