@@ -25,12 +25,12 @@ _Static_assert(offsetof(struct slots_page, words) == 320, "layout");
 _Static_assert(offsetof(struct slots_page, masks) == 832, "layout");
 _Static_assert(offsetof(struct slots_page, buffers) == 1344, "layout");
 _Static_assert(sizeof(struct slots_buffer) == 16, "layout");
-_Static_assert(offsetof(struct slots_page, hungry) == 2368, "layout");
+_Static_assert(offsetof(struct slots_page, starved) == 2368, "layout");
 _Static_assert(offsetof(struct slots_page, users) == 2432, "layout");
 _Static_assert(sizeof(struct slots_user) == 64, "a line for each user");
 _Static_assert(offsetof(struct slots_page, heads) == 6528, "layout");
 _Static_assert(sizeof(struct slots_head) == 1344, "layout");
-_Static_assert(offsetof(struct slots_page, hands) == 92544, "layout");
+_Static_assert(offsetof(struct slots_page, readers) == 92544, "layout");
 _Static_assert(offsetof(struct slots_page, sent_ns) == 93056, "layout");
 _Static_assert(sizeof(struct slots_page) <= SLOTS_SIZE, "layout");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "words are shared by processes");
@@ -174,9 +174,9 @@ static uint64_t load_mask(const struct slots *slots, uint32_t at)
 				    memory_order_seq_cst);
 }
 
-static uint64_t load_hands(const struct slots *slots, uint32_t at)
+static uint64_t load_readers(const struct slots *slots, uint32_t at)
 {
-	return atomic_load_explicit(&slots->page->hands[at],
+	return atomic_load_explicit(&slots->page->readers[at],
 				    memory_order_seq_cst);
 }
 
@@ -223,11 +223,11 @@ static bool has_audience(const struct slots *slots)
  * its share. */
 static bool must_yield(const struct slots *slots, uint32_t place)
 {
-	uint64_t hungry = atomic_load_explicit(&slots->page->hungry,
-					       memory_order_seq_cst);
+	uint64_t starved = atomic_load_explicit(&slots->page->starved,
+						memory_order_seq_cst);
 	uint32_t n = n_claimed(slots), n_mine = 0, n_all;
 
-	if (!(hungry & ~slots_bit(place)))
+	if (!(starved & ~slots_bit(place)))
 		return false;
 	n_all = (uint32_t)__builtin_popcountll(slots_producers(slots));
 	for (uint32_t i = 0; i < n; i++) {
@@ -311,7 +311,7 @@ static void free_if_unused(struct slots *slots, uint32_t at)
 	const struct slots_hold hold = {at, slots_load(slots, at)};
 
 	if (slots_state(hold.word) == SLOTS_QUEUED && !load_mask(slots, at) &&
-	    !load_hands(slots, at))
+	    !load_readers(slots, at))
 		finish(slots, &hold);
 }
 
@@ -319,7 +319,7 @@ static void free_if_unused(struct slots *slots, uint32_t at)
  * item. set_hand() returns false if the consumer was cut. */
 static void clear_hand(struct slots *slots, uint32_t place, uint32_t at)
 {
-	atomic_fetch_and_explicit(&slots->page->hands[at], ~slots_bit(place),
+	atomic_fetch_and_explicit(&slots->page->readers[at], ~slots_bit(place),
 				  memory_order_seq_cst);
 	free_if_unused(slots, at);
 }
@@ -327,7 +327,7 @@ static void clear_hand(struct slots *slots, uint32_t place, uint32_t at)
 static bool set_hand(struct slots *slots, uint32_t place,
 		     const struct slots_hold *hold)
 {
-	atomic_fetch_or_explicit(&slots->page->hands[hold->at],
+	atomic_fetch_or_explicit(&slots->page->readers[hold->at],
 				 slots_bit(place), memory_order_seq_cst);
 	failpoint("slots.hand_set");
 	if ((load_mask(slots, hold->at) & slots_bit(place)) &&
@@ -539,24 +539,25 @@ void slots_ring(struct slots *slots)
 	bell_ring_always(&slots->page->credits);
 }
 
-static void store_roll(struct slots *slots, const struct slots_roll *roll)
+static void store_present(struct slots *slots,
+			  const struct slots_present *present)
 {
 	struct slots_people *people = &slots->page->people;
 
-	atomic_store_explicit(&people->producers, roll->producers,
+	atomic_store_explicit(&people->producers, present->producers,
 			      memory_order_seq_cst);
-	atomic_store_explicit(&people->consumers, roll->consumers,
+	atomic_store_explicit(&people->consumers, present->consumers,
 			      memory_order_seq_cst);
 }
 
-void slots_call_roll(struct slots *slots, const struct slots_roll *roll)
+void slots_set_users(struct slots *slots, const struct slots_present *present)
 {
-	store_roll(slots, roll);
+	store_present(slots, present);
 	slots_ring(slots);
 }
 
-void slots_enrol(struct slots *slots, const struct slots_roll *roll,
-		 const struct slots_newcomer *who)
+void slots_add_user(struct slots *slots, const struct slots_present *present,
+		    const struct slots_newcomer *who)
 {
 	struct slots_people *people = &slots->page->people;
 	struct slots_user *user = &slots->page->users[who->place];
@@ -566,13 +567,13 @@ void slots_enrol(struct slots *slots, const struct slots_roll *roll,
 	user->pid = who->pid;
 	(void)strncpy(user->name, who->name, SLOTS_NAME - 1);
 	user->knows_limit = who->knows_limit;
-	if (roll->producers & slots_bit(who->place))
+	if (present->producers & slots_bit(who->place))
 		atomic_fetch_add_explicit(&people->n_producers, 1,
 					  memory_order_seq_cst);
-	if (roll->consumers & slots_bit(who->place))
+	if (present->consumers & slots_bit(who->place))
 		atomic_fetch_add_explicit(&people->n_consumers, 1,
 					  memory_order_seq_cst);
-	store_roll(slots, roll);
+	store_present(slots, present);
 	slots_ring(slots);
 }
 
@@ -612,23 +613,23 @@ static void remove_user_at(struct slots *slots, uint32_t place, uint32_t at)
 		(void)swap(slots, at, word,
 			   slots_word(slots_number(word), 0, SLOTS_FREE));
 	if (slots->has_lag)
-		atomic_fetch_and_explicit(&slots->page->hands[at],
+		atomic_fetch_and_explicit(&slots->page->readers[at],
 					  ~slots_bit(place),
 					  memory_order_seq_cst);
 	if (slots->mode == SLOTS_BROADCAST)
 		clear_consumers(slots, slots_bit(place), at);
 }
 
-void slots_remove_user(struct slots *slots, const struct slots_roll *roll,
+void slots_remove_user(struct slots *slots, const struct slots_present *present,
 		       uint32_t place, bool died)
 {
 	bool was_producer = slots_producers(slots) & slots_bit(place);
 
 	if (died && was_producer)
 		note_death(slots, place);
-	store_roll(slots, roll);
+	store_present(slots, present);
 	failpoint("slots.unlisted");
-	atomic_fetch_and_explicit(&slots->page->hungry, ~slots_bit(place),
+	atomic_fetch_and_explicit(&slots->page->starved, ~slots_bit(place),
 				  memory_order_seq_cst);
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
 		remove_user_at(slots, place, i);
@@ -664,10 +665,10 @@ uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns)
 	return 0;
 }
 
-void slots_cut(struct slots *slots, const struct slots_roll *roll,
+void slots_cut(struct slots *slots, const struct slots_present *present,
 	       uint64_t consumers)
 {
-	store_roll(slots, roll);
+	store_present(slots, present);
 	failpoint("slots.cut");
 	for (uint32_t i = 0; i < SLOTS_MAX; i++)
 		clear_consumers(slots, consumers, i);
@@ -680,7 +681,7 @@ bool slots_take_away(struct slots *slots, uint32_t at)
 
 	return slots->has_lag && slots_state(word) == SLOTS_QUEUED &&
 	       !load_mask(slots, at) &&
-	       (load_hands(slots, at) & ~slots_consumers(slots)) &&
+	       (load_readers(slots, at) & ~slots_consumers(slots)) &&
 	       swap(slots, at, word,
 		    slots_word(slots_number(word), 0, SLOTS_RETIRED));
 }
@@ -715,7 +716,7 @@ void slots_admit(struct slots *slots, uint32_t at, uint32_t slot,
 			      memory_order_relaxed);
 	atomic_store_explicit(&page->buffers[at].generation, generation,
 			      memory_order_relaxed);
-	atomic_store_explicit(&page->hands[at], 0, memory_order_seq_cst);
+	atomic_store_explicit(&page->readers[at], 0, memory_order_seq_cst);
 	if (n_slots(slots) <= at)
 		atomic_store_explicit(&page->n_slots, at + 1,
 				      memory_order_relaxed);

@@ -33,7 +33,7 @@
  *
  * A broadcast with a limit of lag may cut a consumer that is alive: the broker
  * removes it in the same way, although it may be reading an item. So there is a
- * second mask, of the consumers that read the item ("hands"). A consumer sets
+ * second mask, of the consumers that read the item. A consumer sets
  * its bit there, and then checks that it is still in the first mask. A process
  * that frees a slot reads the first mask and then the second one, and both must
  * be empty. If only consumers that were cut read an item, its buffer leaves the
@@ -170,10 +170,10 @@ struct slots_page {
 	_Alignas(64) _Atomic uint64_t words[SLOTS_MAX];
 	_Alignas(64) _Atomic uint64_t masks[SLOTS_MAX];
 	_Alignas(64) struct slots_buffer buffers[SLOTS_MAX];
-	_Alignas(64) _Atomic uint64_t hungry;
+	_Alignas(64) _Atomic uint64_t starved;
 	struct slots_user users[SLOTS_USERS];
 	struct slots_head heads[SLOTS_MAX];
-	_Alignas(64) _Atomic uint64_t hands[SLOTS_MAX];
+	_Alignas(64) _Atomic uint64_t readers[SLOTS_MAX];
 	_Atomic int64_t sent_ns[SLOTS_MAX]; /* of bell_now_ns() */
 };
 
@@ -326,7 +326,7 @@ void slots_ring(struct slots *slots);
 /* --- the broker ----------------------------------------------------------- */
 
 /* The users that are present, as masks. A user in neither of them has left. */
-struct slots_roll {
+struct slots_present {
 	uint64_t producers, consumers;
 };
 struct slots_newcomer {
@@ -334,24 +334,25 @@ struct slots_newcomer {
 	const char *name;
 	bool knows_limit;
 };
-void slots_enrol(struct slots *slots, const struct slots_roll *roll,
-		 const struct slots_newcomer *who);
+void slots_add_user(struct slots *slots, const struct slots_present *present,
+		    const struct slots_newcomer *who);
 
 /* Sets the users that are present after a restart. */
-void slots_call_roll(struct slots *slots, const struct slots_roll *roll);
+void slots_set_users(struct slots *slots, const struct slots_present *present);
 
 /* Removes a user that has left: frees the words that name it, and wakes all
- * waiters. `roll` is without it already. Its process has exited or closed the
- * channel; `died` means that it did not close it, so items may be missing. */
-void slots_remove_user(struct slots *slots, const struct slots_roll *roll,
+ * waiters. `present` is without it already. Its process has exited or closed
+ * the channel; `died` means that it did not close it, so items may be missing.
+ */
+void slots_remove_user(struct slots *slots, const struct slots_present *present,
 		       uint32_t place, bool died);
 
 /* Returns the consumers that still need the oldest item, if it was sent before
  * that time. Returns 0 if there are none, or if a producer can claim a slot. */
 uint64_t slots_find_late(const struct slots *slots, int64_t sent_before_ns);
-/* Cuts these consumers. `roll` is without them already. Only items that they
+/* Cuts these consumers. `present` is without them already. Only items that they
  * are reading wait for them from now on. */
-void slots_cut(struct slots *slots, const struct slots_roll *roll,
+void slots_cut(struct slots *slots, const struct slots_present *present,
 	       uint64_t consumers);
 /* Removes the buffer of the slot if only consumers that were cut still read its
  * item. Returns whether it did so. */

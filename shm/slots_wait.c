@@ -109,8 +109,8 @@ enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns)
 	return outcome;
 }
 
-/* While a producer is hungry, those with more credits leave the next one to it.
- * They are woken when it is not hungry any more. */
+/* While a producer is starved, those with more credits leave the next one to
+ * it. They are woken when it is not starved any more. */
 enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns)
 {
 	const struct bell_wait how = {has_credit, is_over, is_consumer_beside,
@@ -119,10 +119,10 @@ enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns)
 	enum bell_outcome outcome;
 
 	want(wait, SLOTS_WANTS_CREDIT);
-	atomic_fetch_or_explicit(&page->hungry, slots_bit(wait->place),
+	atomic_fetch_or_explicit(&page->starved, slots_bit(wait->place),
 				 memory_order_seq_cst);
 	outcome = wait_by(&page->credits, &how, until_ns);
-	atomic_fetch_and_explicit(&page->hungry, ~slots_bit(wait->place),
+	atomic_fetch_and_explicit(&page->starved, ~slots_bit(wait->place),
 				  memory_order_seq_cst);
 	bell_ring(&page->credits);
 	want(wait, SLOTS_NOTHING);

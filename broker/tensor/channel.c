@@ -84,9 +84,9 @@ static struct slots_form form_of(const struct channel_record *record)
 				   .capacity = record->capacity};
 }
 
-struct slots_roll channel_roll(const struct channel_record *record)
+struct slots_present channel_present(const struct channel_record *record)
 {
-	struct slots_roll roll = {0};
+	struct slots_present present = {0};
 
 	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
 		const struct channel_user *user = &record->users[i];
@@ -95,11 +95,11 @@ struct slots_roll channel_roll(const struct channel_record *record)
 		if (!user->session || user->is_ended)
 			continue;
 		if (user->role == CHANNEL_PRODUCER)
-			roll.producers |= bit;
+			present.producers |= bit;
 		else
-			roll.consumers |= bit;
+			present.consumers |= bit;
 	}
-	return roll;
+	return present;
 }
 
 /* The cursor counts the places of all channels, one channel after another. */
@@ -407,16 +407,18 @@ static int take_place(struct holdings *holdings, uint32_t channel,
 	return 0;
 }
 
-static void enrol(struct holdings *holdings, struct channel_place place,
-		  bool knows_limit)
+static void add_user(struct holdings *holdings, struct channel_place place,
+		     bool knows_limit)
 {
 	struct store *store = holdings->store;
 	const struct session_record *session = holdings_record(holdings);
-	struct slots_roll roll = channel_roll(record_of(store, place.record));
+	struct slots_present present =
+		channel_present(record_of(store, place.record));
 	const struct slots_newcomer newcomer = {place.place, session->pid,
 						session->command, knows_limit};
 
-	slots_enrol(&store->channels.slots[place.record], &roll, &newcomer);
+	slots_add_user(&store->channels.slots[place.record], &present,
+		       &newcomer);
 }
 
 /* Makes the slots usable. The catalog must name their channel before. */
@@ -455,7 +457,7 @@ int channel_open(struct holdings *holdings,
 	ret->record = channel;
 	if (is_new)
 		admit_all(store, channel);
-	enrol(holdings, *ret, request->knows_limit);
+	add_user(holdings, *ret, request->knows_limit);
 	failpoint("channel.opened");
 	channel_key(request->name, key);
 	wake_name(&store->base->wake, key);
@@ -487,9 +489,10 @@ static bool is_used(const struct channel_record *record)
 static void remove_user(struct store *store, struct channel_place place,
 			bool died)
 {
-	struct slots_roll roll = channel_roll(record_of(store, place.record));
+	struct slots_present present =
+		channel_present(record_of(store, place.record));
 
-	slots_remove_user(&store->channels.slots[place.record], &roll,
+	slots_remove_user(&store->channels.slots[place.record], &present,
 			  place.place, died);
 	channel_retire(store, place.record);
 }
@@ -648,7 +651,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	const struct channel_record *record = record_of(store, channel);
 	struct slots *slots = &store->channels.slots[channel];
 	struct error why = ERROR_NULL;
-	struct slots_roll roll;
+	struct slots_present present;
 	int r = accounts_charge_adopted(&store->base->accounts, record->uid,
 					ACCOUNT_GROUPS, 1, err);
 
@@ -667,8 +670,8 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	channel_adopt_size(store, channel);
 	adopt_buffers(store, channel);
 	channel_refill(store, channel);
-	roll = channel_roll(record);
-	slots_call_roll(slots, &roll);
+	present = channel_present(record);
+	slots_set_users(slots, &present);
 	return 0;
 }
 

@@ -92,7 +92,7 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
 
 /* Returns the users in the record, without those that have ended or were
  * cut. */
-struct slots_roll channel_roll(const struct channel_record *record);
+struct slots_present channel_present(const struct channel_record *record);
 
 /* Removes the users of a session that has ended. `died`: its process ended
  * without closing the session. */

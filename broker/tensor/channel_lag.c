@@ -37,7 +37,7 @@ static void cut(struct store *store, uint32_t channel, uint64_t late)
 {
 	struct channel_record *record =
 		catalog_channel(&store->catalog, channel);
-	struct slots_roll roll;
+	struct slots_present present;
 
 	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
 		struct channel_user *user = &record->users[i];
@@ -51,8 +51,8 @@ static void cut(struct store *store, uint32_t channel, uint64_t late)
 	}
 	catalog_commit(&store->catalog);
 	failpoint("channel_lag.recorded");
-	roll = channel_roll(record);
-	slots_cut(&store->channels.slots[channel], &roll, late);
+	present = channel_present(record);
+	slots_cut(&store->channels.slots[channel], &present, late);
 }
 
 static void replace_buffers(struct store *store, uint32_t channel)
@@ -95,7 +95,7 @@ static void adopt_cuts(struct store *store, uint32_t channel)
 	const struct channel_record *record =
 		catalog_channel(&store->catalog, channel);
 	struct slots *slots = &store->channels.slots[channel];
-	const struct slots_roll roll = channel_roll(record);
+	const struct slots_present present = channel_present(record);
 	uint64_t late = 0;
 
 	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
@@ -106,7 +106,7 @@ static void adopt_cuts(struct store *store, uint32_t channel)
 			late |= slots_bit(i);
 	}
 	if (late)
-		slots_cut(slots, &roll, late);
+		slots_cut(slots, &present, late);
 }
 
 void channels_adopt_cuts(struct store *store)

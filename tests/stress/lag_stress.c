@@ -21,7 +21,7 @@
 
 static struct slots slots;
 static pthread_mutex_t broker = PTHREAD_MUTEX_INITIALIZER;
-static struct slots_roll roll; /* with the mutex, as the next one */
+static struct slots_present present; /* with the mutex, as the next one */
 static uint32_t n_buffers;
 static struct {
 	uint64_t maker, number;
@@ -43,8 +43,8 @@ static void cut_late(void)
 	pthread_mutex_lock(&broker);
 	late = slots_find_late(&slots, bell_now_ns() - LAG_NS);
 	if (late) {
-		roll.consumers &= ~late;
-		slots_cut(&slots, &roll, late);
+		present.consumers &= ~late;
+		slots_cut(&slots, &present, late);
 		atomic_fetch_add(&n_cuts, 1);
 	}
 	for (uint32_t i = 0; i < N_SLOTS; i++) {
@@ -62,18 +62,18 @@ static void come(uint32_t place)
 
 	pthread_mutex_lock(&broker);
 	if (place < N_PRODUCERS)
-		roll.producers |= slots_bit(place);
+		present.producers |= slots_bit(place);
 	else
-		roll.consumers |= slots_bit(place);
-	slots_enrol(&slots, &roll, &who);
+		present.consumers |= slots_bit(place);
+	slots_add_user(&slots, &present, &who);
 	pthread_mutex_unlock(&broker);
 }
 
 static void leave(uint32_t place)
 {
 	pthread_mutex_lock(&broker);
-	roll.consumers &= ~slots_bit(place);
-	slots_remove_user(&slots, &roll, place, false);
+	present.consumers &= ~slots_bit(place);
+	slots_remove_user(&slots, &present, place, false);
 	pthread_mutex_unlock(&broker);
 }
 

@@ -21,7 +21,7 @@
 #define SHORT       50
 
 static struct slots slots;
-static struct slots_roll roll;
+static struct slots_present present;
 static struct {
 	uint64_t maker, number;
 } buffers[N_SLOTS]; /* plain on purpose */
@@ -98,22 +98,22 @@ static void *consume(void *data)
 	}
 }
 
-static void enrol(uint32_t place)
+static void add_user(uint32_t place)
 {
 	const struct slots_newcomer who = {place, place, "thread", true};
 
 	if (place < N_PRODUCERS)
-		roll.producers |= UINT64_C(1) << place;
+		present.producers |= UINT64_C(1) << place;
 	else
-		roll.consumers |= UINT64_C(1) << place;
-	slots_enrol(&slots, &roll, &who);
+		present.consumers |= UINT64_C(1) << place;
+	slots_add_user(&slots, &present, &who);
 }
 
 static void remove_user(uint32_t place)
 {
-	roll.producers &= ~(UINT64_C(1) << place);
-	roll.consumers &= ~(UINT64_C(1) << place);
-	slots_remove_user(&slots, &roll, place, true);
+	present.producers &= ~(UINT64_C(1) << place);
+	present.consumers &= ~(UINT64_C(1) << place);
+	slots_remove_user(&slots, &present, place, true);
 }
 
 /* Change the number of slots as the broker does. No user has to be told
@@ -148,9 +148,9 @@ static void make(enum slots_mode mode)
 	check(slots_create(&slots, &form, &err) == 0, err.msg);
 	for (uint32_t i = 0; i < N_SLOTS; i++)
 		slots_admit(&slots, i, i + 1, 1);
-	roll = (struct slots_roll){0};
+	present = (struct slots_present){0};
 	for (uint32_t i = 0; i < N_PRODUCERS + N_CONSUMERS; i++)
-		enrol(i);
+		add_user(i);
 	for (uint32_t i = 0; i < N_PRODUCERS; i++)
 		atomic_store(&n_taken[i], 0);
 	atomic_store(&is_over, false);

@@ -17,7 +17,7 @@ static const struct slots_form FORM = {
 	.channel = CHANNEL, .mode = SLOTS_SHARE, .capacity = 4096};
 
 static struct slots slots;
-static struct slots_roll roll;
+static struct slots_present present;
 
 static void make_form(enum slots_mode mode, bool has_lag)
 {
@@ -25,7 +25,7 @@ static void make_form(enum slots_mode mode, bool has_lag)
 
 	form.mode = mode;
 	form.has_lag = has_lag;
-	roll = (struct slots_roll){0};
+	present = (struct slots_present){0};
 	cr_assert(zero(int, slots_create(&slots, &form, NULL)));
 	for (uint32_t i = 0; i < N; i++)
 		slots_admit(&slots, i, i + 1, 1);
@@ -41,16 +41,16 @@ static void come(uint32_t place, bool is_producer)
 	const struct slots_newcomer who = {place, 1000 + place, "somebody",
 					   true};
 
-	*(is_producer ? &roll.producers : &roll.consumers) |= UINT64_C(1)
-							      << place;
-	slots_enrol(&slots, &roll, &who);
+	*(is_producer ? &present.producers : &present.consumers) |= UINT64_C(1)
+								    << place;
+	slots_add_user(&slots, &present, &who);
 }
 
 static void go(uint32_t place, bool died)
 {
-	roll.producers &= ~(UINT64_C(1) << place);
-	roll.consumers &= ~(UINT64_C(1) << place);
-	slots_remove_user(&slots, &roll, place, died);
+	present.producers &= ~(UINT64_C(1) << place);
+	present.consumers &= ~(UINT64_C(1) << place);
+	slots_remove_user(&slots, &present, place, died);
 }
 
 static uint32_t send_item(uint32_t place, int64_t value)
@@ -179,13 +179,13 @@ Test(slots, while_another_waits_one_has_its_share_and_one_more)
 	make(SLOTS_SHARE);
 	come(0, true);
 	come(1, true);
-	slots.page->hungry = 2;
+	slots.page->starved = 2;
 	for (int i = 0; i < N / 2 + 1; i++)
 		cr_expect(slots_claim(&slots, 0, &hold));
 	cr_expect(not(slots_has_credit(&slots, 0)));
 	cr_expect(not(slots_claim(&slots, 0, &hold)));
 	cr_expect(slots_claim(&slots, 1, &hold));
-	slots.page->hungry = 0;
+	slots.page->starved = 0;
 	slots_cancel(&slots, &hold);
 	cr_expect(slots_claim(&slots, 0, &hold));
 }
@@ -372,8 +372,8 @@ static struct slots_hold make_late(struct slots_seen *seen)
 
 static void cut(uint32_t place)
 {
-	roll.consumers &= ~(UINT64_C(1) << place);
-	slots_cut(&slots, &roll, UINT64_C(1) << place);
+	present.consumers &= ~(UINT64_C(1) << place);
+	slots_cut(&slots, &present, UINT64_C(1) << place);
 }
 
 Test(slots, who_keeps_the_oldest_item_too_long_is_late)
@@ -452,7 +452,7 @@ Test(slots, who_dies_with_an_item_in_its_hands_lets_it_fall)
 	cut(2);
 	go(2, true);
 	cr_expect(eq(u32, count_free(), N));
-	cr_expect(zero(u64, slots.page->hands[hold.at]));
+	cr_expect(zero(u64, slots.page->readers[hold.at]));
 }
 
 Test(slots, an_item_that_is_put_back_is_in_nobodys_hands)
@@ -461,7 +461,7 @@ Test(slots, an_item_that_is_put_back_is_in_nobodys_hands)
 	struct slots_hold hold = make_late(seen);
 
 	slots_put_back(&slots, 2, &seen[1], &hold);
-	cr_expect(zero(u64, slots.page->hands[hold.at]));
+	cr_expect(zero(u64, slots.page->readers[hold.at]));
 	hold = receive(2, &seen[1], 1);
 	slots_release(&slots, 2, &hold);
 	cr_expect(eq(u32, count_free(), 1));
