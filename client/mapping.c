@@ -345,9 +345,9 @@ void mappings_end_own(struct mappings *mappings, uint32_t chunk)
 	vmm_unexport(donation);
 }
 
-static struct span span_of(const struct mapping *mapping)
+static struct range range_of(const struct mapping *mapping)
 {
-	return (struct span){
+	return (struct range){
 		.chunk = mapping->chunk,
 		.address = mapping->address,
 		.size = mapping->size,
@@ -357,8 +357,8 @@ static struct span span_of(const struct mapping *mapping)
 	};
 }
 
-static int find_span(struct mappings *mappings, uint32_t chunk,
-		     bool is_writable, struct span *ret, struct error *err)
+static int find_range(struct mappings *mappings, uint32_t chunk,
+		      bool is_writable, struct range *ret, struct error *err)
 {
 	struct mapping *mapping = find(mappings, chunk);
 	int r;
@@ -370,23 +370,23 @@ static int find_span(struct mappings *mappings, uint32_t chunk,
 		if (r < 0)
 			return r;
 	}
-	*ret = span_of(mapping);
+	*ret = range_of(mapping);
 	return MAPPING_OK;
 }
 
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
-		  struct span *ret, struct error *err)
+		  struct range *ret, struct error *err)
 {
 	int r;
 
 	pthread_mutex_lock(&mappings->lock);
-	r = find_span(mappings, chunk, is_writable, ret, err);
+	r = find_range(mappings, chunk, is_writable, ret, err);
 	pthread_mutex_unlock(&mappings->lock);
 	return r;
 }
 
 bool mappings_find_address(struct mappings *mappings, const void *address,
-			   struct span *ret)
+			   struct range *ret)
 {
 	uintptr_t at = (uintptr_t)address;
 	bool is_found = false;
@@ -398,7 +398,7 @@ bool mappings_find_address(struct mappings *mappings, const void *address,
 		is_found = mapping->device &&
 			   at - (uintptr_t)mapping->address < mapping->size;
 		if (is_found)
-			*ret = span_of(mapping);
+			*ret = range_of(mapping);
 	}
 	pthread_mutex_unlock(&mappings->lock);
 	return is_found;
@@ -431,13 +431,13 @@ int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 	return r;
 }
 
-int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct range *ret,
 		  struct error *err)
 {
 	int r;
 
 	pthread_mutex_lock(&mappings->lock);
-	r = find_span(mappings, chunk, false, ret, err);
+	r = find_range(mappings, chunk, false, ret, err);
 	if (r == MAPPING_OK)
 		find(mappings, chunk)->n_keepers++;
 	pthread_mutex_unlock(&mappings->lock);

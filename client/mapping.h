@@ -104,7 +104,7 @@ enum mapping_outcome {
 
 /* The location of a chunk, which is valid while something in the chunk is
  * granted to this process. */
-struct span {
+struct range {
 	uint32_t chunk; /* 0: no chunk */
 	uint8_t *address;
 	uint64_t size;
@@ -116,12 +116,12 @@ struct span {
 /* Find a chunk; if `is_writable`, make a chunk of host memory writable. Returns
  * an enum mapping_outcome. -EACCES: this process may only read the chunk. */
 int mappings_find(struct mappings *mappings, uint32_t chunk, bool is_writable,
-		  struct span *ret, struct error *err);
+		  struct range *ret, struct error *err);
 
 /* Find the chunk of a device that contains this address. Returns false if there
  * is none. */
 bool mappings_find_address(struct mappings *mappings, const void *address,
-			   struct span *ret);
+			   struct range *ret);
 
 /* Unmap a chunk of host memory but keep its addresses. A chunk that is not
  * mapped is ignored. */
@@ -131,7 +131,7 @@ int mappings_reserve(struct mappings *mappings, uint32_t chunk,
 /* Find a chunk, and keep it mapped until mappings_end_keep() was called as
  * often, even if nothing in it is granted to this process any more. -ENOENT: it
  * is not mapped. */
-int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct range *ret,
 		  struct error *err);
 void mappings_end_keep(struct mappings *mappings, uint32_t chunk);
 

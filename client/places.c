@@ -124,11 +124,11 @@ static bool has_memory(const struct tensor_place *place)
 
 /*
  * Find the address of a place. Returns MAPPING_MISSING if its chunk must be
- * requested. `span` is the chunk of the previous place, which is often that of
+ * requested. `range` is the chunk of the previous place, which is often that of
  * this one, too; it stays mapped because the place is granted to us.
  */
 static int locate(struct fsdp_client *client, const struct tensor_place *place,
-		  const struct places_use *use, struct span *span,
+		  const struct places_use *use, struct range *range,
 		  struct location *ret, struct error *err)
 {
 	int r;
@@ -139,19 +139,19 @@ static int locate(struct fsdp_client *client, const struct tensor_place *place,
 	*ret = (struct location){.data = NULL};
 	if (!has_memory(place))
 		return MAPPING_OK;
-	if (span->chunk != place->chunk) {
+	if (range->chunk != place->chunk) {
 		r = mappings_find(&client->mappings, place->chunk,
-				  use->is_writable, span, err);
+				  use->is_writable, range, err);
 		if (r != MAPPING_OK)
 			return r;
 	}
-	if (place->offset > span->size ||
-	    place->size > span->size - place->offset)
+	if (place->offset > range->size ||
+	    place->size > range->size - place->offset)
 		return error_set(err, -EPROTO,
 				 "a tensor reaches outside of chunk %u",
 				 place->chunk);
-	*ret = (struct location){span->address + place->offset, span->device,
-				 span->is_legacy};
+	*ret = (struct location){range->address + place->offset, range->device,
+				 range->is_legacy};
 	return MAPPING_OK;
 }
 
@@ -161,7 +161,7 @@ static int find_missing(struct fsdp_client *client,
 			const struct places_use *use, uint32_t *ret,
 			uint32_t *ret_n, struct error *err)
 {
-	struct span span = {0};
+	struct range range = {0};
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < places->n_places && n < FRAME_MAX_FDS; i++) {
@@ -170,7 +170,7 @@ static int find_missing(struct fsdp_client *client,
 		uint32_t at = 0;
 		int r;
 
-		r = locate(client, place, use, &span, &location, err);
+		r = locate(client, place, use, &range, &location, err);
 		if (r < 0)
 			return r;
 		if (r == MAPPING_OK)
@@ -220,13 +220,13 @@ struct plan {
 
 static int plan_item(struct fsdp_client *client,
 		     const struct tensor_place *place, const char *name,
-		     const struct places_use *use, struct span *span,
+		     const struct places_use *use, struct range *range,
 		     struct plan *plan, struct error *err)
 {
 	uint32_t i = plan->n;
 	int r;
 
-	r = locate(client, place, use, span, &plan->items[i].location, err);
+	r = locate(client, place, use, range, &plan->items[i].location, err);
 	if (r != MAPPING_OK)
 		return r;
 	plan->items[i].key = (struct cache_key){.name = name};
@@ -336,7 +336,7 @@ static int plan_all(struct fsdp_client *client,
 		    const struct places_use *use, struct plan *ret,
 		    struct error *err)
 {
-	struct span span = {0};
+	struct range range = {0};
 	int r;
 
 	/* Only this field is initialised, because the struct is large. */
@@ -346,7 +346,7 @@ static int plan_all(struct fsdp_client *client,
 		const struct tensor_place *place = &places->places[i];
 		const char *name = use->names ? use->names[i] : place->name;
 
-		r = plan_item(client, place, name, use, &span, ret, err);
+		r = plan_item(client, place, name, use, &range, ret, err);
 		if (r != MAPPING_OK)
 			return r;
 	}

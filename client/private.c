@@ -41,12 +41,12 @@ static int check_sealed(const struct fsdp_tensor *tensor, int fd, uint64_t size,
 	return refuse(tensor, "it is not in a committed bundle", err);
 }
 
-static int map(const struct fsdp_tensor *tensor, const struct span *span,
+static int map(const struct fsdp_tensor *tensor, const struct range *range,
 	       int fd, void **ret, struct error *err)
 {
 	const uint8_t *data = fsdp_data(tensor);
 	size_t lead = lead_of(data);
-	off_t at = (off_t)(data - span->address) - (off_t)lead;
+	off_t at = (off_t)(data - range->address) - (off_t)lead;
 	size_t size = desc_rest(tensor_desc(tensor))->size + lead;
 	uint8_t *address;
 
@@ -59,21 +59,21 @@ static int map(const struct fsdp_tensor *tensor, const struct span *span,
 	return 0;
 }
 
-static int ask_and_map(struct fsdp_tensor *tensor, const struct span *span,
+static int ask_and_map(struct fsdp_tensor *tensor, const struct range *range,
 		       void **ret, struct error *err)
 {
-	uint32_t chunk = span->chunk;
+	uint32_t chunk = range->chunk;
 	struct received received;
 	int r = places_ask_chunks(tensor->client, &chunk, 1, &received, err);
 
 	if (r < 0)
 		return r;
 	if (received.n_fds)
-		r = check_sealed(tensor, received.fds[0], span->size, err);
+		r = check_sealed(tensor, received.fds[0], range->size, err);
 	else
 		r = refuse(tensor, "its memory does not come from a file", err);
 	if (r == 0)
-		r = map(tensor, span, received.fds[0], ret, err);
+		r = map(tensor, range, received.fds[0], ret, err);
 	received_deinit(&received);
 	return r;
 }
@@ -81,7 +81,7 @@ static int ask_and_map(struct fsdp_tensor *tensor, const struct span *span,
 int fsdp_private_map(struct fsdp_tensor *tensor, void **ret)
 {
 	struct error *err = error_of_thread();
-	struct span span = {0};
+	struct range range = {0};
 	int r = client_check_held(tensor, err);
 
 	if (r < 0)
@@ -89,11 +89,11 @@ int fsdp_private_map(struct fsdp_tensor *tensor, void **ret)
 	if (tensor_desc(tensor)->is_on_device || !fsdp_data(tensor))
 		return refuse(tensor, "it is not in host memory", err);
 	r = mappings_find(&tensor->client->mappings,
-			  desc_rest(tensor_desc(tensor))->chunk, false, &span,
+			  desc_rest(tensor_desc(tensor))->chunk, false, &range,
 			  err);
 	if (r == MAPPING_MISSING)
 		r = refuse(tensor, "it is not mapped", err);
-	return r < 0 ? r : ask_and_map(tensor, &span, ret, err);
+	return r < 0 ? r : ask_and_map(tensor, &range, ret, err);
 }
 
 void fsdp_private_unmap(void *data, uint64_t size)

@@ -114,13 +114,13 @@ static int take_offsets(const struct pointer *pointer, void *const *pointers,
 static int check_received(struct fsdp_client *client, const void *at,
 			  struct error *err)
 {
-	struct span span = {0};
+	struct range range = {0};
 	uint64_t chunk, offset;
 
-	if (mappings_find_address(&client->mappings, at, &span)) {
-		if (span.is_own)
+	if (mappings_find_address(&client->mappings, at, &range)) {
+		if (range.is_own)
 			return 0;
-		chunk = span.chunk;
+		chunk = range.chunk;
 	} else if (!ipc_find((uintptr_t)at, 1, &chunk, &offset)) {
 		return 0;
 	}
@@ -229,10 +229,10 @@ static int take_chunk(struct fsdp_client *client,
 		      const struct places_reply *places, uint32_t chunk,
 		      struct allocation *allocation, struct error *err)
 {
-	struct span span;
+	struct range range;
 
 	/* The allocation was shared before. */
-	if (mappings_find(&client->mappings, chunk, false, &span, NULL) ==
+	if (mappings_find(&client->mappings, chunk, false, &range, NULL) ==
 	    MAPPING_OK)
 		return 0;
 	for (uint32_t i = 0; i < places->n_chunks; i++)
@@ -312,13 +312,13 @@ free:
 static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 {
 	const struct desc *desc = tensor_desc(tensor);
-	struct span span;
+	struct range range;
 
 	/* If the chunk is not mapped any more, the broker replies that the
 	 * sharing has ended. */
 	if (mappings_find(&tensor->client->mappings, desc_rest(desc)->chunk,
-			  false, &span, NULL) != MAPPING_OK ||
-	    span.is_own)
+			  false, &range, NULL) != MAPPING_OK ||
+	    range.is_own)
 		return 0;
 	return error_set(err, -EPERM,
 			 "%s (slot %u) is in memory that this connection did "

@@ -39,16 +39,16 @@ static int reserve(struct registrations *registrations, struct error *err)
 static int add(struct registrations *registrations, struct nccl_comm *comm,
 	       struct fsdp_client *client, uint32_t chunk, struct error *err)
 {
-	struct span span;
+	struct range range;
 	CUdeviceptr address;
 	int r = reserve(registrations, err);
 
 	if (r == 0)
-		r = mappings_keep(&client->mappings, chunk, &span, err);
+		r = mappings_keep(&client->mappings, chunk, &range, err);
 	if (r < 0)
 		return r;
-	address = (CUdeviceptr)(uintptr_t)span.address;
-	r = nccl_comm_register(comm, address, span.size, err);
+	address = (CUdeviceptr)(uintptr_t)range.address;
+	r = nccl_comm_register(comm, address, range.size, err);
 	if (r < 0) {
 		mappings_end_keep(&client->mappings, chunk);
 		return error_wrap(

@@ -42,7 +42,7 @@ int fsdp_alloc_on(struct fsdp_client *of, const struct fsdp_device *device,
 	return 0;
 }
 
-int mappings_keep(struct mappings *mappings, uint32_t chunk, struct span *ret,
+int mappings_keep(struct mappings *mappings, uint32_t chunk, struct range *ret,
 		  struct error *err)
 {
 	(void)mappings;
@@ -247,7 +247,8 @@ struct fsdp_comm *join(uint64_t step)
 	return comm;
 }
 
-struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side)
+struct fsdp_group *new_group(struct fsdp_comm *comm, uint64_t step,
+			     uint32_t side)
 {
 	struct fsdp_group *group;
 

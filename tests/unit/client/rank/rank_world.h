@@ -47,7 +47,8 @@ void world_open(void);
 struct tensor_place place_of(uint32_t slot, int64_t size);
 struct reply group_reply(uint64_t step, uint32_t side);
 struct fsdp_comm *join(uint64_t step);
-struct fsdp_group *enrol(struct fsdp_comm *comm, uint64_t step, uint32_t side);
+struct fsdp_group *new_group(struct fsdp_comm *comm, uint64_t step,
+			     uint32_t side);
 struct fsdp_work unshard(struct fsdp_group *group);
 /* Act as if the broker refused the one-way request. */
 void refuse_one_way(const struct one_way *one_way);

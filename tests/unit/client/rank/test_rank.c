@@ -39,7 +39,7 @@ Test(rank, what_is_left_out_of_a_join_gets_its_default)
 Test(rank, a_shard_is_this_ranks_part_of_the_parameter)
 {
 	struct fsdp_comm *comm = join(0);
-	struct fsdp_group *group = enrol(comm, 0, 0);
+	struct fsdp_group *group = new_group(comm, 0, 0);
 	struct fsdp_shard shard = shard_of(group, 0);
 
 	cr_expect(eq(u32, shard.dtype, FSDP_F32));
@@ -69,7 +69,7 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 	struct fsdp_comm *comm = join(0);
 	uint8_t(*memory)[SLOT_SIZE] = world.memory;
 
-	enrol(comm, 0, 0);
+	new_group(comm, 0, 0);
 	/* These bytes are after the row that this rank has. */
 	for (int slot = SHARDS_0; slot <= SHARDS_1; slot++) {
 		cr_expect(eq(u8, memory[slot][23], 0xee));
@@ -81,7 +81,7 @@ Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
 	}
 	world_open();
 	/* Other ranks may read what is committed, so it is not changed. */
-	enrol(comm, 4, 1);
+	new_group(comm, 4, 1);
 	cr_expect(zero(int, memcmp(memory[SHARDS_0] + 24, zeros, 8)));
 	cr_expect(eq(u8, memory[SHARDS_1][24], 0xee));
 	fsdp_comm_leave(comm);
@@ -170,7 +170,7 @@ Test(rank, a_policy_is_sent_as_it_is)
 Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 {
 	struct fsdp_comm *comm = join(0);
-	struct fsdp_group *group = enrol(comm, 0, 0);
+	struct fsdp_group *group = new_group(comm, 0, 0);
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
 	struct fsdp_work work, other;
 
@@ -203,7 +203,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 Test(rank, a_commit_carries_frozen_parameters_over)
 {
 	struct fsdp_comm *comm = join(0);
-	struct fsdp_group *group = enrol(comm, 0, 0);
+	struct fsdp_group *group = new_group(comm, 0, 0);
 
 	/* The first values of a frozen parameter are written like all
 	 * others. */
@@ -266,7 +266,7 @@ Test(rank, no_work_is_refused)
 Test(rank, a_failure_is_remembered_with_its_sentence)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work;
 	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
@@ -294,7 +294,7 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 Test(rank, a_broker_that_does_not_come_back_is_the_end)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work;
 
 	world.code = -ENOENT;
@@ -311,7 +311,7 @@ Test(rank, a_broker_that_does_not_come_back_is_the_end)
 Test(rank, leaving_gives_everything_back)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct tensor_place full = place_of(FULL, 136);
 	struct tensor_place input = place_of(INPUT, 72);
@@ -342,8 +342,8 @@ Test(rank, closing_forgets_communicators_and_groups)
 {
 	struct fsdp_comm *first = join(4), *second = join(4);
 
-	enrol(first, 4, 0);
-	enrol(second, 4, 0);
+	new_group(first, 4, 0);
+	new_group(second, 4, 0);
 	client.comm_hooks->free_all(&client);
 	cr_expect(zero(ptr, client.comms));
 	/* Their handles end with the connection. */
@@ -353,7 +353,7 @@ Test(rank, closing_forgets_communicators_and_groups)
 Test(rank, a_forked_child_is_refused)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = {0};
 
 	guard_word = 0;

@@ -11,7 +11,7 @@ TestSuite(rank_group, .init = world_open);
 Test(rank_group, whole_parameters_are_there_from_the_wait_to_the_reshard)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct tensor_place place = place_of(FULL, 136);
@@ -43,7 +43,7 @@ Test(rank_group, whole_parameters_are_there_from_the_wait_to_the_reshard)
 Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group), again = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
 
@@ -74,7 +74,7 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct one_way first = world.one_way;
 	struct tensor_place place = place_of(FULL, 136);
@@ -95,7 +95,7 @@ Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
 
@@ -112,7 +112,7 @@ Test(rank_group, a_one_way_request_tells_nobody_who_has_left)
 {
 	struct fsdp_comm *comm = join(4);
 
-	unshard(enrol(comm, 4, 0));
+	unshard(new_group(comm, 4, 0));
 	fsdp_comm_leave(comm);
 	cr_expect(zero(ptr, (void *)(uintptr_t)world.one_way.refused));
 }
@@ -120,7 +120,7 @@ Test(rank_group, a_one_way_request_tells_nobody_who_has_left)
 Test(rank_group, a_refused_mesh_leaves_the_group_whole)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 136);
 	struct fsdp_param param = {.struct_size = sizeof(param)};
@@ -141,7 +141,7 @@ Test(rank_group, a_refused_mesh_leaves_the_group_whole)
 Test(rank_group, whole_parameters_that_are_too_small_are_refused)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work = unshard(group);
 	struct tensor_place place = place_of(FULL, 135);
 
@@ -158,7 +158,7 @@ Test(rank_group, an_input_is_the_ranks_from_asking_to_reducing)
 	struct fsdp_reduce_options options = {
 		.accumulates = true, .has_factor = true, .factor = 3};
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct tensor_place place = place_of(INPUT, 72);
 	struct fsdp_work work;
 
@@ -204,7 +204,7 @@ static void reduce(struct fsdp_group *group, uint64_t sequence,
 Test(rank_group, gradients_show_once_a_reduction_was_waited_for)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work;
 
 	reduce(group, 1, false, &work);
@@ -218,7 +218,7 @@ Test(rank_group, gradients_show_once_a_reduction_was_waited_for)
 Test(rank_group, sums_that_wait_for_an_all_reduce_are_no_gradients)
 {
 	struct fsdp_comm *comm = join(4);
-	struct fsdp_group *group = enrol(comm, 4, 0);
+	struct fsdp_group *group = new_group(comm, 4, 0);
 	struct fsdp_work work;
 
 	comm->n_replicas = 2;
