@@ -75,10 +75,10 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 	int64_t until_ns;
 
 	do {
-		until_ns = lookout_until(end_ns);
+		until_ns = liveness_next_ns(end_ns);
 		outcome = board_wait(&comm->board, &wait, until_ns);
 	} while (outcome == BELL_AGAIN &&
-		 lookout_look(comm, board_awaited(&wait), until_ns, end_ns));
+		 liveness_check(comm, board_awaited(&wait), until_ns, end_ns));
 	return outcome;
 }
 

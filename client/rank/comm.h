@@ -15,7 +15,7 @@
 #include "client/rank/barrier.h"
 #include "client/rank/host_exchange.h"
 #include "client/rank/lazy_mapping.h"
-#include "client/rank/lookout.h"
+#include "client/rank/liveness.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
@@ -102,7 +102,7 @@ struct fsdp_comm {
 	uint32_t verdict;
 	struct board board; /* run_board.h; page NULL: not opened yet */
 	struct barrier barrier;
-	struct lookout lookout;
+	struct liveness liveness;
 	struct exchanges exchanges;
 	struct transfers *transfers; /* owned; NULL: there were no transfers */
 	struct gatherer *gatherer;   /* owned; NULL: fsdp-worker gathers */

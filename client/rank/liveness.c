@@ -1,4 +1,4 @@
-#include "client/rank/lookout.h"
+#include "client/rank/liveness.h"
 #include "client/rank/comm.h"
 #include "proto/ending.h"
 
@@ -9,7 +9,7 @@
  * process the numbers belong to other processes. */
 #define PAUSE_NS (1000 * MS_NS)
 
-int64_t lookout_until(int64_t end_ns)
+int64_t liveness_next_ns(int64_t end_ns)
 {
 	int64_t until_ns = bell_now_ns() + LOOK_NS;
 
@@ -41,18 +41,18 @@ static void ask(struct fsdp_comm *comm, uint32_t rank)
 	};
 
 	(void)client_command(comm->client, &request, NULL);
-	comm->lookout.next_ns = bell_now_ns() + PAUSE_NS;
+	comm->liveness.next_ns = bell_now_ns() + PAUSE_NS;
 }
 
-bool lookout_look(struct fsdp_comm *comm, uint64_t ranks, int64_t until_ns,
-		  int64_t end_ns)
+bool liveness_check(struct fsdp_comm *comm, uint64_t ranks, int64_t until_ns,
+		    int64_t end_ns)
 {
 	int64_t now_ns = bell_now_ns();
 	uint32_t rank;
 
 	if (now_ns < until_ns)
 		return false;
-	if (now_ns >= comm->lookout.next_ns &&
+	if (now_ns >= comm->liveness.next_ns &&
 	    find(comm, ranks ? ranks : UINT64_MAX, &rank))
 		ask(comm, rank);
 	return now_ns < end_ns;
