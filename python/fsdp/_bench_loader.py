@@ -86,6 +86,7 @@ class _Side:
         self._load()
         spent = zip(before, self._reading())
         self.epochs.append([(end - start) / self.n_batches for start, end in spent])
+        return self
 
     def times(self):
         return [epoch[0] for epoch in self.epochs]
@@ -95,15 +96,30 @@ class _Side:
         return [statistics.median(column) for column in zip(*self.epochs)]
 
 
+def _in_time(call, items):
+    """Return the results of the calls. On a busy machine torch's manager of
+    files in shared memory misses a limit of its own, and the call fails."""
+    results = []
+    for item in items:
+        try:
+            results.append(call(item))
+        except RuntimeError as error:
+            if "Shared memory manager connection has timed out" not in str(error):
+                raise
+    return results
+
+
 def _measure(samples, seconds):
     """Return the better side of torch, and ours."""
     strategies = sorted(torch.multiprocessing.get_all_sharing_strategies())
-    peers = [_Side(torch.utils.data.DataLoader, samples, one) for one in strategies]
+    peers = _in_time(
+        lambda one: _Side(torch.utils.data.DataLoader, samples, one), strategies
+    )
     ours = _Side(DataLoader, samples, strategies[0])
     end = time.monotonic() + seconds
     while len(ours.epochs) < _ROUNDS or time.monotonic() < end:
-        for side in (*peers, ours):
-            side.measure()
+        peers = _in_time(_Side.measure, peers)
+        ours.measure()
     return min(peers, key=_Side.median), ours
 
 

@@ -31,6 +31,20 @@ def test_bench_compares_with_torchs_better_strategy(broker, capsys):
     assert torch.multiprocessing.get_sharing_strategy() == strategy
 
 
+def test_a_strategy_that_misses_torchs_limit_is_left_out(broker, capsys, monkeypatch):
+    measure = fsdp._bench_loader._Side.measure
+
+    def measure_slowly(side):
+        if side.strategy == "file_system" and side.epochs:
+            raise RuntimeError("Shared memory manager connection has timed out")
+        return measure(side)
+
+    monkeypatch.setattr(fsdp._bench_loader._Side, "measure", measure_slowly)
+    monkeypatch.setattr(fsdp._bench_loader, "_ROWS", {"row": (1, 16, 4, 1)})
+    main(["--socket", broker.path, "bench", "--loader", "--quick", "--json"])
+    assert json.loads(capsys.readouterr().out)["strategy"] == "file_descriptor"
+
+
 def test_bench_says_whether_a_budget_is_met(broker, capsys, monkeypatch):
     size = (1, 16, 4)
     rows = {"easy": (*size, 1e9), "hard": (*size, 0)}
