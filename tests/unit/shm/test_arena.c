@@ -57,7 +57,7 @@ Test(arena, ranges_are_aligned_and_rounded_up)
 	cr_expect(eq(ptr, arena_free(arena), NULL));
 }
 
-Test(arena, sizes_that_make_no_sense_are_refused)
+Test(arena, invalid_sizes_are_refused)
 {
 	struct arena *arena = NULL;
 	uint64_t offset = 77;
@@ -77,7 +77,7 @@ Test(arena, sizes_that_make_no_sense_are_refused)
 	arena_free(NULL);
 }
 
-Test(arena, the_last_byte_can_be_had)
+Test(arena, the_last_byte_can_be_allocated)
 {
 	struct arena *arena = make(1024);
 	uint64_t offset;
@@ -90,7 +90,7 @@ Test(arena, the_last_byte_can_be_had)
 	arena_free(arena);
 }
 
-Test(arena, the_range_released_last_is_taken_first)
+Test(arena, the_range_released_last_is_allocated_first)
 {
 	struct arena *arena = make(1 << 20);
 	uint64_t at[8];
@@ -131,7 +131,7 @@ Test(arena, a_fitting_range_deep_in_its_class_is_found_before_refusing)
 	arena_free(arena);
 }
 
-Test(arena, very_large_arenas_work)
+Test(arena, very_large_arenas_are_supported)
 {
 	struct arena *arena = make(UINT64_C(1) << 44);
 	uint64_t a = take(arena, UINT64_C(1) << 43);
@@ -145,7 +145,7 @@ Test(arena, very_large_arenas_work)
 	arena_free(arena);
 }
 
-Test(arena, a_range_that_was_not_given_is_a_bug, .signal = SIGABRT)
+Test(arena, releasing_a_range_that_was_not_allocated_aborts, .signal = SIGABRT)
 {
 	struct arena *arena = make(1024);
 
@@ -153,7 +153,7 @@ Test(arena, a_range_that_was_not_given_is_a_bug, .signal = SIGABRT)
 	arena_release(arena, 64);
 }
 
-Test(arena, reserve_takes_exactly_what_it_is_told)
+Test(arena, reserve_takes_exactly_the_given_range)
 {
 	struct arena *arena = make(4096);
 
@@ -168,7 +168,7 @@ Test(arena, reserve_takes_exactly_what_it_is_told)
 	arena_free(arena);
 }
 
-Test(arena, reserve_refuses_what_is_taken_outside_or_misaligned)
+Test(arena, reserve_refuses_taken_outside_and_misaligned_ranges)
 {
 	struct arena *arena = make(4096);
 	struct error err = ERROR_NULL;
@@ -377,7 +377,7 @@ Test(arena, reserving_many_ranges_in_any_order_is_quick, .timeout = 60)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(arena, without_heap_nothing_changes)
+Test(arena, a_failed_heap_allocation_leaves_the_arena_unchanged)
 {
 	struct arena *arena = make(4096);
 	struct error err = ERROR_NULL;

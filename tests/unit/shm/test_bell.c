@@ -52,13 +52,13 @@ static void await_sleeper(void)
 		sched_yield();
 }
 
-Test(bell, what_is_met_is_met_though_the_time_is_over)
+Test(bell, a_condition_that_is_met_wins_over_the_deadline)
 {
 	atomic_store(&is_met, true);
 	cr_expect(eq(int, bell_wait(&bell, &WAIT, 0), BELL_MET));
 }
 
-Test(bell, a_wait_ends_with_its_time)
+Test(bell, a_wait_ends_at_its_deadline)
 {
 	cr_expect(eq(int, bell_wait(&bell, &WAIT, 0), BELL_AGAIN));
 	cr_expect(eq(int, bell_wait(&bell, &WAIT, bell_now_ns() + 1000000),
@@ -66,7 +66,7 @@ Test(bell, a_wait_ends_with_its_time)
 	cr_expect(zero(u32, atomic_load(&bell.sleepers)));
 }
 
-Test(bell, what_is_over_is_not_waited_for)
+Test(bell, a_wait_for_a_run_that_is_over_returns_at_once)
 {
 	atomic_store(&is_over, true);
 	cr_expect(eq(int, bell_wait(&bell, &WAIT, INT64_MAX), BELL_OVER));

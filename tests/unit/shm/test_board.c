@@ -43,7 +43,7 @@ static enum bell_outcome look(struct board *board, uint32_t number)
 	return board_wait(board, &wait, 0);
 }
 
-Test(board, only_that_of_the_run_is_opened)
+Test(board, only_the_board_of_this_run_is_opened)
 {
 	struct board made = make(2);
 
@@ -71,7 +71,7 @@ Test(board, a_file_of_another_size_is_not_opened)
 	cr_expect(eq(int, fcntl(fd, F_GETFD), -1));
 }
 
-Test(board, both_mappings_see_who_is_missing)
+Test(board, both_mappings_show_which_ranks_are_missing)
 {
 	struct board broker = make(3), rank = BOARD_NULL;
 
@@ -92,7 +92,7 @@ Test(board, both_mappings_see_who_is_missing)
 	board_close(&broker);
 }
 
-Test(board, who_leaves_is_missed_only_where_it_has_not_come)
+Test(board, a_rank_that_left_ends_only_waits_for_barriers_it_did_not_reach)
 {
 	struct board board = make(2);
 
@@ -155,7 +155,7 @@ static void reduce_all(struct board *board, uint32_t number)
 		(void)pieces_end_one(pieces, number, N_PIECES);
 }
 
-Test(board, a_cell_is_what_its_rank_handed_in)
+Test(board, a_cell_has_the_input_of_its_rank)
 {
 	struct board board = make(2);
 	struct board_input input;
@@ -176,7 +176,7 @@ Test(board, a_cell_is_what_its_rank_handed_in)
 
 /* The cell's number is that of a later reduction. A rank cannot get that far
  * while another one still reads the cell. */
-Test(board, a_cell_that_was_used_again_is_none)
+Test(board, a_cell_that_was_used_again_has_no_earlier_input)
 {
 	struct board board = make(2);
 	struct board_input input;
@@ -205,7 +205,7 @@ Test(board, a_reduction_has_all_inputs_and_then_is_done)
 	board_close(&board);
 }
 
-Test(board, who_has_left_is_missed_only_where_its_input_is)
+Test(board, a_rank_that_left_ends_only_waits_for_its_missing_inputs)
 {
 	struct board board = make(2);
 
@@ -222,7 +222,7 @@ Test(board, who_has_left_is_missed_only_where_its_input_is)
 
 /* --- for sentences and inspection ---------------------------------------- */
 
-Test(board, a_name_is_printable_whatever_ranks_write)
+Test(board, a_name_that_ranks_write_is_made_printable)
 {
 	struct board board = make(2);
 	char name[BOARD_NAME_TEXT];

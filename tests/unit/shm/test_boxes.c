@@ -38,7 +38,7 @@ Test(boxes, numbers_wrap)
 	cr_expect(not(box_has(&board, 1, BOX_TAKEN, 1)));
 }
 
-Test(boxes, those_that_have_not_put_are_missing)
+Test(boxes, ranks_that_have_not_put_are_missing)
 {
 	box_set(&board, 1, BOX_PUT, 5);
 	cr_expect(eq(u64, boxes_missing(&board, 7, BOX_PUT, 5), 5));
@@ -81,7 +81,7 @@ static enum bell_outcome wait_for(enum board_goal goal, uint32_t of)
 	return board_wait(&board, &wait, 0);
 }
 
-Test(boxes, one_rank_is_waited_for_and_has_not_left)
+Test(boxes, a_wait_for_one_rank_ends_only_if_that_rank_has_left)
 {
 	box_set(&board, 1, BOX_PUT, 1);
 	cr_expect(eq(int, wait_for(BOARD_PUT, 1), BELL_MET));

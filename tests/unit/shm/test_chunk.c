@@ -68,7 +68,7 @@ Test(chunk, populating_makes_the_pages_asked_for)
 	close(fd);
 }
 
-Test(chunk, populating_keeps_what_is_there)
+Test(chunk, populating_keeps_contents)
 {
 	int fd = make(4 * MIB);
 	char *at;
@@ -81,7 +81,7 @@ Test(chunk, populating_keeps_what_is_there)
 	close(fd);
 }
 
-Test(chunk, populating_past_the_end_says_so)
+Test(chunk, populating_past_the_end_is_an_error)
 {
 	struct error err = ERROR_NULL;
 	int fd = make(2 * MIB);
@@ -96,7 +96,7 @@ Test(chunk, populating_a_closed_descriptor_is_an_error)
 	cr_expect(eq(int, chunk_populate(-1, 0, 2 * MIB, NULL), -EBADF));
 }
 
-Test(chunk, punching_gives_whole_huge_pages_back)
+Test(chunk, punching_frees_whole_huge_pages)
 {
 	int fd = make(8 * MIB);
 
@@ -110,7 +110,7 @@ Test(chunk, punching_gives_whole_huge_pages_back)
 	close(fd);
 }
 
-Test(chunk, what_was_punched_reads_as_zeros)
+Test(chunk, punched_pages_read_as_zeros)
 {
 	int fd = make(2 * MIB);
 	char *at;
@@ -148,7 +148,7 @@ static void first_line(const char *path, char text[128])
 
 #define SETTINGS "/sys/kernel/mm/transparent_hugepage/"
 
-Test(chunk, the_state_of_huge_pages_is_what_the_kernel_says)
+Test(chunk, the_state_of_huge_pages_is_read_from_the_kernel)
 {
 	char all[128], pmd_size[128], own[128];
 
@@ -195,7 +195,7 @@ Test(chunk, the_setting_of_2_mib_pages_is_found)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(chunk, a_kernel_without_populate_gets_pages_the_old_way)
+Test(chunk, a_kernel_without_madvise_populate_still_allocates_pages)
 {
 	int fd = make(4 * MIB);
 
@@ -205,7 +205,7 @@ Test(chunk, a_kernel_without_populate_gets_pages_the_old_way)
 	close(fd);
 }
 
-Test(chunk, no_memory_is_told_with_a_way_out)
+Test(chunk, the_error_for_want_of_memory_names_a_remedy)
 {
 	struct error err = ERROR_NULL;
 	int fd = make(4 * MIB);
@@ -216,7 +216,7 @@ Test(chunk, no_memory_is_told_with_a_way_out)
 	close(fd);
 }
 
-Test(chunk, failing_memory_is_told)
+Test(chunk, a_memory_failure_is_reported)
 {
 	struct error err = ERROR_NULL;
 	int fd = make(4 * MIB);
@@ -227,7 +227,7 @@ Test(chunk, failing_memory_is_told)
 	close(fd);
 }
 
-Test(chunk, a_failed_punch_is_told)
+Test(chunk, a_failed_punch_is_reported)
 {
 	int fd = make(2 * MIB);
 

@@ -72,7 +72,7 @@ static struct gathers_fill choose(uint64_t number, uint32_t group)
 
 /* --- the order ----------------------------------------------------------- */
 
-Test(gathers, the_first_rank_says_which_group_is_next)
+Test(gathers, the_first_rank_decides_which_group_is_next)
 {
 	struct gathers_turn turn;
 
@@ -88,7 +88,7 @@ Test(gathers, the_first_rank_says_which_group_is_next)
 	cr_expect(eq(int, begin(0, 1, 5), GATHERS_SAME));
 }
 
-Test(gathers, a_rank_is_not_further_ahead_than_the_order_reaches)
+Test(gathers, a_rank_is_not_further_ahead_than_the_recorded_sequence)
 {
 	for (uint64_t n = 1; n <= GATHERS_AHEAD; n++)
 		cr_assert(eq(int, begin(0, n, (uint32_t)n % 3), GATHERS_FIRST));
@@ -98,7 +98,7 @@ Test(gathers, a_rank_is_not_further_ahead_than_the_order_reaches)
 	cr_expect(eq(int, begin(1, 2, 2), GATHERS_SAME));
 }
 
-Test(gathers, one_is_over_when_all_have_resharded_it)
+Test(gathers, a_gather_is_over_when_all_ranks_have_resharded)
 {
 	begin_all(1, 4);
 	cr_expect(eq(u64, gathers_open(&board, 1, 4), 3));
@@ -161,22 +161,22 @@ static void expect_same_mesh(const _Atomic uint64_t *word, int protection)
 	cr_assert(trap.is_done);
 }
 
-Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_looks_at_it)
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_rank_reads_it)
 {
 	expect_same_mesh(&board.page->gathers.mesh[0], PROT_NONE);
 }
 
-Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_writes_it)
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_rank_writes_it)
 {
 	expect_same_mesh(&board.page->gathers.mesh[0], PROT_READ);
 }
 
-Test(gathers, another_rank_reshards_to_a_mesh_before_this_one_sees_who_ended)
+Test(gathers, another_rank_reshards_to_a_mesh_before_this_rank_reads_the_ends)
 {
 	expect_same_mesh(&board.page->gathers.ended[1][0], PROT_NONE);
 }
 
-Test(gathers, others_see_who_has_committed)
+Test(gathers, a_rank_finds_the_commit_of_another_rank)
 {
 	uint32_t rank;
 
@@ -191,7 +191,7 @@ Test(gathers, others_see_who_has_committed)
 
 /* --- memory -------------------------------------------------------------- */
 
-Test(gathers, one_lock_is_had_by_one_rank)
+Test(gathers, the_lock_is_held_by_one_rank_at_a_time)
 {
 	cr_expect(gathers_lock(&board, 1));
 	cr_expect(eq(u32, gathers_locker(&board), 1));
@@ -201,7 +201,7 @@ Test(gathers, one_lock_is_had_by_one_rank)
 	cr_expect(gathers_lock(&board, 0));
 }
 
-Test(gathers, all_ranks_find_the_buffer_that_one_chose)
+Test(gathers, all_ranks_find_the_buffer_that_one_rank_chose)
 {
 	struct gathers_fill fill, again;
 
@@ -214,7 +214,7 @@ Test(gathers, all_ranks_find_the_buffer_that_one_chose)
 	cr_expect(eq(u32, fill.version, again.version));
 }
 
-Test(gathers, a_buffer_is_another_group_s_when_its_gather_is_over)
+Test(gathers, a_buffer_is_given_to_another_group_after_its_gather)
 {
 	struct gathers_fill first, second, third;
 
@@ -232,7 +232,7 @@ Test(gathers, a_buffer_is_another_group_s_when_its_gather_is_over)
 	cr_expect(ne(u32, first.lap, third.lap));
 }
 
-Test(gathers, a_later_gather_shares_what_others_still_have)
+Test(gathers, a_later_gather_shares_a_buffer_that_is_still_in_use)
 {
 	struct gathers_fill first, second, third;
 
@@ -262,7 +262,7 @@ Test(gathers, a_later_gather_shares_what_others_still_have)
 	cr_expect(ne(u32, choose(4, 0).lap, first.lap));
 }
 
-Test(gathers, buffers_are_of_about_the_size_that_is_asked_for)
+Test(gathers, buffers_have_about_the_requested_size)
 {
 	struct gathers_fill small, large, again;
 
@@ -281,7 +281,7 @@ Test(gathers, buffers_are_of_about_the_size_that_is_asked_for)
 	cr_expect(eq(u32, again.version, large.version));
 }
 
-Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
+Test(gathers, a_buffer_kept_for_a_mesh_is_valid_until_the_next_step)
 {
 	struct gathers_fill first, second;
 
@@ -307,7 +307,7 @@ Test(gathers, what_is_kept_for_a_mesh_is_whole_until_the_next_step)
 
 /* The last gather of the group decides what is kept. A rank that reshards an
  * earlier one must not. */
-Test(gathers, a_late_rank_keeps_nothing_that_a_later_gather_has)
+Test(gathers, a_late_rank_keeps_no_buffer_of_a_later_gather)
 {
 	struct gathers_fill first;
 
@@ -361,7 +361,7 @@ Test(gathers, retired_buffers_get_other_memory)
 	cr_expect(gt(u32, next.version, idle.version));
 }
 
-Test(gathers, words_that_make_no_sense_lead_nowhere)
+Test(gathers, invalid_words_are_ignored)
 {
 	struct gathers_page *page = &board.page->gathers;
 	struct gathers_fill fill;

@@ -37,7 +37,7 @@ static void expect_four_and_no_more(void)
 	cr_expect(mail_has_room(&board, 0, &counts[0], 1));
 }
 
-Test(mail, there_is_room_for_four_pieces)
+Test(mail, a_mailbox_has_a_capacity_of_four_pieces)
 {
 	expect_four_and_no_more();
 }
@@ -50,13 +50,13 @@ Test(mail, numbers_wrap)
 	expect_four_and_no_more();
 }
 
-Test(mail, a_number_that_makes_no_sense_gives_no_room)
+Test(mail, an_invalid_counter_leaves_no_capacity)
 {
 	atomic_store(&board.boxes[1].received[0], 5);
 	cr_expect(not(mail_has_room(&board, 0, &counts[0], 1)));
 }
 
-Test(mail, pieces_of_all_pairs_lie_apart)
+Test(mail, pieces_of_all_pairs_are_disjoint)
 {
 	const struct mail_head head = {7, 8, 9};
 	struct mail_head ret;

@@ -39,7 +39,7 @@ Test(memfd, a_new_file_cannot_change_its_size)
 	close(fd);
 }
 
-Test(memfd, a_closed_file_takes_no_more_seals)
+Test(memfd, a_fully_sealed_file_accepts_no_more_seals)
 {
 	int fd = make(MEMFD_SEAL_CLOSED);
 
@@ -143,7 +143,7 @@ Test(memfd, a_hole_has_whole_pages)
 	close(fd);
 }
 
-Test(memfd, a_map_starts_at_a_huge_page_and_takes_no_more)
+Test(memfd, a_mapping_starts_at_a_huge_page_and_has_no_excess)
 {
 	int fd = make(MEMFD_SEAL_SIZE);
 	void *at, *small;
@@ -165,7 +165,7 @@ Test(memfd, a_map_starts_at_a_huge_page_and_takes_no_more)
 	close(fd);
 }
 
-Test(memfd, a_range_is_mapped_where_it_lies)
+Test(memfd, a_mapped_range_is_at_its_offset)
 {
 	int fd = make(MEMFD_SEAL_SIZE);
 	char *all, *part;
@@ -180,7 +180,7 @@ Test(memfd, a_range_is_mapped_where_it_lies)
 	close(fd);
 }
 
-Test(memfd, writes_can_be_sealed_once_nobody_can_write)
+Test(memfd, writes_can_be_sealed_once_no_writable_mapping_exists)
 {
 	struct error err = ERROR_NULL;
 	int fd = make(MEMFD_SEAL_SIZE);
@@ -209,7 +209,7 @@ Test(memfd, a_check_gives_the_inode_of_a_good_file)
 	close(fd);
 }
 
-Test(memfd, descriptors_that_could_harm_us_are_refused)
+Test(memfd, unsealed_and_foreign_descriptors_are_refused)
 {
 	int good = make(MEMFD_SEAL_SIZE), unsealed, pipes[2], file;
 	char path[] = "/tmp/fsdp-memfd-XXXXXX";
@@ -233,7 +233,7 @@ Test(memfd, descriptors_that_could_harm_us_are_refused)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(memfd, an_older_kernel_is_asked_again_without_the_newer_flag)
+Test(memfd, creation_is_retried_without_a_flag_that_the_kernel_lacks)
 {
 	int fd;
 
@@ -243,7 +243,7 @@ Test(memfd, an_older_kernel_is_asked_again_without_the_newer_flag)
 	close(fd);
 }
 
-Test(memfd, a_failed_map_changes_nothing)
+Test(memfd, a_failed_mapping_leaves_the_pointer_unchanged)
 {
 	struct error err = ERROR_NULL;
 	int fd = make(MEMFD_SEAL_SIZE);

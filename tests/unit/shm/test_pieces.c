@@ -18,7 +18,7 @@ static void do_all(uint32_t number, uint32_t n)
 	cr_expect(pieces_are_done(&pieces, number, n));
 }
 
-Test(pieces, each_is_taken_once_and_the_last_one_is_told)
+Test(pieces, each_piece_is_taken_once_and_the_last_one_is_reported)
 {
 	do_all(1, 3);
 }
@@ -34,7 +34,7 @@ Test(pieces, a_piece_that_is_taken_is_not_done)
 	cr_expect(pieces_end_one(&pieces, 1, 2));
 }
 
-Test(pieces, the_next_lap_begins_anew)
+Test(pieces, the_next_lap_starts_with_all_pieces)
 {
 	do_all(1, 3);
 	cr_expect(not(pieces_are_done(&pieces, 65, 2)));

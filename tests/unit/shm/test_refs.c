@@ -36,7 +36,7 @@ static void teardown(void)
 
 TestSuite(refs, .init = setup, .fini = teardown);
 
-Test(refs, what_is_published_is_held)
+Test(refs, a_published_slot_can_be_acquired)
 {
 	table_store(&table, 5, table_word(3, SLOT_PUBLISHED));
 	atomic_store(&table.header->era, 42);
@@ -50,14 +50,14 @@ Test(refs, what_is_published_is_held)
 	cr_expect(zero(i32, refs_delta(&broker, 5)));
 }
 
-Test(refs, a_release_may_go_below_what_was_counted_here)
+Test(refs, a_release_may_make_the_count_of_this_process_negative)
 {
 	table_store(&table, 5, table_word(3, SLOT_PUBLISHED));
 	cr_expect(zero(int, refs_release(&client, &table, 5)));
 	cr_expect(eq(i32, refs_delta(&broker, 5), -1));
 }
 
-Test(refs, another_generation_is_stale_and_leaves_no_count)
+Test(refs, acquiring_another_generation_is_stale_and_not_counted)
 {
 	uint32_t slots[4];
 
@@ -69,7 +69,7 @@ Test(refs, another_generation_is_stale_and_leaves_no_count)
 	cr_expect(zero(u32, refs_take_pending(&broker, slots, 4)));
 }
 
-Test(refs, backing_out_of_limbo_rings_whatever_the_generation)
+Test(refs, backing_out_of_limbo_rings_for_any_generation)
 {
 	uint32_t slots[4];
 
@@ -91,7 +91,7 @@ Test(refs, a_writer_that_gives_up_rings)
 	cr_expect(eq(u32, slots[0], 5));
 }
 
-Test(refs, a_release_in_limbo_rings_though_holds_remain)
+Test(refs, a_release_in_limbo_rings_while_holds_remain)
 {
 	uint32_t slots[4];
 
@@ -110,7 +110,7 @@ static const uint32_t spread[] = {
 	1, 63, 64, 127, 4095, 4096, 8191, 8192, TABLE_SLOTS - 1};
 #define N_SPREAD (sizeof(spread) / sizeof(spread[0]))
 
-Test(refs, pending_slots_come_in_pieces_and_each_once)
+Test(refs, pending_slots_are_taken_in_batches_and_once_each)
 {
 	uint32_t slots[N_SPREAD], n, i, round;
 
@@ -131,7 +131,7 @@ Test(refs, pending_slots_come_in_pieces_and_each_once)
 	}
 }
 
-Test(refs, a_look_at_many_counts_makes_no_page)
+Test(refs, peeking_at_counts_allocates_no_page)
 {
 	const uint32_t slots[] = {1, 31, 32, 33, 4096, TABLE_SLOTS - 1};
 	struct refs_peek peek = {0};
@@ -149,7 +149,7 @@ Test(refs, a_look_at_many_counts_makes_no_page)
 	cr_expect(eq(i64, after.st_blocks, before.st_blocks));
 }
 
-Test(refs, all_bits_of_a_hostile_client_are_slots)
+Test(refs, all_bits_that_a_hostile_client_sets_are_valid_slots)
 {
 	uint32_t slots[1000], n, total = 0, i;
 
@@ -179,7 +179,7 @@ Test(refs, the_broker_cannot_write_counts, .signal = SIGSEGV)
 	refs_hold(&broker, 5);
 }
 
-Test(refs, a_forked_child_has_no_part_of_the_file)
+Test(refs, a_forked_child_has_no_mapping_of_the_file)
 {
 	int status;
 	pid_t pid = fork();
@@ -232,7 +232,7 @@ static int open_forged(int fd)
 	return r;
 }
 
-Test(refs, files_that_are_none_of_ours_are_refused)
+Test(refs, files_that_are_not_ref_counter_files_are_refused)
 {
 	char head[16], bad[16];
 	int i, fd = -1, wanted;
@@ -266,7 +266,7 @@ Test(refs, a_file_sealed_against_writing_is_refused)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(refs, half_a_map_is_undone)
+Test(refs, a_partial_mapping_is_undone)
 {
 	struct refs refs = REFS_NULL;
 

@@ -99,7 +99,7 @@ static int try_open(uint64_t channel)
 
 /* --- the file ------------------------------------------------------------ */
 
-Test(slots, only_that_of_the_channel_is_opened)
+Test(slots, only_the_file_of_this_channel_is_opened)
 {
 	make(SLOTS_SHARE);
 	cr_expect(zero(int, memcmp(slots.page, "FSDPCHN1", 8)));
@@ -122,7 +122,7 @@ Test(slots, a_file_of_another_size_is_not_opened)
 
 /* --- sharing ------------------------------------------------------------- */
 
-Test(slots, the_oldest_item_is_taken_whatever_its_slot)
+Test(slots, the_oldest_item_is_taken_from_any_slot)
 {
 	struct slots_hold held;
 
@@ -141,7 +141,7 @@ Test(slots, the_oldest_item_is_taken_whatever_its_slot)
 	cr_expect(not(slots_has_credit(&slots, 0)));
 }
 
-Test(slots, an_item_that_is_put_back_is_the_oldest_again)
+Test(slots, an_item_that_is_put_back_is_received_next)
 {
 	struct slots_hold held;
 
@@ -156,7 +156,7 @@ Test(slots, an_item_that_is_put_back_is_the_oldest_again)
 	(void)receive(1, NULL, 2);
 }
 
-Test(slots, a_release_that_comes_twice_frees_nothing_of_others)
+Test(slots, a_second_release_does_not_free_the_item_of_another_user)
 {
 	struct slots_hold held;
 
@@ -172,7 +172,7 @@ Test(slots, a_release_that_comes_twice_frees_nothing_of_others)
 	(void)receive(1, NULL, 2);
 }
 
-Test(slots, while_another_waits_one_has_its_share_and_one_more)
+Test(slots, while_another_producer_waits_a_producer_has_its_share_plus_one)
 {
 	struct slots_hold hold;
 
@@ -196,7 +196,7 @@ static bool look_never(const void *data)
 	return false;
 }
 
-Test(slots, who_waits_on_is_seen_to_wait_once)
+Test(slots, a_repeated_wait_is_counted_once)
 {
 	struct slots_seen seen = {.numbers = {0}};
 	struct slots_wait wait = {.slots = &slots,
@@ -219,7 +219,7 @@ Test(slots, who_waits_on_is_seen_to_wait_once)
 
 /* --- those who have gone ------------------------------------------------- */
 
-Test(slots, what_the_dead_had_in_their_hands_is_free_and_the_rest_stays)
+Test(slots, slots_held_by_dead_users_are_freed_and_queued_items_stay)
 {
 	struct slots_hold hold;
 
@@ -245,7 +245,7 @@ Test(slots, what_the_dead_had_in_their_hands_is_free_and_the_rest_stays)
 	(void)receive(1, NULL, 2);
 }
 
-Test(slots, words_of_strangers_name_nobody)
+Test(slots, invalid_words_of_a_hostile_user_name_no_user)
 {
 	make(SLOTS_SHARE);
 	come(0, true);
@@ -263,7 +263,7 @@ Test(slots, words_of_strangers_name_nobody)
 
 /* --- broadcast ----------------------------------------------------------- */
 
-Test(slots, a_slot_of_a_broadcast_is_free_when_all_have_let_go)
+Test(slots, a_slot_of_a_broadcast_is_free_when_all_consumers_released_it)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold;
@@ -287,7 +287,7 @@ Test(slots, a_slot_of_a_broadcast_is_free_when_all_have_let_go)
 	cr_expect(eq(u32, count_free(), N));
 }
 
-Test(slots, a_consumer_of_a_broadcast_that_goes_lets_go)
+Test(slots, a_consumer_that_leaves_a_broadcast_releases_its_items)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold;
@@ -307,7 +307,7 @@ Test(slots, a_consumer_of_a_broadcast_that_goes_lets_go)
 	cr_expect(eq(u32, count_free(), N));
 }
 
-Test(slots, who_comes_later_has_only_what_is_sent_later)
+Test(slots, a_consumer_of_a_broadcast_receives_only_items_sent_after_it_joined)
 {
 	struct slots_seen seen = {0};
 
@@ -376,7 +376,7 @@ static void cut(uint32_t place)
 	slots_cut(&slots, &present, UINT64_C(1) << place);
 }
 
-Test(slots, who_keeps_the_oldest_item_too_long_is_late)
+Test(slots, a_consumer_that_keeps_the_oldest_item_too_long_is_late)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold = make_late(seen);
@@ -388,7 +388,7 @@ Test(slots, who_keeps_the_oldest_item_too_long_is_late)
 	slots_close(&slots);
 }
 
-Test(slots, the_oldest_item_tells_who_is_late)
+Test(slots, the_oldest_item_determines_which_consumer_is_late)
 {
 	struct slots_seen seen[2] = {0};
 
@@ -406,7 +406,7 @@ Test(slots, the_oldest_item_tells_who_is_late)
 	cr_expect(zero(u64, slots_find_late(&slots, bell_now_ns())));
 }
 
-Test(slots, who_is_cut_keeps_what_it_has_in_its_hands)
+Test(slots, a_consumer_that_is_cut_keeps_the_items_it_holds)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold = make_late(seen), other;
@@ -425,7 +425,7 @@ Test(slots, who_is_cut_keeps_what_it_has_in_its_hands)
 	cr_expect(eq(u32, count_free(), N));
 }
 
-Test(slots, a_buffer_in_the_hands_of_who_was_cut_is_replaced)
+Test(slots, a_buffer_held_by_a_consumer_that_was_cut_is_replaced)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold = make_late(seen), other;
@@ -444,7 +444,7 @@ Test(slots, a_buffer_in_the_hands_of_who_was_cut_is_replaced)
 	cr_expect(eq(u32, count_free(), N));
 }
 
-Test(slots, who_dies_with_an_item_in_its_hands_lets_it_fall)
+Test(slots, a_consumer_that_dies_with_an_item_releases_it)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold = make_late(seen);
@@ -455,7 +455,7 @@ Test(slots, who_dies_with_an_item_in_its_hands_lets_it_fall)
 	cr_expect(zero(u64, slots.page->readers[hold.at]));
 }
 
-Test(slots, an_item_that_is_put_back_is_in_nobodys_hands)
+Test(slots, an_item_that_is_put_back_has_no_reader)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold hold = make_late(seen);
@@ -467,7 +467,7 @@ Test(slots, an_item_that_is_put_back_is_in_nobodys_hands)
 	cr_expect(eq(u32, count_free(), 1));
 }
 
-Test(slots, only_users_that_know_of_lag_open_such_a_channel)
+Test(slots, a_channel_with_lag_is_opened_only_by_users_that_support_lag)
 {
 	make_form(SLOTS_BROADCAST, true);
 	cr_expect(eq(int, try_open(CHANNEL), -EPROTO));
@@ -476,7 +476,7 @@ Test(slots, only_users_that_know_of_lag_open_such_a_channel)
 
 /* --- buffers ------------------------------------------------------------- */
 
-Test(slots, a_buffer_is_taken_out_only_by_who_holds_its_item)
+Test(slots, a_buffer_is_taken_out_only_by_the_holder_of_its_item)
 {
 	struct slots_hold held;
 
@@ -499,7 +499,7 @@ Test(slots, a_buffer_is_taken_out_only_by_who_holds_its_item)
 
 /* --- another number of slots --------------------------------------------- */
 
-Test(slots, those_beyond_the_limit_are_received_but_not_claimed)
+Test(slots, slots_beyond_the_limit_are_received_but_not_claimed)
 {
 	struct slots_hold hold, held[N];
 
@@ -532,7 +532,7 @@ Test(slots, those_beyond_the_limit_are_received_but_not_claimed)
 		cr_expect(eq(u32, send_item(0, i), i));
 }
 
-Test(slots, one_beyond_the_limit_that_is_free_does_not_end_a_wait)
+Test(slots, a_free_slot_beyond_the_limit_does_not_end_a_wait)
 {
 	struct slots_seen seen[2] = {0};
 	struct slots_hold second;

@@ -34,7 +34,7 @@ static int forge(int like_fd, const void *bytes, size_t size)
 	return fd;
 }
 
-Test(table, words_take_state_and_generation_apart)
+Test(table, a_word_encodes_state_and_generation)
 {
 	uint64_t word = table_word(UINT64_C(1) << 60, SLOT_LIMBO);
 
@@ -44,7 +44,7 @@ Test(table, words_take_state_and_generation_apart)
 }
 
 /* Whether a run is alive is decided by the word of that run only. */
-Test(table, a_verdict_is_of_one_run)
+Test(table, a_verdict_applies_to_one_run)
 {
 	struct table table = make();
 
@@ -60,7 +60,7 @@ Test(table, a_verdict_is_of_one_run)
 	table_close(&table);
 }
 
-Test(table, a_new_table_is_all_free)
+Test(table, all_slots_of_a_new_table_are_free)
 {
 	struct table table = make();
 
@@ -125,7 +125,7 @@ Test(table, an_adopted_table_keeps_its_words)
 	table_close(&second);
 }
 
-Test(table, files_that_are_no_table_are_refused)
+Test(table, files_that_are_not_tables_are_refused)
 {
 	struct table table = make(), opened = TABLE_NULL;
 	struct {

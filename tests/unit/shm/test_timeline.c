@@ -51,7 +51,7 @@ static void write_counter(uint32_t timeline, uint64_t value)
 	       sizeof(value));
 }
 
-Test(timeline, every_counter_is_its_own_and_begins_at_zero)
+Test(timeline, counters_are_independent_and_start_at_zero)
 {
 	uint32_t i;
 
@@ -67,14 +67,14 @@ Test(timeline, every_counter_is_its_own_and_begins_at_zero)
 		  "63 counters leave the header alone");
 }
 
-Test(timeline, any_number_from_outside_is_a_counter)
+Test(timeline, any_untrusted_number_maps_to_a_counter)
 {
 	write_counter(5, 7);
 	cr_expect(eq(u64, timelines_load(&broker, TIMELINES + 5), 7));
 	cr_expect(eq(u64, timelines_load(&broker, UINT32_MAX), 0));
 }
 
-Test(timeline, of_no_timeline_everything_is_done)
+Test(timeline, every_value_of_no_timeline_is_reached)
 {
 	cr_expect(timeline_has_reached(timelines_load(&broker, 0),
 				       TIMELINE_POISON - 1));
@@ -82,7 +82,7 @@ Test(timeline, of_no_timeline_everything_is_done)
 				       TIMELINE_POISON - 1));
 }
 
-Test(timeline, a_value_is_reached_from_it_on)
+Test(timeline, a_value_is_reached_once_the_counter_has_it)
 {
 	cr_expect(timeline_has_reached(0, 0));
 	cr_expect(not(timeline_has_reached(0, 1)));
@@ -92,7 +92,7 @@ Test(timeline, a_value_is_reached_from_it_on)
 	cr_expect(not(timeline_has_reached(7, TIMELINE_POISON - 1)));
 }
 
-Test(timeline, poison_has_reached_everything_for_everybody)
+Test(timeline, a_poisoned_file_has_reached_every_value_for_all_processes)
 {
 	uint32_t i;
 
@@ -117,7 +117,7 @@ Test(timeline, a_poisoned_file_can_still_be_mapped)
 	timelines_close(&late);
 }
 
-Test(timeline, who_may_only_wait_cannot_write, .signal = SIGSEGV)
+Test(timeline, a_process_that_may_only_wait_cannot_write, .signal = SIGSEGV)
 {
 	memset((char *)reader.pages + TIMELINE_STRIDE, 1, 8);
 }
@@ -133,7 +133,7 @@ Test(timeline, a_read_only_descriptor_cannot_be_mapped_writable)
 	cr_expect(eq(ptr, bad.pages, NULL));
 }
 
-Test(timeline, a_forked_child_has_no_part_of_the_file)
+Test(timeline, a_forked_child_has_no_mapping_of_the_file)
 {
 	int status;
 	pid_t pid = fork();
@@ -162,7 +162,7 @@ static int open_forged(const char *magic, enum memfd_seals seals, uint64_t size)
 	return r;
 }
 
-Test(timeline, files_that_are_none_of_ours_are_refused)
+Test(timeline, files_that_are_not_timeline_files_are_refused)
 {
 	struct timelines bad = TIMELINES_NULL;
 
@@ -188,7 +188,7 @@ Test(timeline, files_that_are_none_of_ours_are_refused)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(timeline, what_cannot_be_mapped_leaves_no_descriptor)
+Test(timeline, a_file_that_cannot_be_mapped_leaves_no_descriptor)
 {
 	struct error err = ERROR_NULL;
 	struct timelines bad = TIMELINES_NULL;
