@@ -27,7 +27,8 @@ static const struct config config = {
 	.quota_timelines = 13,
 };
 
-Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
+Test(account,
+     a_charge_beyond_the_limit_is_refused_and_leaves_the_account_unchanged)
 {
 	struct error err = ERROR_NULL;
 	struct accounts accounts;
@@ -54,7 +55,7 @@ Test(account, a_charge_beyond_the_limit_is_refused_and_changes_nothing)
 	accounts_deinit(&accounts);
 }
 
-Test(account, the_sentence_names_the_key_that_limits)
+Test(account, the_error_names_the_configuration_key_to_raise)
 {
 	const struct config unset = {.memory_max = 100, .quota_bytes = 100};
 	const struct config *const configs[] = {&config, &unset};
@@ -99,7 +100,7 @@ Test(account, each_kind_has_its_own_limit)
 	accounts_deinit(&accounts);
 }
 
-Test(account, root_has_all_memory_but_the_other_limits)
+Test(account, root_may_use_all_memory_but_has_the_other_limits)
 {
 	struct accounts accounts;
 	struct account *root;
@@ -136,7 +137,7 @@ Test(account, the_largest_quota_of_device_memory_is_no_limit)
 	accounts_deinit(&accounts);
 }
 
-Test(account, users_of_one_bucket_are_told_apart)
+Test(account, users_in_one_hash_bucket_have_separate_accounts)
 {
 	struct accounts accounts;
 	struct account *one, *other;
@@ -151,7 +152,7 @@ Test(account, users_of_one_bucket_are_told_apart)
 	cr_expect(eq(ptr, accounts.buckets[5], NULL));
 }
 
-Test(account, what_exists_already_is_charged_beyond_the_limit)
+Test(account, adopted_objects_are_charged_even_beyond_the_limit)
 {
 	struct accounts accounts;
 	struct account *account;

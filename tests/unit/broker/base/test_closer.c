@@ -39,7 +39,7 @@ static void teardown(void)
 
 TestSuite(closer, .timeout = 300, .init = setup, .fini = teardown);
 
-Test(closer, tries_again_when_no_thread_can_be_made)
+Test(closer, closes_descriptors_later_if_no_thread_can_be_created)
 {
 #ifndef FSDP_TEST_POINTS
 	cr_skip_test("built without points");

@@ -144,7 +144,7 @@ Test(config, a_quota_of_bytes_that_is_set_does_not_follow_memory_max)
 	config_deinit(&config);
 }
 
-Test(config, users_and_groups_go_by_name_or_number)
+Test(config, users_and_groups_are_given_by_name_or_number)
 {
 	struct config config = {0};
 
@@ -217,7 +217,7 @@ Test(config, a_mistake_is_refused_with_its_line)
 	}
 }
 
-Test(config, the_first_of_two_mistakes_is_told)
+Test(config, the_first_of_two_mistakes_is_reported)
 {
 	struct config config = {0};
 	struct error err = ERROR_NULL;
@@ -276,7 +276,7 @@ Test(config, a_line_of_198_bytes_is_read_and_a_longer_one_is_refused)
 }
 
 /* So what is printed as key=value can be read again. */
-Test(config, a_prefix_of_a_line_of_198_bytes_is_not_printed_longer)
+Test(config, a_prefix_from_a_line_of_198_bytes_is_printed_in_198_bytes)
 {
 	struct config config = {0};
 	struct config_entry entry;
@@ -289,7 +289,7 @@ Test(config, a_prefix_of_a_line_of_198_bytes_is_not_printed_longer)
 	config_deinit(&config);
 }
 
-Test(config, a_file_that_was_named_must_be_there)
+Test(config, a_file_given_by_the_user_must_exist)
 {
 	struct config_source source = {.path = "/nonexistent/x.conf"};
 	struct error err = ERROR_NULL;
@@ -313,7 +313,7 @@ static void expect_entry(const struct config *config, const char *name,
 	cr_expect(eq(str, entry.origin, (char *)origin));
 }
 
-Test(config, drop_ins_go_before_the_file_and_later_ones_before_earlier)
+Test(config, drop_ins_override_the_file_and_later_drop_ins_override_earlier)
 {
 	struct files files = make_files("[memory]\nwarm_ms = 1s\n"
 					"chunk_max = 32G\n[quota]\n"
@@ -343,7 +343,7 @@ Test(config, drop_ins_go_before_the_file_and_later_ones_before_earlier)
 	remove_files(&files);
 }
 
-Test(config, a_setting_of_the_command_line_goes_before_all_files)
+Test(config, a_setting_of_the_command_line_overrides_all_files)
 {
 	struct files files = make_files("[memory]\nwarm_ms = 1s\n");
 	struct config config = {0};
@@ -365,7 +365,7 @@ Test(config, a_setting_of_the_command_line_goes_before_all_files)
 	remove_files(&files);
 }
 
-Test(config, a_mistake_in_a_drop_in_is_told_with_its_file)
+Test(config, a_mistake_in_a_drop_in_is_reported_with_its_file)
 {
 	struct files files = make_files("");
 	struct config config = {0};

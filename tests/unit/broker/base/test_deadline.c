@@ -82,7 +82,7 @@ static bool is_heap(const struct deadlines *deadlines)
 	return true;
 }
 
-Test(deadline, all_due_ones_fire_in_the_order_of_their_times)
+Test(deadline, all_due_deadlines_fire_in_the_order_of_their_times)
 {
 	static struct fixture f;
 	uint32_t i;
@@ -100,7 +100,7 @@ Test(deadline, all_due_ones_fire_in_the_order_of_their_times)
 	teardown(&f);
 }
 
-Test(deadline, removing_any_keeps_the_others_in_order)
+Test(deadline, removing_a_deadline_keeps_the_others_in_order)
 {
 	static struct fixture f;
 	uint64_t random = 1;
@@ -123,7 +123,7 @@ Test(deadline, removing_any_keeps_the_others_in_order)
 	teardown(&f);
 }
 
-Test(deadline, the_timer_rests_while_nothing_is_due)
+Test(deadline, the_timer_is_stopped_while_there_is_no_deadline)
 {
 	static struct fixture f;
 
@@ -136,7 +136,7 @@ Test(deadline, the_timer_rests_while_nothing_is_due)
 	teardown(&f);
 }
 
-Test(deadline, one_in_the_future_does_not_fire_early)
+Test(deadline, a_deadline_in_the_future_does_not_fire_early)
 {
 	static struct fixture f;
 	uint64_t at = now_ms() + 20;
@@ -155,7 +155,7 @@ Test(deadline, one_in_the_future_does_not_fire_early)
 	cr_expect(zero(u32, f.positions[2]));
 }
 
-Test(deadline, a_callback_may_remove_others_and_add_itself_again)
+Test(deadline, a_callback_may_remove_other_deadlines_and_add_its_own_again)
 {
 	static struct fixture f;
 
@@ -195,7 +195,7 @@ static void on_io(uv_poll_t *poll, int status, int events)
 	uv_close((uv_handle_t *)poll, NULL);
 }
 
-Test(deadline, others_are_served_while_many_are_due)
+Test(deadline, other_events_are_served_while_many_deadlines_are_due)
 {
 	int fd = eventfd(1, EFD_CLOEXEC);
 	struct fixture f;

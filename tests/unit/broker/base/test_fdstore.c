@@ -133,7 +133,7 @@ Test(fdstore, refuses_more_than_the_limit)
 	keeper_close(&keeper);
 }
 
-Test(fdstore, without_a_keeper_everything_succeeds_and_nothing_is_kept)
+Test(fdstore, without_a_keeper_calls_succeed_but_store_no_descriptors)
 {
 	struct fdstore store = FDSTORE_NULL;
 
@@ -148,7 +148,7 @@ Test(fdstore, without_a_keeper_everything_succeeds_and_nothing_is_kept)
 	fdstore_close(&store);
 }
 
-Test(fdstore, goes_on_unkept_when_the_keeper_dies)
+Test(fdstore, continues_without_storing_after_the_keeper_has_died)
 {
 	struct fdstore store = FDSTORE_NULL;
 	struct keeper keeper;
@@ -259,7 +259,8 @@ static void expect_text(struct keeper *keeper, const char *expected)
 	cr_expect(eq(str, text, (char *)(uintptr_t)expected));
 }
 
-Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 300)
+Test(fdstore, the_broker_does_not_wait_for_a_keeper_that_does_not_read,
+     .timeout = 300)
 {
 	struct fdstore store = FDSTORE_NULL;
 	struct keeper keeper;
@@ -293,7 +294,8 @@ Test(fdstore, a_keeper_that_does_not_read_is_not_waited_for, .timeout = 300)
 	keeper_close(&keeper);
 }
 
-Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_lost, .timeout = 300)
+Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_noticed,
+     .timeout = 300)
 {
 	struct fdstore store = FDSTORE_NULL;
 	struct keeper keeper;

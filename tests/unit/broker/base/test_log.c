@@ -9,7 +9,7 @@
 
 TestSuite(log, .timeout = 300);
 
-Test(log, keeps_notes_and_no_other_lines)
+Test(log, keeps_notes_but_not_other_lines)
 {
 	log_line(LOG_LEVEL_INFO, "a line");
 	cr_expect(eq(str, (char *)log_notes(), ""));
@@ -20,7 +20,7 @@ Test(log, keeps_notes_and_no_other_lines)
 	cr_expect(eq(str, (char *)log_notes(), ""));
 }
 
-Test(log, drops_the_oldest_notes_for_a_new_one)
+Test(log, drops_the_oldest_notes_to_store_a_new_note)
 {
 	char last[16];
 

@@ -61,7 +61,7 @@ static void teardown(void)
 
 TestSuite(loop, .timeout = 300, .init = setup, .fini = teardown);
 
-Test(loop, runs_what_was_deferred_until_it_has_no_more_to_do)
+Test(loop, runs_a_deferred_handler_until_it_has_no_more_work)
 {
 	struct job job, other;
 
@@ -73,7 +73,7 @@ Test(loop, runs_what_was_deferred_until_it_has_no_more_to_do)
 	cr_expect(zero(uint, other.n_runs));
 }
 
-Test(loop, runs_in_one_round_what_an_earlier_handler_defers)
+Test(loop, runs_in_the_same_round_a_handler_that_an_earlier_handler_defers)
 {
 	struct job first, second;
 
@@ -87,7 +87,7 @@ Test(loop, runs_in_one_round_what_an_earlier_handler_defers)
 	cr_expect(eq(uint, second.n_before, 1));
 }
 
-Test(loop, begins_nothing_while_it_stops)
+Test(loop, starts_no_handler_while_it_is_stopping)
 {
 	struct job job;
 
@@ -132,7 +132,7 @@ Test(loop, pauses_long_work_that_has_lost_the_cpu)
 	cr_expect(eq(uint, job.n_runs, 3));
 }
 
-Test(loop, goes_on_with_other_work_while_long_work_pauses)
+Test(loop, continues_other_work_while_long_work_is_paused)
 {
 	struct job job, other;
 
@@ -148,7 +148,7 @@ Test(loop, goes_on_with_other_work_while_long_work_pauses)
 	cr_expect(eq(uint, other.n_runs, 2));
 }
 
-Test(loop, never_pauses_other_work)
+Test(loop, does_not_pause_work_that_is_not_long)
 {
 	struct job job;
 

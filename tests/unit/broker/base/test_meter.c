@@ -71,7 +71,7 @@ Test(meter, the_longest_iteration_is_kept_until_it_is_reset)
 
 /* The load of other programs on the machine counts as work, so no exact time is
  * expected. */
-Test(meter, waiting_for_events_is_no_iteration)
+Test(meter, waiting_for_events_is_not_part_of_an_iteration)
 {
 	uint64_t start_ns = uv_hrtime();
 
@@ -101,7 +101,7 @@ static void on_pieces(uv_timer_t *timer)
 	sleep_ms(5);
 }
 
-Test(meter, each_task_gets_the_time_of_its_pieces)
+Test(meter, the_time_of_each_part_is_added_to_its_task)
 {
 	uint64_t start_ns = uv_hrtime(), sum_ns = meter_waited(&meter);
 

@@ -64,7 +64,8 @@ static void *read_slice(void *data)
 	return NULL;
 }
 
-Test(priority, the_slice_is_short_and_that_of_other_threads_as_usual)
+Test(priority,
+     the_main_thread_has_a_short_slice_and_other_threads_the_usual_one)
 {
 	uint64_t usual_ns = own_slice_ns(), thread_ns = 0;
 	struct error err = ERROR_NULL;
@@ -79,7 +80,7 @@ Test(priority, the_slice_is_short_and_that_of_other_threads_as_usual)
 	cr_assert_eq(thread_ns, usual_ns);
 }
 
-Test(priority, another_policy_stays)
+Test(priority, another_scheduling_policy_is_kept)
 {
 	struct sched_param none = {.sched_priority = 0};
 	struct error err = ERROR_NULL;
@@ -91,7 +92,8 @@ Test(priority, another_policy_stays)
 	cr_assert_eq(sched_getscheduler(0), SCHED_BATCH);
 }
 
-Test(priority, threads_and_processes_begin_at_0_and_the_caller_keeps_its_own)
+Test(priority,
+     new_threads_and_processes_have_nice_0_and_the_caller_keeps_its_own)
 {
 	struct error err = ERROR_NULL;
 
@@ -104,7 +106,7 @@ Test(priority, threads_and_processes_begin_at_0_and_the_caller_keeps_its_own)
 	cr_assert_eq(nice_of_new_process(), 0);
 }
 
-Test(priority, one_that_is_lowered_stays_so_everywhere)
+Test(priority, a_lowered_priority_is_kept_and_inherited)
 {
 	struct error err = ERROR_NULL;
 

@@ -59,7 +59,7 @@ Test(process, is_found_by_number_and_start_time)
 	close(pidfd);
 }
 
-Test(process, that_has_ended_is_gone_also_before_its_parent_has_waited)
+Test(process, that_has_ended_is_not_found_even_before_its_parent_has_waited)
 {
 	uint64_t start_time;
 	int pidfd, other = -1;
@@ -75,7 +75,7 @@ Test(process, that_has_ended_is_gone_also_before_its_parent_has_waited)
 	close(pidfd);
 }
 
-Test(process, without_descriptors_is_not_gone)
+Test(process, is_not_taken_for_ended_if_no_descriptor_is_free)
 {
 	uint64_t start_time = start_time_of(getpid());
 	struct rlimit old, none;
@@ -90,7 +90,8 @@ Test(process, without_descriptors_is_not_gone)
 	cr_assert(eq(int, pidfd, -1));
 }
 
-Test(process, of_which_no_pidfd_is_had_is_still_told_from_a_later_one)
+Test(process,
+     without_a_pidfd_is_distinguished_from_a_later_process_of_its_number)
 {
 	uint64_t start_time = start_time_of(getpid());
 	int pidfd = -1;
@@ -103,7 +104,7 @@ Test(process, of_which_no_pidfd_is_had_is_still_told_from_a_later_one)
 		     -ESRCH));
 }
 
-Test(process, that_was_killed_is_said_to_be)
+Test(process, that_was_killed_is_described_as_killed)
 {
 	char zombie[PROCESS_END_SIZE], end[PROCESS_END_SIZE];
 	uint64_t start_time;
@@ -150,7 +151,7 @@ static bool is_remembered(void)
 
 /* A process must be described even if its parent waits for it at the same
  * time. */
-Test(process, that_is_waited_for_meanwhile_is_described)
+Test(process, that_its_parent_reaps_meanwhile_is_described)
 {
 	char end[PROCESS_END_SIZE];
 	uint64_t start_time;
@@ -171,7 +172,7 @@ Test(process, that_is_waited_for_meanwhile_is_described)
 	}
 }
 
-Test(process, that_exited_is_said_to_have_exited)
+Test(process, that_exited_is_described_as_exited)
 {
 	char end[PROCESS_END_SIZE];
 	struct pollfd poll_fd = {.events = POLLIN};

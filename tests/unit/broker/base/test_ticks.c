@@ -19,7 +19,7 @@ static bool measure(struct ticks *ticks)
 	return ticks->rate > 0;
 }
 
-Test(ticks, it_shows_the_time_of_the_systems_clock)
+Test(ticks, ticks_show_the_time_of_the_system_clock)
 {
 	struct ticks ticks;
 	uint64_t before_ns, now_ns, after_ns, slack_ns;
@@ -37,7 +37,7 @@ Test(ticks, it_shows_the_time_of_the_systems_clock)
 	}
 }
 
-Test(ticks, before_it_is_measured_it_is_the_systems_clock)
+Test(ticks, before_the_rate_is_measured_ticks_read_the_system_clock)
 {
 	struct ticks ticks = {0};
 	uint64_t before_ns = uv_hrtime(), now_ns = ticks_now(&ticks);
@@ -47,7 +47,7 @@ Test(ticks, before_it_is_measured_it_is_the_systems_clock)
 }
 
 /* A suspend may reset the counter. */
-Test(ticks, a_counter_that_went_back_stops_the_clock_until_it_is_measured)
+Test(ticks, a_counter_that_went_back_stops_the_clock_until_it_is_synchronised)
 {
 	struct ticks ticks;
 	uint64_t rate;

@@ -203,7 +203,7 @@ static bool step(pid_t child)
 	return WIFSTOPPED(status);
 }
 
-Test(catalog, a_death_at_any_instruction_undoes_all_or_nothing)
+Test(catalog, a_death_at_any_instruction_leaves_a_transaction_whole_or_undone)
 {
 	struct catalog catalog = make();
 	int before, after = -1, n_undone = 0, n_steps = 0;
@@ -276,7 +276,7 @@ Test(catalog, is_refused_after_two_adoptions_that_did_not_end_well)
 	catalog_close(&catalog);
 }
 
-Test(catalog, of_another_layout_or_none_is_refused)
+Test(catalog, of_another_layout_or_without_a_header_is_refused)
 {
 	struct catalog catalog = make();
 	int other = -1;
@@ -291,7 +291,7 @@ Test(catalog, of_another_layout_or_none_is_refused)
 	close(other);
 }
 
-Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
+Test(catalog, with_a_journal_of_invalid_addresses_is_refused_unchanged)
 {
 	struct catalog catalog = make();
 	uint64_t *trailer = (void *)(catalog.base + JOURNAL + 8);
@@ -319,7 +319,7 @@ Test(catalog, with_a_journal_that_points_astray_is_refused_unchanged)
 
 /* --- records, lists, blobs ----------------------------------------------- */
 
-Test(catalog, records_start_at_one_and_are_used_again_zeroed)
+Test(catalog, records_are_numbered_from_1_and_zeroed_before_reuse)
 {
 	struct catalog catalog = make();
 	uint32_t first = catalog_alloc(&catalog, SECTION_GRANT);
@@ -339,7 +339,7 @@ Test(catalog, records_start_at_one_and_are_used_again_zeroed)
 	catalog_close(&catalog);
 }
 
-Test(catalog, a_free_record_is_told_by_its_own_field)
+Test(catalog, a_free_record_is_recognised_by_its_own_field)
 {
 	struct catalog catalog = make();
 	uint32_t section;
@@ -369,7 +369,7 @@ Test(catalog, a_free_record_is_told_by_its_own_field)
 	catalog_close(&catalog);
 }
 
-Test(catalog, what_lasts_of_communicators_is_adopted)
+Test(catalog, committed_records_of_communicators_are_adopted)
 {
 	struct catalog catalog = make();
 	uint32_t comm = catalog_alloc(&catalog, SECTION_COMM);
@@ -428,7 +428,7 @@ Test(catalog, a_full_section_has_no_record_left)
 	catalog_close(&catalog);
 }
 
-Test(catalog, lists_keep_their_order_whatever_is_removed)
+Test(catalog, lists_keep_their_order_when_any_element_is_removed)
 {
 	struct catalog catalog = make();
 	struct list *list = &catalog.header->limbo;
@@ -458,7 +458,7 @@ Test(catalog, lists_keep_their_order_whatever_is_removed)
 	catalog_close(&catalog);
 }
 
-Test(catalog, buckets_of_different_hashes_lie_apart)
+Test(catalog, buckets_of_different_hashes_are_separate)
 {
 	struct catalog catalog = make();
 	uint32_t hash;
@@ -476,7 +476,7 @@ Test(catalog, buckets_of_different_hashes_lie_apart)
 	catalog_close(&catalog);
 }
 
-Test(catalog, blobs_of_a_class_are_used_again)
+Test(catalog, freed_blobs_of_a_size_class_are_reused)
 {
 	struct catalog catalog = make();
 	uint64_t small = catalog_blob_alloc(&catalog, 33);
@@ -495,7 +495,7 @@ Test(catalog, blobs_of_a_class_are_used_again)
 	catalog_close(&catalog);
 }
 
-Test(catalog, costs_little_memory_for_a_tensor)
+Test(catalog, needs_little_memory_per_tensor)
 {
 	struct catalog catalog = make();
 	const uint64_t n = 20000;

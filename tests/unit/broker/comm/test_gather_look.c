@@ -23,7 +23,7 @@ static void teardown(void)
 TestSuite(gather_look, .init = setup, .fini = teardown, .timeout = 300);
 
 /* Numbers have 48 bits. */
-Test(gather_look, ends_whatever_number_a_rank_has_begun)
+Test(gather_look, ends_for_any_number_that_a_rank_has_written)
 {
 	static const uint64_t numbers[] = {
 		UINT64_MAX,

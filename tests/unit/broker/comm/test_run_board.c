@@ -46,7 +46,7 @@ static int get(int *ret_fd, const char *says)
 	return r;
 }
 
-Test(run_board, is_one_for_all_its_ranks)
+Test(run_board, is_the_same_for_all_ranks_of_its_run)
 {
 	int first = -1, second = -1;
 
@@ -57,7 +57,7 @@ Test(run_board, is_one_for_all_its_ranks)
 	cr_expect(eq(u64, comm.board.page->run, 7));
 }
 
-Test(run_board, is_refused_where_it_would_be_of_no_use)
+Test(run_board, is_refused_without_a_verdict_and_for_several_nodes)
 {
 	int fd;
 
@@ -79,7 +79,7 @@ static void make_lasting(void)
 	record->direct = COMM_DIRECT_ALL;
 }
 
-Test(run_board, outlives_the_broker_unless_many_others_do)
+Test(run_board, outlives_the_broker_up_to_a_maximum_number_of_boards)
 {
 	static struct comm others[RUN_BOARDS_KEPT];
 	int fd;
@@ -100,7 +100,7 @@ Test(run_board, outlives_the_broker_unless_many_others_do)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(run_board, is_charged_to_nobody_if_it_cannot_be_made)
+Test(run_board, is_not_charged_if_it_cannot_be_created)
 {
 	int fd;
 
@@ -151,7 +151,7 @@ static void expect_over(struct sleeper *sleeper)
 	cr_expect(eq(int, sleeper->outcome, BELL_OVER));
 }
 
-Test(run_board, a_ring_wakes_who_sleeps_in_a_run_that_is_over)
+Test(run_board, a_ring_wakes_all_sleepers_of_a_run_that_is_over)
 {
 	struct sleeper at_barrier = {.goal = BOARD_BARRIER};
 	struct sleeper at_reduction = {.goal = BOARD_INPUTS};

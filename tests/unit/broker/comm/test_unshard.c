@@ -116,7 +116,7 @@ static void set_done(struct gather *gather)
 #define assert_says(what)                                                      \
 	cr_assert(ne(ptr, strstr(err.msg, (what)), NULL), "%s", err.msg)
 
-Test(unshard, a_rank_s_next_is_the_first_that_it_has_not_started)
+Test(unshard, the_next_gather_of_a_rank_is_the_first_that_it_has_not_started)
 {
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, start(0, 1), 0));
@@ -128,7 +128,7 @@ Test(unshard, a_rank_s_next_is_the_first_that_it_has_not_started)
 	cr_assert(eq(int, start(0, 3), -EINVAL));
 }
 
-Test(unshard, a_rank_may_unshard_again_before_another_has_once)
+Test(unshard, a_rank_may_unshard_twice_before_another_rank_has_unsharded_once)
 {
 	uint64_t first, second;
 
@@ -140,7 +140,7 @@ Test(unshard, a_rank_may_unshard_again_before_another_has_once)
 	cr_assert(eq(u64, second, first));
 }
 
-Test(unshard, a_rank_can_be_only_so_far_ahead)
+Test(unshard, a_rank_that_is_too_far_ahead_is_refused)
 {
 	for (int i = 0; i < GATHER_MAX; i++) {
 		cr_assert(eq(int, start(0, 0), 0));
@@ -152,7 +152,7 @@ Test(unshard, a_rank_can_be_only_so_far_ahead)
 	cr_assert(eq(int, start(0, 0), 0));
 }
 
-Test(unshard, what_all_have_resharded_is_forgotten)
+Test(unshard, a_gather_that_all_ranks_have_resharded_is_removed)
 {
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, start(1, 0), 0));
@@ -165,7 +165,7 @@ Test(unshard, what_all_have_resharded_is_forgotten)
 	cr_assert(eq(ptr, comm.gathers.last, NULL));
 }
 
-Test(unshard, what_still_runs_when_all_have_resharded_counts_on)
+Test(unshard, a_running_gather_counts_as_in_flight_after_all_have_resharded)
 {
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, start(1, 0), 0));
@@ -199,7 +199,7 @@ Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
 
 /* --- lateness ------------------------------------------------------------ */
 
-Test(unshard, nobody_is_late_for_what_all_have_started)
+Test(unshard, a_gather_that_all_ranks_have_started_has_no_deadline)
 {
 	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
 	cr_assert(eq(int, start(0, 0), 0));
@@ -210,7 +210,7 @@ Test(unshard, nobody_is_late_for_what_all_have_started)
 	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
 }
 
-Test(unshard, a_rank_is_late_for_its_next_only)
+Test(unshard, a_rank_is_late_only_for_its_next_gather)
 {
 	struct gather *a, *b;
 
@@ -232,7 +232,7 @@ Test(unshard, a_rank_is_late_for_its_next_only)
 	cr_assert(eq(u64, gathers_deadline(&comm), b->call.since_ms + 1000));
 }
 
-Test(unshard, who_keeps_the_limiter_is_late)
+Test(unshard, a_rank_that_blocks_the_limiter_is_late)
 {
 	struct gather *third;
 
@@ -255,7 +255,7 @@ Test(unshard, who_keeps_the_limiter_is_late)
 
 /* --- commits ------------------------------------------------------------- */
 
-Test(unshard, a_commit_comes_when_nothing_is_open_and_nothing_owed)
+Test(unshard, a_commit_is_refused_while_the_rank_has_open_or_missing_gathers)
 {
 	cr_assert(eq(int, start(0, 0), 0));
 	cr_assert(eq(int, gathers_check_commit(&comm, 0, &err), -EBUSY));
@@ -267,7 +267,7 @@ Test(unshard, a_commit_comes_when_nothing_is_open_and_nothing_owed)
 	cr_assert(eq(int, gathers_check_commit(&comm, 1, &err), 0));
 }
 
-Test(unshard, nothing_new_is_begun_while_others_commit)
+Test(unshard, no_gather_is_started_while_a_commit_is_pending)
 {
 	comm.committing = 2;
 	cr_assert(eq(int, start(0, 0), -EINVAL));

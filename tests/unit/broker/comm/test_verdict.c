@@ -43,7 +43,7 @@ Test(verdict, a_run_is_alive_until_it_fails)
 	cr_expect(is_alive(&comms[1]));
 }
 
-Test(verdict, the_next_run_with_the_word_is_another_one)
+Test(verdict, a_run_that_reuses_a_word_is_independent_of_the_earlier_run)
 {
 	uint32_t word;
 
@@ -60,7 +60,7 @@ Test(verdict, the_next_run_with_the_word_is_another_one)
 	cr_expect(is_alive(&comms[1]));
 }
 
-Test(verdict, a_run_beyond_the_last_word_goes_without)
+Test(verdict, a_run_gets_no_word_when_all_are_in_use)
 {
 	for (uint32_t i = 0; i + 1 < TABLE_RUNS; i++) {
 		verdict_open(&comms[i]);
@@ -74,7 +74,7 @@ Test(verdict, a_run_beyond_the_last_word_goes_without)
 	cr_expect(is_alive(&comms[TABLE_RUNS]));
 }
 
-Test(verdict, after_a_restart_the_runs_that_go_on_are_alive)
+Test(verdict, after_a_restart_runs_that_continue_are_alive)
 {
 	verdict_open(&comms[0]);
 	verdict_open(&comms[1]);

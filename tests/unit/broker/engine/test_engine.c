@@ -97,7 +97,7 @@ static void as(const char *how)
 	setenv("FAKE_WORKER", how, 1);
 }
 
-Test(engine, jobs_are_done_in_order_by_one_worker)
+Test(engine, one_worker_does_jobs_in_their_order)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -122,7 +122,7 @@ Test(engine, jobs_are_done_in_order_by_one_worker)
 	cr_expect(is_gone(seen.pid));
 }
 
-Test(engine, the_sentence_of_a_failed_job_comes_back)
+Test(engine, the_error_message_of_a_failed_job_is_returned)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -137,7 +137,7 @@ Test(engine, the_sentence_of_a_failed_job_comes_back)
 	engine_stop(engine);
 }
 
-Test(engine, memory_is_kept_until_nobody_can_write_it_any_more)
+Test(engine, memory_of_a_job_is_kept_until_the_worker_has_exited)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -156,7 +156,7 @@ Test(engine, memory_is_kept_until_nobody_can_write_it_any_more)
 	engine_stop(engine);
 }
 
-Test(engine, after_a_death_the_next_job_starts_another_worker)
+Test(engine, after_the_worker_has_died_the_next_job_starts_another)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -173,7 +173,7 @@ Test(engine, after_a_death_the_next_job_starts_another_worker)
 	engine_stop(engine);
 }
 
-Test(engine, without_the_program_a_job_is_refused)
+Test(engine, a_job_is_refused_if_the_program_is_missing)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -188,7 +188,7 @@ Test(engine, without_the_program_a_job_is_refused)
 	cr_expect(zero(u32, seen.n));
 }
 
-Test(engine, a_worker_of_another_version_is_tried_five_times)
+Test(engine, a_worker_of_another_version_is_started_five_times)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -209,7 +209,7 @@ Test(engine, a_worker_of_another_version_is_tried_five_times)
 	engine_stop(engine);
 }
 
-Test(engine, a_worker_that_answers_what_was_not_asked_is_killed)
+Test(engine, a_worker_that_reports_an_unknown_job_is_killed)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -225,7 +225,7 @@ Test(engine, a_worker_that_answers_what_was_not_asked_is_killed)
 	engine_stop(engine);
 }
 
-Test(engine, a_worker_that_reads_nothing_holds_nobody_up)
+Test(engine, a_worker_that_does_not_read_does_not_block_the_broker)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -256,7 +256,7 @@ static void let_watch_pass(void)
 	watch.fn(watch.data, watch.index);
 }
 
-Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
+Test(engine, a_worker_that_sends_nothing_is_killed_after_a_time_out)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
 	struct error err = ERROR_NULL;
@@ -275,7 +275,7 @@ Test(engine, a_worker_that_says_nothing_is_killed_in_the_end)
 	engine_stop(engine);
 }
 
-Test(engine, an_idle_worker_may_be_silent_for_ever)
+Test(engine, an_idle_worker_has_no_time_out)
 {
 	struct error err = ERROR_NULL;
 
@@ -289,7 +289,7 @@ Test(engine, an_idle_worker_may_be_silent_for_ever)
 	engine_stop(engine);
 }
 
-Test(engine, plans_and_chunks_that_are_gone_are_forgotten)
+Test(engine, the_worker_forgets_removed_plans_and_chunks)
 {
 	struct plan_entry entry = {0};
 	struct plan made = {.n_entries = 1, .entries = &entry};
@@ -347,7 +347,7 @@ static void run_on_devices(uint32_t kind, const uint32_t *slots,
 	     &err);
 }
 
-Test(engine, jobs_of_a_communicator_come_behind_its_opening)
+Test(engine, jobs_of_a_communicator_run_after_its_opening)
 {
 	const struct job_compare compare = {.kind = JOB_COMPARE, .comm = 7};
 	uint32_t slots[] = {make_slot(100), make_slot(200)};
@@ -371,7 +371,7 @@ Test(engine, jobs_of_a_communicator_come_behind_its_opening)
 	engine_stop(engine);
 }
 
-Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
+Test(engine, the_time_out_of_a_worker_includes_that_of_its_communicator)
 {
 	struct seen seen = {.slot = make_slot(100)};
 
@@ -391,7 +391,7 @@ Test(engine, a_worker_may_wait_as_long_as_ranks_may_be_late)
 	engine_stop(engine);
 }
 
-Test(engine, what_is_forgotten_before_it_was_opened_is_not_kept_open)
+Test(engine, a_communicator_forgotten_before_it_was_opened_is_closed)
 {
 	struct seen seen = {.slot = make_slot(100)};
 
@@ -409,7 +409,7 @@ Test(engine, what_is_forgotten_before_it_was_opened_is_not_kept_open)
 	cr_expect(eq(u64, engine->n_starts, 1));
 }
 
-Test(engine, a_worker_that_dies_leaves_no_communicator_to_be_closed)
+Test(engine, a_communicator_of_a_dead_worker_is_freed_when_forgotten)
 {
 	struct seen seen = {.slot = make_slot(100)};
 
@@ -423,7 +423,7 @@ Test(engine, a_worker_that_dies_leaves_no_communicator_to_be_closed)
 	engine_stop(engine);
 }
 
-Test(engine, a_process_that_cannot_be_made_is_an_error)
+Test(engine, a_process_that_cannot_be_created_is_an_error)
 {
 	struct error err = ERROR_NULL;
 
@@ -438,7 +438,7 @@ Test(engine, a_process_that_cannot_be_made_is_an_error)
 	engine_stop(engine);
 }
 
-Test(engine, the_worker_of_an_earlier_broker_is_ended_before_anything_else)
+Test(engine, the_worker_of_an_earlier_broker_is_killed_first)
 {
 	struct fdstore_entry entry = {.name = "worker"};
 	struct error err = ERROR_NULL;
@@ -460,7 +460,7 @@ Test(engine, the_worker_of_an_earlier_broker_is_ended_before_anything_else)
 	must(engine_adopt(engine, &err), &err);
 }
 
-Test(engine, a_kept_descriptor_that_is_no_process_is_passed_over)
+Test(engine, a_stored_descriptor_that_is_not_a_pidfd_is_ignored)
 {
 	struct fdstore_entry entry = {.name = "worker", .fd = dup(1)};
 	struct error err = ERROR_NULL;
