@@ -166,7 +166,7 @@ static void store_and_die(struct fdstore *store)
 	_exit(0);
 }
 
-Test(supervise, what_was_stored_comes_back_after_a_kill, .init = setup)
+Test(supervise, stored_descriptors_are_passed_on_after_a_kill, .init = setup)
 {
 	pid_t supervisor = start(store_and_die);
 
@@ -202,7 +202,7 @@ static void store_many(struct fdstore *store)
 	_exit(0);
 }
 
-Test(supervise, more_descriptors_are_kept_than_the_soft_limit, .init = setup)
+Test(supervise, more_descriptors_are_stored_than_the_soft_limit, .init = setup)
 {
 	struct rlimit limit;
 
@@ -251,7 +251,8 @@ static void wait_for_term(struct fdstore *store)
 	_exit(signal_number == SIGTERM ? 3 : 4);
 }
 
-Test(supervise, termination_is_passed_on_and_ends_it_all, .init = setup)
+Test(supervise, a_termination_signal_is_passed_on_and_ends_the_supervisor,
+     .init = setup)
 {
 	pid_t supervisor = start(wait_for_term);
 

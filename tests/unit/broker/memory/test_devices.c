@@ -29,7 +29,7 @@ static bool refused_with(const char *part)
 	return strstr(alice.sentence, part);
 }
 
-Test(devices, a_device_is_asked_for_before_the_driver_is_there)
+Test(devices, an_allocation_on_a_device_waits_until_the_driver_is_loaded)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
@@ -57,7 +57,7 @@ static void send_alloc_on(const struct device_uuid *gpu)
 	client_send(&alice, &request, ++alice.number);
 }
 
-Test(devices, the_driver_is_loaded_a_moment_after_the_start)
+Test(devices, the_driver_is_loaded_shortly_after_the_start)
 {
 	devices_start(&broker->store.devices);
 	cr_expect(zero(int, broker->store.devices.load.type), "not begun");
@@ -66,7 +66,7 @@ Test(devices, the_driver_is_loaded_a_moment_after_the_start)
 	cr_expect(zero(u32, broker->store.devices.put_off));
 }
 
-Test(devices, who_needs_the_driver_has_it_loaded_at_once)
+Test(devices, a_request_that_needs_the_driver_starts_loading_it_at_once)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct reply reply;
@@ -90,7 +90,7 @@ Test(devices, host_memory_does_not_wait_for_the_driver)
 	broker_await_driver(broker);
 }
 
-Test(devices, an_unknown_one_is_refused_with_those_there_are)
+Test(devices, an_unknown_device_is_refused_and_the_error_lists_the_known_ones)
 {
 	char known[DEVICE_TEXT_SIZE];
 	struct device_uuid gpu = broker_gpu(broker, 1);
@@ -106,7 +106,7 @@ Test(devices, an_unknown_one_is_refused_with_those_there_are)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
 
-Test(devices, a_bundle_on_an_unknown_one_is_refused_when_it_begins)
+Test(devices, a_bundle_on_an_unknown_device_is_refused_when_it_begins)
 {
 	struct request request = {
 		.kind = MESSAGE_BUNDLE_BEGIN,
@@ -121,7 +121,7 @@ Test(devices, a_bundle_on_an_unknown_one_is_refused_when_it_begins)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_BUNDLES)));
 }
 
-Test(devices, without_a_driver_there_is_host_memory_and_a_note)
+Test(devices, without_a_driver_host_memory_works_and_a_note_explains_why)
 {
 	setenv("FSDP_LIBCUDA", "/nowhere/libcuda.so.1", 1);
 	broker_load_driver(broker);
@@ -134,7 +134,7 @@ Test(devices, without_a_driver_there_is_host_memory_and_a_note)
 	(void)client_alloc(&alice, 100);
 }
 
-Test(devices, a_driver_that_is_too_old_is_named)
+Test(devices, the_error_names_a_driver_that_is_too_old)
 {
 	setenv("FAKECUDA_DRIVER_VERSION", "11040", 1);
 	broker_load_driver(broker);
@@ -145,13 +145,13 @@ Test(devices, a_driver_that_is_too_old_is_named)
 	cr_expect(refused_with("11.4"), "%s", alice.sentence);
 }
 
-Test(devices, a_fake_of_the_driver_is_told_loudly)
+Test(devices, a_note_warns_of_a_fake_driver)
 {
 	broker_load_driver(broker);
 	cr_expect(notes("FAKE of the CUDA driver"), "%s", log_notes());
 }
 
-Test(devices, tensors_may_have_nine_tenths_of_one)
+Test(devices, tensors_may_use_nine_tenths_of_a_device_by_default)
 {
 	const struct device *device;
 
@@ -170,7 +170,7 @@ Test(devices, tensors_may_have_nine_tenths_of_one)
 		     device->memory));
 }
 
-Test(devices, one_in_exclusive_process_mode_is_noted_and_gives_nothing)
+Test(devices, a_device_in_exclusive_process_mode_is_noted_and_refused)
 {
 	struct device_uuid gpu;
 
@@ -183,7 +183,7 @@ Test(devices, one_in_exclusive_process_mode_is_noted_and_gives_nothing)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_CHUNKS)));
 }
 
-Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
+Test(devices, a_lost_device_keeps_its_tensors_but_allocates_no_more)
 {
 	struct slot_ref kept;
 	struct device_uuid gpu, other;
@@ -206,7 +206,7 @@ Test(devices, one_that_is_lost_gives_no_more_memory_and_keeps_what_it_has)
 		  "%s", alice.sentence);
 }
 
-Test(devices, their_values_are_in_the_status)
+Test(devices, values_of_devices_are_in_the_status)
 {
 	struct request request = {.kind = MESSAGE_STATUS};
 	char text[DEVICE_TEXT_SIZE], wanted[2][DEVICE_TEXT_SIZE + 32];

@@ -125,7 +125,7 @@ static void run_until_empty(struct broker *broker)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
+Test(pool, a_request_gets_blocks_that_are_disjoint_and_aligned)
 {
 	struct broker *broker = setup();
 	const uint64_t sizes[] = {100, 0, 64};
@@ -149,7 +149,7 @@ Test(pool, a_request_gets_all_its_blocks_apart_and_aligned)
 	teardown(broker);
 }
 
-Test(pool, freed_memory_is_used_again_without_a_new_chunk)
+Test(pool, freed_memory_is_reused_without_a_new_chunk)
 {
 	struct broker *broker = setup();
 	uint32_t block = alloc(broker, &alice, 3 * MIB);
@@ -200,7 +200,7 @@ Test(pool, chunks_double_up_to_the_largest)
 	teardown(broker);
 }
 
-Test(pool, what_does_not_fit_is_refused_with_figures)
+Test(pool, a_request_that_does_not_fit_is_refused_with_figures)
 {
 	struct broker *broker = setup();
 	struct error err = ERROR_NULL;
@@ -223,7 +223,7 @@ Test(pool, what_does_not_fit_is_refused_with_figures)
 	teardown(broker);
 }
 
-Test(pool, empty_chunks_of_others_make_room)
+Test(pool, empty_chunks_of_other_users_are_freed_for_a_request)
 {
 	struct broker *broker = setup();
 
@@ -240,7 +240,7 @@ Test(pool, empty_chunks_of_others_make_room)
 	teardown(broker);
 }
 
-Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 300)
+Test(pool, empty_chunks_are_freed_when_they_are_cold, .timeout = 300)
 {
 	struct broker *broker = setup();
 	uint32_t block;
@@ -262,7 +262,8 @@ Test(pool, empty_chunks_go_when_they_are_cold, .timeout = 300)
 	teardown(broker);
 }
 
-Test(pool, free_pages_of_a_chunk_in_use_go_when_they_are_cold, .timeout = 300)
+Test(pool, free_pages_of_a_chunk_in_use_are_freed_when_they_are_cold,
+     .timeout = 300)
 {
 	struct broker *broker = setup();
 	uint64_t warm, all;
@@ -327,7 +328,7 @@ Test(pool, too_many_chunks_of_a_user_are_refused)
 	teardown(broker);
 }
 
-Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
+Test(pool, a_user_at_the_limit_waits_for_its_chunks_that_are_being_freed)
 {
 	struct broker *broker = setup();
 	struct access_class access = alice;
@@ -342,7 +343,7 @@ Test(pool, a_user_at_the_limit_of_chunks_waits_for_its_own_that_are_going)
 
 /* If an id were used again, clients would use the chunk that they have mapped
  * under it. */
-Test(pool, numbers_of_chunks_are_never_used_again)
+Test(pool, ids_of_chunks_are_never_reused)
 {
 	struct broker *broker = setup();
 	struct catalog_header *header = broker->store.catalog.header;
@@ -367,7 +368,7 @@ Test(pool, numbers_of_chunks_are_never_used_again)
 	teardown(broker);
 }
 
-Test(pool, a_chunk_that_cannot_be_made_is_told_once_and_tried_again)
+Test(pool, a_chunk_that_cannot_be_created_fails_one_request_only)
 {
 	struct broker *broker = setup();
 	struct rlimit old, none;
@@ -423,7 +424,7 @@ static int seal(struct broker *broker, uint32_t bundle, struct error *err)
 	return r;
 }
 
-Test(pool, a_sealed_bundle_is_read_only_for_everybody)
+Test(pool, a_sealed_bundle_is_read_only_for_all_clients)
 {
 	struct broker *broker = setup();
 	uint32_t bundle = make_bundle(broker);
@@ -454,7 +455,7 @@ Test(pool, a_sealed_bundle_is_read_only_for_everybody)
 	teardown(broker);
 }
 
-Test(pool, a_forgotten_bundle_shares_nothing_with_the_next_of_its_record)
+Test(pool, a_bundle_shares_no_chunk_with_an_earlier_one_of_its_record)
 {
 	struct broker *broker = setup();
 	uint32_t bundle = make_bundle(broker);
@@ -471,7 +472,7 @@ Test(pool, a_forgotten_bundle_shares_nothing_with_the_next_of_its_record)
 	teardown(broker);
 }
 
-Test(pool, a_bundle_forgotten_while_its_chunk_is_made_leaves_none)
+Test(pool, a_bundle_forgotten_while_its_chunk_is_created_leaves_no_chunk)
 {
 	struct broker *broker = setup();
 	uint32_t bundle = make_bundle(broker), block;
@@ -520,7 +521,7 @@ static int restart(struct broker *broker, struct error *err)
 	return pools_adopt(&broker->store.pools, err);
 }
 
-Test(pool, after_a_restart_blocks_are_where_they_were)
+Test(pool, after_a_restart_blocks_have_the_same_offsets)
 {
 	struct broker *broker = setup();
 	uint32_t kept = alloc(broker, &alice, 3 * MIB);
@@ -543,7 +544,7 @@ Test(pool, after_a_restart_blocks_are_where_they_were)
 	teardown(broker);
 }
 
-Test(pool, a_chunk_that_was_not_kept_ends_the_adoption)
+Test(pool, a_chunk_without_a_stored_descriptor_makes_adoption_fail)
 {
 	struct broker *broker = setup();
 	struct error err = ERROR_NULL;

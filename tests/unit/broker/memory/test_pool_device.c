@@ -48,7 +48,7 @@ static int take_outside(const struct device_uuid *gpu, uint64_t size)
 	return fd;
 }
 
-Test(pool_device, a_tensor_lies_where_it_was_asked_for)
+Test(pool_device, a_tensor_is_on_the_requested_device)
 {
 	struct device_uuid first = broker_gpu(broker, 0);
 	struct device_uuid second = broker_gpu(broker, 1);
@@ -62,7 +62,7 @@ Test(pool_device, a_tensor_lies_where_it_was_asked_for)
 	cr_expect(device_uuid_is_host(&chunk_of(&ref)->device));
 }
 
-Test(pool_device, blocks_are_512_bytes_apart_and_charged_so)
+Test(pool_device, blocks_are_aligned_to_512_bytes_and_charged_accordingly)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct slot_ref other;
@@ -83,7 +83,7 @@ Test(pool_device, blocks_are_512_bytes_apart_and_charged_so)
 	cr_expect(zero(u64, alice.session->holdings.n_bytes));
 }
 
-Test(pool_device, the_reply_says_of_which_device_the_chunk_is)
+Test(pool_device, the_reply_names_the_device_of_the_chunk)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct alloc_item item = item_of(100);
@@ -125,7 +125,7 @@ Test(pool_device, chunks_double_up_to_the_limit_of_their_device)
 	(void)client_alloc(&alice, MIB);
 }
 
-Test(pool_device, what_can_never_fit_is_refused_at_once)
+Test(pool_device, a_request_that_can_never_fit_is_refused_at_once)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
@@ -135,7 +135,7 @@ Test(pool_device, what_can_never_fit_is_refused_at_once)
 		  alice.sentence);
 }
 
-Test(pool_device, an_empty_chunk_goes_as_a_whole_after_its_time)
+Test(pool_device, an_empty_chunk_is_freed_as_a_whole_after_warm_ms)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 
@@ -166,7 +166,7 @@ Test(pool_device, a_chunk_in_use_is_not_punched)
 	cr_expect(zero(int, client_alloc_on(&alice, &gpu, MIB, 0, &ref)));
 }
 
-Test(pool_device, others_empty_chunks_make_room_on_the_same_device_only)
+Test(pool_device, empty_chunks_of_others_are_freed_on_the_same_device_only)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct device_uuid other = broker_gpu(broker, 1);
@@ -182,7 +182,7 @@ Test(pool_device, others_empty_chunks_make_room_on_the_same_device_only)
 	cr_expect(eq(u64, size_on(&other), 40 * MIB), "nobody needed it");
 }
 
-Test(pool_device, evictable_tensors_of_the_device_make_room)
+Test(pool_device, evictable_tensors_of_the_device_are_evicted_for_a_request)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct device_uuid other = broker_gpu(broker, 1);
@@ -223,7 +223,7 @@ Test(pool_device, a_quota_counts_all_devices_and_not_the_host)
 	cr_expect(eq(u64, chunk_of(&ref)->size, 2 * MIB));
 }
 
-Test(pool_device, a_quota_is_helped_by_what_its_user_can_do_without)
+Test(pool_device, an_evictable_tensor_of_the_user_is_evicted_to_meet_its_quota)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct device_uuid other = broker_gpu(broker, 1);
@@ -241,7 +241,7 @@ Test(pool_device, a_quota_is_helped_by_what_its_user_can_do_without)
 	cr_expect(eq(int, word_state(broker, &host), SLOT_PUBLISHED));
 }
 
-Test(pool_device, memory_that_others_have_is_an_error_with_figures)
+Test(pool_device, memory_used_by_other_processes_is_an_error_with_figures)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	int fd = take_outside(&gpu, 120 * MIB);
@@ -274,7 +274,7 @@ static void give_back(uv_timer_t *timer)
 
 /* The situation after a process was killed: its memory is returned a while
  * later. */
-Test(pool_device, memory_that_comes_back_soon_is_waited_for)
+Test(pool_device, a_request_waits_for_memory_that_is_freed_soon)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	int fd = take_outside(&gpu, 120 * MIB);
@@ -287,7 +287,7 @@ Test(pool_device, memory_that_comes_back_soon_is_waited_for)
 	cr_expect(zero(u32, broker->store.pools.host.next->n_refusals));
 }
 
-Test(pool_device, who_has_time_gets_what_others_give_back_late)
+Test(pool_device, a_request_with_a_time_out_gets_memory_that_is_freed_later)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	int fd = take_outside(&gpu, 120 * MIB);
@@ -299,7 +299,7 @@ Test(pool_device, who_has_time_gets_what_others_give_back_late)
 		  "%s", alice.sentence);
 }
 
-Test(pool_device, our_empty_chunks_go_when_the_driver_has_nothing)
+Test(pool_device, empty_chunks_are_freed_when_the_driver_has_no_memory)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	int fd;
@@ -314,7 +314,7 @@ Test(pool_device, our_empty_chunks_go_when_the_driver_has_nothing)
 	close(fd);
 }
 
-Test(pool_device, what_we_give_back_ends_the_pause)
+Test(pool_device, memory_freed_by_the_broker_ends_the_pause)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct slot_ref kept;
@@ -331,7 +331,7 @@ Test(pool_device, what_we_give_back_ends_the_pause)
 	close(fd);
 }
 
-Test(pool_device, a_view_is_on_the_device_of_what_it_views)
+Test(pool_device, a_view_is_on_the_device_of_its_base)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct alloc_item item = item_of(10);
@@ -347,7 +347,7 @@ Test(pool_device, a_view_is_on_the_device_of_what_it_views)
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES), 512));
 }
 
-Test(pool_device, a_driver_that_hangs_has_two_threads_at_most)
+Test(pool_device, a_driver_that_hangs_blocks_two_threads_at_most)
 {
 	struct alloc_item item = item_of(MIB);
 	struct request request = {
@@ -405,7 +405,8 @@ static int commit(uint64_t bundle)
 					    .bundle_commit = {bundle}});
 }
 
-Test(pool_device, a_bundle_lies_in_chunks_that_nobody_gets_writable_any_more)
+Test(pool_device,
+     chunks_of_a_committed_bundle_are_not_given_writable_to_clients)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	struct alloc_item item = item_of(MIB);
@@ -433,7 +434,7 @@ Test(pool_device, a_bundle_lies_in_chunks_that_nobody_gets_writable_any_more)
 
 /* A driver's descriptor refers to the memory only if it is passed on. One that
  * was opened again would not. */
-Test(pool_device, readers_get_the_descriptor_that_is_the_memory)
+Test(pool_device, readers_get_the_descriptor_of_the_memory)
 {
 	struct device_uuid gpu = broker_gpu(broker, 0);
 	uint32_t block;

@@ -105,7 +105,8 @@ Test(reply_queue, a_reply_without_descriptors_is_sent_at_once)
 	cr_assert(reply_queue_is_read(&queue));
 }
 
-Test(reply_queue, descriptors_wait_until_the_reply_before_was_read)
+Test(reply_queue,
+     a_reply_with_descriptors_waits_until_the_previous_one_was_read)
 {
 	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
 	cr_assert(reply_queue_is_empty(&queue));
@@ -121,7 +122,7 @@ Test(reply_queue, descriptors_wait_until_the_reply_before_was_read)
 	read_reply(2, 1);
 }
 
-Test(reply_queue, a_deadline_sends_what_waited_for_the_reader)
+Test(reply_queue, a_deadline_sends_replies_that_waited_for_the_reader)
 {
 	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
@@ -153,7 +154,7 @@ Test(reply_queue, an_account_bounds_the_queue)
 	cr_assert(le(u64, queue.account->used[ACCOUNT_QUEUE], QUOTA));
 }
 
-Test(reply_queue, a_client_that_is_gone_is_told)
+Test(reply_queue, a_disconnected_client_is_reported)
 {
 	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));

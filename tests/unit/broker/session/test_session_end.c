@@ -37,7 +37,7 @@ static int run_to_the_end(void)
 	return n;
 }
 
-Test(session_end, others_are_served_between_its_rounds)
+Test(session_end, other_clients_are_served_between_the_rounds)
 {
 	const struct session_record *record = session_record(alice.session);
 	struct error err = ERROR_NULL;
@@ -59,7 +59,7 @@ Test(session_end, others_are_served_between_its_rounds)
 	assert_empty(broker, 1000);
 }
 
-Test(session_end, a_goodbye_is_answered_at_the_end)
+Test(session_end, the_reply_to_a_goodbye_is_sent_at_the_end)
 {
 	struct reply reply;
 	int code;
@@ -75,7 +75,7 @@ Test(session_end, a_goodbye_is_answered_at_the_end)
 	assert_empty(broker, 1000);
 }
 
-Test(session_end, what_outlives_it_is_on_nobodys_budget)
+Test(session_end, tensors_that_outlive_the_session_are_charged_to_no_session)
 {
 	static char names[N / 2][16];
 

@@ -75,7 +75,7 @@ static void end_time(void)
 }
 
 /* The request is woken, and its time runs out before it runs. */
-Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
+Test(waiter, a_request_woken_at_its_deadline_gets_one_reply)
 {
 	const struct request commit = commit_of(1);
 	const struct request wait = {
@@ -107,7 +107,7 @@ Test(waiter, a_request_that_is_woken_as_its_time_runs_out_is_answered_once)
 
 /* The time that a request waited for the end of an earlier run does not make it
  * late in the next one. */
-Test(waiter, a_rank_that_joins_late_in_its_time_does_not_fail_those_who_form)
+Test(waiter, a_rank_that_joins_near_its_deadline_does_not_fail_the_next_run)
 {
 	const struct request leave = {.kind = MESSAGE_COMM_LEAVE,
 				      .comm_leave = {.comm = comm}};
@@ -154,7 +154,7 @@ static uint32_t longest_bucket(void)
 	return longest;
 }
 
-Test(waiter, nobody_can_choose_names_that_all_wait_in_one_bucket)
+Test(waiter, a_client_cannot_choose_names_that_share_one_hash_bucket)
 {
 	char name[32];
 	const char *names[] = {name};

@@ -91,7 +91,7 @@ static struct threads *start(uint32_t n)
 	return threads;
 }
 
-Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 300)
+Test(threads, jobs_of_one_stream_end_in_order, .timeout = 300)
 {
 	struct threads *threads = start(4);
 
@@ -108,7 +108,7 @@ Test(threads, jobs_of_one_stream_end_in_their_order, .timeout = 300)
 
 /* A task of the first stream waits for one of the second. The test ends only if
  * both end. */
-Test(threads, streams_do_not_wait_for_one_another, .timeout = 300)
+Test(threads, a_stream_does_not_wait_for_another_stream, .timeout = 300)
 {
 	struct threads *threads = start(2);
 
@@ -121,7 +121,7 @@ Test(threads, streams_do_not_wait_for_one_another, .timeout = 300)
 	cr_assert(eq(int, n_ends, 3));
 }
 
-Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 300)
+Test(threads, a_large_job_does_not_delay_a_small_job, .timeout = 300)
 {
 	struct threads *threads = start(1);
 
@@ -136,7 +136,8 @@ Test(threads, a_large_job_does_not_hold_up_a_small_one, .timeout = 300)
 }
 
 /* The caller itself runs each task, and is told when there are no more. */
-Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 300)
+Test(threads, a_helping_caller_runs_all_tasks_if_there_is_no_thread,
+     .timeout = 300)
 {
 	struct threads *threads = start(0);
 	int n = 0;
@@ -156,7 +157,8 @@ Test(threads, who_helps_does_all_where_there_is_no_thread, .timeout = 300)
 
 /* Two tasks wait for each other. The caller has one, so a thread must have been
  * woken for the other, whether it slept or not. */
-Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 300)
+Test(threads, a_job_with_a_helping_caller_is_given_a_thread_as_well,
+     .timeout = 300)
 {
 	struct threads *threads = start(1);
 
@@ -173,7 +175,7 @@ Test(threads, a_helped_job_gets_a_thread_as_well, .timeout = 300)
 
 /* The threads may run on all CPUs on which the process may, even if some were
  * moved meanwhile. */
-Test(threads, threads_may_run_where_they_could_before, .timeout = 300)
+Test(threads, threads_keep_their_cpu_affinity, .timeout = 300)
 {
 	struct threads *threads = start(3);
 	cpu_set_t before, after;
@@ -198,7 +200,8 @@ Test(threads, threads_may_run_where_they_could_before, .timeout = 300)
 	threads_free(threads);
 }
 
-Test(threads, what_has_not_begun_at_the_end_is_cut_off, .timeout = 300)
+Test(threads, jobs_that_have_not_ended_when_threads_are_freed_are_cut_off,
+     .timeout = 300)
 {
 	struct threads *threads = start(1);
 

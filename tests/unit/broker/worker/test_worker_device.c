@@ -34,7 +34,7 @@ Test(worker_device, ranks_of_one_process_gather_and_reduce)
 
 /* The worker needs a hardware queue for each of its streams, whatever the
  * driver's default is. */
-Test(worker_device, it_asks_for_as_many_queues_as_there_can_be)
+Test(worker_device, the_worker_requests_the_maximum_number_of_hardware_queues)
 {
 	struct node node;
 
@@ -74,7 +74,7 @@ Test(worker_device, partial_sums_are_kept_for_the_all_reduce)
 	world_close();
 }
 
-Test(worker_device, many_jobs_may_be_under_way)
+Test(worker_device, many_jobs_may_run_at_a_time)
 {
 	struct node node;
 
@@ -112,7 +112,7 @@ Test(worker_device, the_driver_is_loaded_with_the_first_communicator)
 	world_close();
 }
 
-Test(worker_device, a_new_communicator_follows_one_that_was_forgotten)
+Test(worker_device, a_communicator_can_be_opened_after_one_was_forgotten)
 {
 	struct node node;
 
@@ -132,7 +132,7 @@ Test(worker_device, a_new_communicator_follows_one_that_was_forgotten)
 
 /* The memory of the device is free when the job is done, the worker has
  * forgotten the chunk, and the last descriptor is closed. */
-Test(worker_device, what_is_forgotten_is_unmapped)
+Test(worker_device, a_forgotten_chunk_is_unmapped)
 {
 	struct job_chunk chunk = {.kind = JOB_FORGET_CHUNK, .chunk = 1};
 	struct job_plan plan = {.kind = JOB_FORGET_PLAN, .plan = PLAN};
@@ -193,7 +193,7 @@ static void send_compare(const struct node *node, uint64_t number,
 	send_with_fd(node->fd, &job, sizeof(job), -1);
 }
 
-Test(worker_device, workers_of_two_nodes_work_together)
+Test(worker_device, workers_of_two_nodes_gather_together)
 {
 	struct node nodes[2];
 
@@ -210,7 +210,7 @@ Test(worker_device, workers_of_two_nodes_work_together)
 }
 
 /* A difference between nodes does not make the communicator fail. */
-Test(worker_device, ranks_of_two_nodes_hear_that_they_differ)
+Test(worker_device, ranks_of_two_nodes_are_told_that_their_calls_differ)
 {
 	struct node nodes[2];
 
@@ -228,7 +228,7 @@ Test(worker_device, ranks_of_two_nodes_hear_that_they_differ)
 	nodes_stop(nodes);
 }
 
-Test(worker_device, a_gather_that_others_do_not_join_fails_in_the_end)
+Test(worker_device, a_gather_that_other_ranks_do_not_join_times_out)
 {
 	struct node nodes[2];
 
@@ -281,7 +281,7 @@ Test(worker_device, closing_the_link_ends_a_gather_that_waits)
 	nodes_stop(nodes);
 }
 
-Test(worker_device, a_worker_that_dies_ends_the_others_gather)
+Test(worker_device, the_death_of_a_worker_ends_the_gather_of_the_others)
 {
 	struct node nodes[2];
 	struct job_done done;
@@ -298,7 +298,7 @@ Test(worker_device, a_worker_that_dies_ends_the_others_gather)
 
 /* A call that cannot be ended would keep the worker's memory in use, so the
  * worker exits. */
-Test(worker_device, a_worker_whose_communicator_does_not_end_ends_itself)
+Test(worker_device, a_worker_that_cannot_abort_its_communicator_exits)
 {
 	struct node nodes[2];
 
@@ -322,7 +322,7 @@ static void expect_no_comm(const struct node *node, const struct job_comm *job,
 	expect_failed(node, job->number, -EINVAL, text);
 }
 
-Test(worker_device, a_communicator_that_cannot_be_is_refused)
+Test(worker_device, an_invalid_communicator_is_refused)
 {
 	struct job_comm good, job;
 	struct node node;
@@ -369,7 +369,7 @@ static void expect_refused(const struct node *node,
 		  done.sentence, text);
 }
 
-Test(worker_device, a_bad_job_is_answered_and_the_next_one_done)
+Test(worker_device, an_invalid_job_is_refused_and_the_next_job_is_done)
 {
 	struct job_device gather, reduce, job;
 	struct node node;
@@ -442,7 +442,7 @@ static void expect_no_plan(const struct node *node, const struct job_plan *plan,
 	expect_refused(node, &job, "there is no plan");
 }
 
-Test(worker_device, a_plan_whose_buckets_are_none_is_not_taken)
+Test(worker_device, a_plan_with_invalid_buckets_is_refused)
 {
 	struct plan_entry entries[2];
 	struct job_plan plan;
@@ -469,7 +469,7 @@ Test(worker_device, a_plan_whose_buckets_are_none_is_not_taken)
 
 /* --- what is missing or broken ------------------------------------------- */
 
-Test(worker_device, without_nccl_the_communicator_says_so)
+Test(worker_device, without_nccl_a_communicator_is_refused_with_the_reason)
 {
 	struct job_comm job;
 	struct node node;
@@ -484,7 +484,7 @@ Test(worker_device, without_nccl_the_communicator_says_so)
 	world_close();
 }
 
-Test(worker_device, without_a_driver_the_communicator_says_so)
+Test(worker_device, without_a_driver_a_communicator_is_refused_with_the_reason)
 {
 	struct job_comm job;
 	struct node node;
@@ -500,7 +500,7 @@ Test(worker_device, without_a_driver_the_communicator_says_so)
 }
 
 /* NCCL fails in one rank, whichever rank calls it first. */
-Test(worker_device, a_failure_of_one_rank_is_one_of_all)
+Test(worker_device, a_failure_of_one_rank_fails_the_job_of_all_ranks)
 {
 	struct node node;
 

@@ -181,7 +181,7 @@ static void fill_shards(const struct worker *worker)
 
 /* --- tests --------------------------------------------------------------- */
 
-Test(worker_link, gathers_and_reduces_in_memory_that_it_was_given,
+Test(worker_link, the_worker_gathers_and_reduces_in_the_memory_it_received,
      .timeout = 300)
 {
 	struct worker worker;
@@ -220,7 +220,8 @@ Test(worker_link, gathers_and_reduces_in_memory_that_it_was_given,
 	stop(&worker);
 }
 
-Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 300)
+Test(worker_link, an_invalid_job_is_refused_and_the_next_job_is_done,
+     .timeout = 300)
 {
 	const struct job gather = make_job(JOB_GATHER, 7);
 	const struct job reduce = make_job(JOB_REDUCE, 8);
@@ -266,7 +267,8 @@ Test(worker_link, a_bad_job_is_answered_and_the_next_one_done, .timeout = 300)
 	stop(&worker);
 }
 
-Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 300)
+Test(worker_link, jobs_with_forgotten_chunks_and_plans_are_refused,
+     .timeout = 300)
 {
 	const struct job gather = make_job(JOB_GATHER, 1);
 	struct job_plan plan = {.kind = JOB_FORGET_PLAN, .plan = 1};
@@ -286,7 +288,7 @@ Test(worker_link, what_is_forgotten_is_known_no_more, .timeout = 300)
 	stop(&worker);
 }
 
-Test(worker_link, a_plan_that_leads_elsewhere_is_not_taken, .timeout = 300)
+Test(worker_link, a_plan_with_an_invalid_stride_is_refused, .timeout = 300)
 {
 	struct job gather = make_job(JOB_GATHER, 1);
 	struct plan_entry entry;
@@ -326,7 +328,7 @@ Test(worker_link, each_of_two_streams_keeps_its_order, .timeout = 300)
 }
 
 /* The only thread is the one that also reads from the link. */
-Test(worker_link, one_thread_does_all_jobs, .timeout = 300)
+Test(worker_link, a_single_thread_does_all_jobs, .timeout = 300)
 {
 	struct worker worker;
 	struct job job;
@@ -375,7 +377,7 @@ static bool is_asleep(pid_t pid)
 
 /* A thread that looks for tasks now and then sleeps in a lock for a moment. It
  * is not found asleep there many times in a row. */
-Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 300)
+Test(worker_link, threads_without_jobs_go_to_sleep, .timeout = 300)
 {
 	const struct timespec moment = {.tv_nsec = 1000000};
 	struct worker worker;
@@ -395,7 +397,7 @@ Test(worker_link, without_jobs_its_threads_go_to_sleep, .timeout = 300)
 	stop(&worker);
 }
 
-Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 300)
+Test(worker_link, the_worker_exits_when_the_link_is_closed, .timeout = 300)
 {
 	struct worker worker;
 
@@ -408,7 +410,8 @@ Test(worker_link, it_ends_when_the_link_is_closed, .timeout = 300)
 	stop(&worker);
 }
 
-Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 300)
+Test(worker_link, an_invalid_message_makes_the_worker_exit_with_a_failure,
+     .timeout = 300)
 {
 	const uint32_t kinds[] = {0, JOB_CHUNK, JOB_DONE, 77};
 
@@ -424,7 +427,7 @@ Test(worker_link, what_is_no_message_ends_it_with_a_failure, .timeout = 300)
 	}
 }
 
-Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
+Test(worker_link, the_worker_ignores_interrupts_but_ends_on_termination,
      .timeout = 300)
 {
 	const struct job job = make_job(JOB_GATHER, 1);
@@ -442,7 +445,7 @@ Test(worker_link, an_interrupt_is_not_for_it_but_a_termination_is,
 }
 
 /* This process keeps the link open when the worker's parent ends. */
-Test(worker_link, it_dies_with_its_parent, .timeout = 300)
+Test(worker_link, the_worker_dies_with_its_parent, .timeout = 300)
 {
 	struct job_hello hello;
 	int fds[2];
@@ -465,7 +468,7 @@ Test(worker_link, it_dies_with_its_parent, .timeout = 300)
 	close(fds[0]);
 }
 
-Test(worker_link, alone_it_says_what_it_is_for, .timeout = 300)
+Test(worker_link, without_a_link_the_worker_exits_with_status_2, .timeout = 300)
 {
 	pid_t pid = fork();
 	int status;
