@@ -73,7 +73,7 @@ static int get(struct client *client, const char *name, struct reply *ret)
 			   ret);
 }
 
-Test(bundle, is_unseen_until_it_is_committed)
+Test(bundle, is_invisible_until_it_is_committed)
 {
 	struct slot_ref ref, got;
 	uint64_t id;
@@ -127,7 +127,7 @@ Test(bundle, get_holds_every_member)
 	assert_empty(broker, 1000);
 }
 
-Test(bundle, the_manifest_lists_the_places_in_order)
+Test(bundle, the_manifest_lists_the_members_in_order)
 {
 	struct error err = ERROR_NULL;
 	struct tensor_place places[3];
@@ -153,7 +153,7 @@ Test(bundle, the_manifest_lists_the_places_in_order)
 	munmap(map, size);
 }
 
-Test(bundle, an_aborted_one_leaves_nothing)
+Test(bundle, an_aborted_bundle_leaves_nothing)
 {
 	struct slot_ref ref;
 	uint64_t id;
@@ -238,7 +238,7 @@ Test(bundle, protects_the_names_in_it)
 	cr_assert(eq(int, begin(&alice, "top/", 0, &id), -EEXIST));
 }
 
-Test(bundle, a_name_that_came_up_meanwhile_stops_the_commit)
+Test(bundle, a_name_published_meanwhile_makes_the_commit_fail)
 {
 	struct slot_ref ref;
 	uint64_t id;
@@ -251,7 +251,7 @@ Test(bundle, a_name_that_came_up_meanwhile_stops_the_commit)
 	cr_assert(eq(int, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 1));
 }
 
-Test(bundle, views_are_made_inside_of_it)
+Test(bundle, views_are_created_within_a_bundle)
 {
 	struct alloc_item item = item_of(10);
 	struct slot_ref base, view;
@@ -370,7 +370,7 @@ static uint32_t chunk_of(const char *name)
 /* The second request comes while the first one is parked. If its memory is
  * there before the seal, it gets new memory; otherwise the bundle is committed
  * first. */
-Test(bundle, gets_no_member_in_memory_that_is_being_sealed)
+Test(bundle, gets_no_new_member_while_its_memory_is_being_sealed)
 {
 	struct alloc_item item = item_of(1000);
 	struct request alloc = {
@@ -450,7 +450,7 @@ static uint32_t n_held(const struct client *client, uint32_t bundle)
 	return n;
 }
 
-Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
+Test(bundle, all_members_of_a_large_bundle_are_granted_although_it_is_replaced)
 {
 	enum { N = 4096 };
 	struct reply reply;
@@ -487,7 +487,7 @@ Test(bundle, a_large_one_is_got_as_a_whole_while_it_is_replaced)
 
 /* No client would ring the doorbell for a member that was released before it
  * was granted. So the broker must notice by itself. */
-Test(bundle, members_let_go_while_they_are_granted_are_freed)
+Test(bundle, members_released_while_they_are_granted_are_freed)
 {
 	enum { N = 1024 };
 	const struct catalog *catalog = &broker->store.catalog;
@@ -518,7 +518,7 @@ Test(bundle, members_let_go_while_they_are_granted_are_freed)
 	assert_empty(broker, 1001);
 }
 
-Test(bundle, a_session_that_ends_while_it_is_granted_leaves_nothing)
+Test(bundle, a_session_that_ends_while_members_are_granted_leaves_no_lease)
 {
 	struct reply reply;
 
@@ -556,7 +556,7 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 
 /* The members need half of the journal. Those that do not fit are freed in a
  * later round. */
-Test(bundle, a_large_one_goes_in_steps, .timeout = 300)
+Test(bundle, a_large_bundle_is_removed_in_several_rounds, .timeout = 300)
 {
 	enum { BATCHES = 240, N = 256 };
 	static struct alloc_item items[N];

@@ -99,7 +99,7 @@ static uint32_t n_fences(void)
 	return catalog_n_live(&broker->store.catalog, SECTION_READY_FENCE);
 }
 
-Test(fence_event, who_holds_it_is_told_which_event_to_wait_for)
+Test(fence_event, a_holder_is_told_which_event_to_wait_for)
 {
 	struct slot_ref ref = make();
 	struct tensor_place place;
@@ -131,7 +131,7 @@ Test(fence_event, an_event_reported_complete_ends_the_fence)
 	cr_expect(zero(int, say_done(&alice, &ref, 7)), "once more");
 }
 
-Test(fence_event, what_is_still_written_is_not_used_again)
+Test(fence_event, memory_that_is_still_written_is_not_reused)
 {
 	struct slot_ref ref = make();
 
@@ -144,7 +144,7 @@ Test(fence_event, what_is_still_written_is_not_used_again)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_DEVICE_BYTES)));
 }
 
-Test(fence_event, only_the_producers_word_for_that_event_counts)
+Test(fence_event, only_a_report_of_the_producer_for_that_event_completes_it)
 {
 	struct slot_ref ref = make(), stale = ref;
 
@@ -157,7 +157,7 @@ Test(fence_event, only_the_producers_word_for_that_event_counts)
 	cr_expect(eq(u32, n_fences(), 1));
 }
 
-Test(fence_event, a_later_one_takes_the_place_of_an_earlier_one)
+Test(fence_event, a_later_event_replaces_an_earlier_one)
 {
 	struct slot_ref ref = make();
 	uint64_t number = 0;
@@ -175,7 +175,7 @@ Test(fence_event, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_expect(not(ready_fence_is_pending(&broker->store, ref.slot)));
 }
 
-Test(fence_event, a_timeline_takes_the_place_of_an_event)
+Test(fence_event, a_timeline_replaces_an_event)
 {
 	struct slot_ref ref = make(), early;
 
@@ -193,7 +193,7 @@ Test(fence_event, a_timeline_takes_the_place_of_an_event)
 
 /* --- views --------------------------------------------------------------- */
 
-Test(fence_event, views_are_written_when_what_they_view_is)
+Test(fence_event, the_event_of_a_tensor_is_also_that_of_its_views)
 {
 	struct slot_ref ref = make(), first, second;
 	uint64_t number = 0;
@@ -230,7 +230,7 @@ Test(fence_event, views_follow_a_later_event)
 	cr_expect(not(ready_fence_is_pending(&broker->store, early.slot)));
 }
 
-Test(fence_event, a_view_that_is_published_itself_has_its_own)
+Test(fence_event, a_view_that_is_published_has_its_own_event)
 {
 	struct slot_ref ref = make(), mine;
 
@@ -247,7 +247,7 @@ Test(fence_event, a_view_that_is_published_itself_has_its_own)
 
 /* --- death --------------------------------------------------------------- */
 
-Test(fence_event, a_writer_that_dies_taints_what_it_did_not_say)
+Test(fence_event, a_writer_that_dies_taints_tensors_it_did_not_report_complete)
 {
 	struct slot_ref late = make(), done = make(), of_late;
 
@@ -267,7 +267,7 @@ Test(fence_event, a_writer_that_dies_taints_what_it_did_not_say)
 
 /* --- refusals ------------------------------------------------------------ */
 
-Test(fence_event, what_is_no_handle_of_an_event_is_refused)
+Test(fence_event, an_invalid_event_handle_is_refused)
 {
 	struct slot_ref ref = make();
 	struct handle handle = event(7);
@@ -288,7 +288,7 @@ Test(fence_event, what_is_no_handle_of_an_event_is_refused)
 	cr_expect(zero(u32, n_fences()));
 }
 
-Test(fence_event, host_memory_takes_none)
+Test(fence_event, an_event_for_host_memory_is_refused)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 

@@ -13,7 +13,7 @@ static int64_t holds(const struct client *client, const struct slot_ref *ref)
 	return grant ? grant_holds(&broker->store, grant) : 0;
 }
 
-Test(grant, both_parts_are_counted)
+Test(grant, holds_granted_by_the_broker_and_taken_by_the_client_add_up)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 
@@ -27,7 +27,7 @@ Test(grant, both_parts_are_counted)
 	cr_assert(zero(i64, holds(&alice, &ref)));
 }
 
-Test(grant, a_name_got_twice_is_held_twice)
+Test(grant, getting_a_name_twice_takes_two_holds)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 	const char *names[] = {"a", "a"};
@@ -40,7 +40,7 @@ Test(grant, a_name_got_twice_is_held_twice)
 	cr_assert(eq(i64, holds(&bob, &ref), 2));
 }
 
-Test(grant, goes_on_counting_when_the_slot_is_used_again)
+Test(grant, continues_counting_when_the_slot_is_reused)
 {
 	struct slot_ref first = client_alloc(&alice, 64), second;
 
@@ -56,7 +56,7 @@ Test(grant, goes_on_counting_when_the_slot_is_used_again)
 	cr_assert(eq(i64, holds(&alice, &second), 1), "delta is still -1");
 }
 
-Test(grant, of_an_earlier_generation_pins_nothing)
+Test(grant, of_an_earlier_generation_does_not_keep_the_slot)
 {
 	struct slot_ref old = client_put(&alice, "a", 0), new;
 
@@ -72,7 +72,7 @@ Test(grant, of_an_earlier_generation_pins_nothing)
 	cr_assert(eq(int, word_state(broker, &new), SLOT_FREE));
 }
 
-Test(grant, a_count_below_zero_takes_nothing_from_others)
+Test(grant, a_negative_count_does_not_reduce_the_holds_of_others)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 	struct slot_ref again;
@@ -98,7 +98,7 @@ Test(grant, of_a_session_without_a_file_counts_as_held)
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(grant, a_session_that_ends_drops_all_of_them)
+Test(grant, a_session_that_ends_drops_all_its_grants)
 {
 	char name[16];
 
@@ -175,7 +175,7 @@ Test(grant, charges_a_page_of_counters_once_until_the_session_ends)
 	cr_assert(zero(u64, used(broker, 1001, ACCOUNT_REFS)));
 }
 
-Test(grant, is_refused_for_want_of_pages_in_a_sentence)
+Test(grant, is_refused_beyond_quota_refs_and_the_error_names_that_key)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 
@@ -195,7 +195,7 @@ static int64_t blocks_of(const struct client *client)
 	return status.st_blocks;
 }
 
-Test(grant, listing_makes_no_page_of_a_ref_counter_file)
+Test(grant, listing_allocates_no_page_of_a_ref_counter_file)
 {
 	struct request list = {.kind = MESSAGE_LIST,
 			       .list = {.prefix = "", .filter = LIST_ALL}};

@@ -3,7 +3,7 @@
 
 TestSuite(index, .init = broker_set_up, .timeout = 300);
 
-Test(index, finds_what_was_published_and_nothing_else)
+Test(index, finds_published_names_and_no_others)
 {
 	struct slot_ref a = client_put(&alice, "x/a", 0);
 	struct slot_ref b = client_put(&alice, "x/b", 0);
@@ -33,7 +33,7 @@ Test(index, a_taken_name_needs_replace)
 		     -ENOENT));
 }
 
-Test(index, what_is_not_readable_is_not_got)
+Test(index, a_tensor_without_permission_to_read_is_not_granted)
 {
 	struct alloc_item item = item_of(8);
 	struct slot_ref ref;
@@ -47,7 +47,7 @@ Test(index, what_is_not_readable_is_not_got)
 	cr_assert(eq(int, client_remove(&bob, "none"), -ENOENT));
 }
 
-Test(index, a_stranger_is_not_trusted_unless_named)
+Test(index, another_user_is_trusted_only_if_named_or_owner_of_the_prefix)
 {
 	const char *name = "shared/b";
 	struct request get = {.kind = MESSAGE_GET,

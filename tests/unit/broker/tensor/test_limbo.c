@@ -39,7 +39,7 @@ static struct slot_ref fenced(void)
 	return ref;
 }
 
-Test(limbo, what_a_device_still_reads_is_freed_when_it_has_done)
+Test(limbo, a_tensor_that_a_device_reads_is_freed_when_its_fence_is_reached)
 {
 	struct slot_ref ref = fenced();
 
@@ -53,7 +53,7 @@ Test(limbo, what_a_device_still_reads_is_freed_when_it_has_done)
 	expect_nothing_left();
 }
 
-Test(limbo, nobody_looks_after_devices_while_nothing_waits_for_them)
+Test(limbo, fences_are_not_polled_while_no_tensor_waits)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -68,7 +68,7 @@ Test(limbo, nobody_looks_after_devices_while_nothing_waits_for_them)
 	cr_expect(zero(u32, broker->store.limbo.n_fenced));
 }
 
-Test(limbo, the_looks_become_rarer)
+Test(limbo, the_polling_interval_grows_until_a_new_tensor_waits)
 {
 	struct slot_ref ref = fenced(), other;
 	uint32_t last = 0;
@@ -88,7 +88,7 @@ Test(limbo, the_looks_become_rarer)
 	run_until_freed(&ref);
 }
 
-Test(limbo, room_is_found_where_devices_have_done_before_anybody_looks)
+Test(limbo, memory_with_a_reached_fence_is_reclaimed_before_the_next_poll)
 {
 	struct slot_ref ref = fenced();
 
@@ -98,7 +98,7 @@ Test(limbo, room_is_found_where_devices_have_done_before_anybody_looks)
 	expect_nothing_left();
 }
 
-Test(limbo, one_session_s_fence_is_enough_to_keep_memory)
+Test(limbo, a_fence_of_one_session_keeps_memory_that_others_released)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 
@@ -116,7 +116,7 @@ Test(limbo, one_session_s_fence_is_enough_to_keep_memory)
 	expect_nothing_left();
 }
 
-Test(limbo, a_session_takes_its_fences_along)
+Test(limbo, fences_of_a_session_end_with_it)
 {
 	struct slot_ref ref = fenced();
 
@@ -142,7 +142,7 @@ Test(limbo, a_fence_of_no_timeline_keeps_memory_until_the_session_ends)
 	expect_nothing_left();
 }
 
-Test(limbo, a_timeline_beyond_the_file_is_one_of_it)
+Test(limbo, a_timeline_number_beyond_the_file_is_taken_modulo_its_size)
 {
 	struct slot_ref ref = fenced();
 
@@ -156,7 +156,7 @@ Test(limbo, a_timeline_beyond_the_file_is_one_of_it)
 	expect_nothing_left();
 }
 
-Test(limbo, what_devices_use_is_not_evicted)
+Test(limbo, a_tensor_that_a_device_uses_is_not_evicted)
 {
 	const struct device_uuid host = {{0}};
 	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
@@ -180,7 +180,7 @@ static struct alloc_item fill_quota(uint64_t size)
 	return item_of(size);
 }
 
-Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
+Test(limbo, an_eviction_examines_only_evictable_tensors_of_the_user)
 {
 	struct alloc_item item;
 	struct slot_ref held = client_put(&alice, "held", PUBLISH_EVICTABLE);
@@ -207,7 +207,7 @@ Test(limbo, an_eviction_looks_only_at_what_may_be_evicted)
 
 /* The search passes 1,999 tensors that bob holds before it finds the one that
  * can be evicted. */
-Test(limbo, others_are_served_while_an_eviction_looks_for_something)
+Test(limbo, other_clients_are_served_during_a_long_search_for_an_eviction)
 {
 	struct request ping = {.kind = MESSAGE_PING};
 	struct alloc_item item;
@@ -245,7 +245,7 @@ static void run_rounds(int n)
 		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
 }
 
-Test(limbo, two_requests_that_search_in_vain_come_to_rest)
+Test(limbo, two_requests_that_find_no_tensor_to_evict_stop_searching)
 {
 	struct alloc_item item;
 	struct request alloc = {
@@ -279,7 +279,7 @@ Test(limbo, two_requests_that_search_in_vain_come_to_rest)
 
 /* --- warnings ------------------------------------------------------------ */
 
-Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
+Test(limbo, more_than_a_thousand_tensors_in_limbo_cause_one_warning)
 {
 	struct slot_ref refs[LIMBO_WARN + 1];
 
@@ -299,7 +299,7 @@ Test(limbo, more_than_a_thousand_tensors_in_limbo_are_warned_of_once)
 	expect_nothing_left();
 }
 
-Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
+Test(limbo, a_slot_that_is_collected_twice_is_recorded_once)
 {
 	struct slot_ref ref = fenced();
 
@@ -310,7 +310,7 @@ Test(limbo, a_slot_that_waits_twice_is_looked_after_once)
 	run_until_freed(&ref);
 }
 
-Test(limbo, who_shows_whose_device_is_in_the_way)
+Test(limbo, who_lists_the_session_whose_device_still_uses_the_tensor)
 {
 	struct request request = {.kind = MESSAGE_WHO};
 	struct slot_ref ref = fenced();
@@ -325,7 +325,7 @@ Test(limbo, who_shows_whose_device_is_in_the_way)
 	reply_deinit(&reply);
 }
 
-Test(limbo, work_that_does_not_end_is_told_once)
+Test(limbo, device_work_that_does_not_end_is_reported_once)
 {
 	struct slot_ref ref = fenced();
 	uint64_t start;
@@ -341,7 +341,7 @@ Test(limbo, work_that_does_not_end_is_told_once)
 	cr_expect(gt(u64, broker->store.limbo.fenced_ms, start));
 }
 
-Test(limbo, many_that_wait_are_all_freed)
+Test(limbo, many_tensors_that_wait_for_fences_are_all_freed)
 {
 	struct slot_ref refs[300];
 
@@ -362,7 +362,7 @@ Test(limbo, many_that_wait_are_all_freed)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(limbo, without_heap_for_a_note_all_of_limbo_is_looked_at)
+Test(limbo, without_memory_for_an_entry_all_of_limbo_is_polled)
 {
 	struct slot_ref ref;
 

@@ -105,7 +105,7 @@ static void put_bundle(struct client *client, const char *name,
 	cr_assert(zero(int, client_release_n(client, &ref, 1)));
 }
 
-Test(prefix, names_and_bundles_that_are_shown_are_counted)
+Test(prefix, published_names_and_bundles_are_counted)
 {
 	client_put(&alice, "m/a", 0);
 	client_put(&alice, "m/b", 0);
@@ -161,7 +161,7 @@ Test(prefix, keeps_its_owner_between_two_versions_of_a_name)
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 1));
 }
 
-Test(prefix, ends_in_the_order_in_which_use_of_them_ended)
+Test(prefix, ends_in_the_order_in_which_they_became_unused)
 {
 	const struct list *idle = &broker->store.catalog.header->idle_prefixes;
 	struct prefix_record *record;
@@ -189,7 +189,7 @@ Test(prefix, ends_in_the_order_in_which_use_of_them_ended)
 		  "the next is planned");
 }
 
-Test(prefix, a_refusal_for_their_number_says_what_to_do)
+Test(prefix, the_error_for_too_many_prefixes_names_a_remedy)
 {
 	struct slot_ref ref = client_alloc(&alice, 1);
 
@@ -204,7 +204,7 @@ Test(prefix, a_refusal_for_their_number_says_what_to_do)
 
 /* Configured prefixes are counted, but charged to no user, and are never
  * lost. */
-Test(prefix, that_is_configured_stays_its_owners)
+Test(prefix, that_is_configured_keeps_its_owner)
 {
 	struct config_prefix prefix = {.name = "models", .uid = 1001};
 	struct slot_ref ref = client_alloc(&alice, 1);
@@ -223,7 +223,7 @@ Test(prefix, that_is_configured_stays_its_owners)
 }
 
 /* The bytes after a name in the catalog belong to another, longer name. */
-Test(prefix, a_name_without_a_component_ends_where_it_ends)
+Test(prefix, a_name_without_a_slash_is_its_own_prefix)
 {
 	char name[16];
 

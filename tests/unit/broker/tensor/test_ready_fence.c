@@ -23,7 +23,7 @@ static bool word_is_tainted(const struct slot_ref *ref)
 		table_load(&broker->store.table, ref->slot));
 }
 
-Test(ready_fence, readers_are_told_what_to_wait_for_until_it_is_there)
+Test(ready_fence, readers_get_the_fence_until_it_is_reached)
 {
 	struct slot_ref ref = make();
 	struct tensor_place place;
@@ -41,7 +41,7 @@ Test(ready_fence, readers_are_told_what_to_wait_for_until_it_is_there)
 	cr_expect(zero(u64, place.fence.value));
 }
 
-Test(ready_fence, what_is_still_written_is_not_used_again)
+Test(ready_fence, memory_that_is_still_written_is_not_reused)
 {
 	struct slot_ref ref = make();
 
@@ -56,7 +56,7 @@ Test(ready_fence, what_is_still_written_is_not_used_again)
 					   SECTION_READY_FENCE)));
 }
 
-Test(ready_fence, a_later_one_takes_the_place_of_an_earlier_one)
+Test(ready_fence, a_later_fence_replaces_an_earlier_one)
 {
 	struct slot_ref ref = make();
 
@@ -70,7 +70,7 @@ Test(ready_fence, a_later_one_takes_the_place_of_an_earlier_one)
 	cr_expect(eq(u32, session_record(alice.session)->fences.n, 1));
 }
 
-Test(ready_fence, a_name_given_later_leaves_the_fence_as_it_is)
+Test(ready_fence, a_name_published_later_keeps_the_fence)
 {
 	struct slot_ref ref = make();
 
@@ -79,7 +79,7 @@ Test(ready_fence, a_name_given_later_leaves_the_fence_as_it_is)
 	cr_expect(eq(u64, client_get_place(&bob, "a").fence.value, 2));
 }
 
-Test(ready_fence, host_memory_takes_none)
+Test(ready_fence, a_fence_for_host_memory_is_refused)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -90,7 +90,7 @@ Test(ready_fence, host_memory_takes_none)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_WRITING));
 }
 
-Test(ready_fence, who_has_no_timelines_can_give_none)
+Test(ready_fence, a_fence_of_a_session_without_timelines_is_refused)
 {
 	struct slot_ref ref;
 
@@ -100,7 +100,7 @@ Test(ready_fence, who_has_no_timelines_can_give_none)
 		  alice.sentence);
 }
 
-Test(ready_fence, a_writer_that_dies_taints_what_it_did_not_finish)
+Test(ready_fence, a_writer_that_dies_taints_its_unfinished_tensors)
 {
 	struct slot_ref late = make(), done = make();
 	struct tensor_place place;
@@ -122,7 +122,7 @@ Test(ready_fence, a_writer_that_dies_taints_what_it_did_not_finish)
 					   SECTION_READY_FENCE)));
 }
 
-Test(ready_fence, what_is_tainted_is_not_acquired_without_asking)
+Test(ready_fence, a_tainted_tensor_is_not_acquired_without_the_broker)
 {
 	struct slot_ref ref = make();
 
@@ -153,7 +153,7 @@ Test(ready_fence, the_next_tensor_in_the_slot_is_not_tainted)
 	cr_expect(not(word_is_tainted(&next)));
 }
 
-Test(ready_fence, waiters_are_released_by_the_poison)
+Test(ready_fence, poisoned_timelines_release_their_waiters)
 {
 	struct timelines mine = TIMELINES_NULL;
 	struct slot_ref ref = make();
@@ -188,7 +188,7 @@ Test(ready_fence, a_view_has_the_fence_and_taint_of_its_original)
 	cr_expect(word_is_tainted(&late));
 }
 
-Test(ready_fence, the_list_and_who_show_the_taint)
+Test(ready_fence, the_replies_to_list_and_who_show_the_taint)
 {
 	struct request list = {.kind = MESSAGE_LIST,
 			       .list = {.prefix = "a", .filter = LIST_NAMED}};
@@ -211,7 +211,7 @@ Test(ready_fence, the_list_and_who_show_the_taint)
 
 /* --- whose timelines ----------------------------------------------------- */
 
-Test(ready_fence, a_reader_gets_the_timelines_of_what_it_holds)
+Test(ready_fence, a_reader_gets_the_timelines_of_a_tensor_that_it_holds)
 {
 	struct slot_ref ref = make();
 
@@ -232,7 +232,7 @@ Test(ready_fence, a_reader_gets_the_timelines_of_what_it_holds)
 		  "it is not hers");
 }
 
-Test(ready_fence, only_its_user_gets_them_writable)
+Test(ready_fence, only_the_same_user_gets_writable_timelines)
 {
 	struct slot_ref ref = make();
 
@@ -247,7 +247,7 @@ Test(ready_fence, only_its_user_gets_them_writable)
 					     &ref, true)));
 }
 
-Test(ready_fence, those_of_a_session_that_has_ended_are_gone)
+Test(ready_fence, timelines_of_a_session_that_has_ended_are_refused)
 {
 	struct slot_ref ref = make();
 	uint64_t id = client_session_id(&alice);
@@ -262,7 +262,7 @@ Test(ready_fence, those_of_a_session_that_has_ended_are_gone)
 
 /* --- files --------------------------------------------------------------- */
 
-Test(ready_fence, a_session_has_one_file_however_often_it_asks)
+Test(ready_fence, a_session_that_asks_repeatedly_has_one_file_of_timelines)
 {
 	int fd;
 
@@ -276,7 +276,7 @@ Test(ready_fence, a_session_has_one_file_however_often_it_asks)
 	cr_expect(zero(u64, used(broker, 1000, ACCOUNT_TIMELINES)));
 }
 
-Test(ready_fence, files_are_bounded_for_each_user_and_in_all)
+Test(ready_fence, the_number_of_files_is_limited_per_user_and_in_total)
 {
 	broker->base.config.quota_timelines = 1;
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));

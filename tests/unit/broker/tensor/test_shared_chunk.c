@@ -72,7 +72,7 @@ static int ask_for_chunk(struct client *client, uint32_t id)
 
 /* --- sharing ------------------------------------------------------------- */
 
-Test(shared_chunk, a_tensor_lies_where_its_sharer_says)
+Test(shared_chunk, a_tensor_is_at_the_offset_that_its_sharer_gave)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 	struct tensor_place place;
@@ -90,7 +90,7 @@ Test(shared_chunk, a_tensor_lies_where_its_sharer_says)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, its_handle_travels_without_a_descriptor)
+Test(shared_chunk, a_legacy_handle_is_passed_on_without_a_descriptor)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 	struct reply reply;
@@ -107,7 +107,7 @@ Test(shared_chunk, its_handle_travels_without_a_descriptor)
 	reply_deinit(&reply);
 }
 
-Test(shared_chunk, donated_memory_travels_as_its_descriptor)
+Test(shared_chunk, donated_memory_is_passed_on_as_its_descriptor)
 {
 	struct sharing sharing = donation_of(&gpu, 2 * MIB);
 	struct reply reply;
@@ -121,7 +121,7 @@ Test(shared_chunk, donated_memory_travels_as_its_descriptor)
 	close(sharing.fd);
 }
 
-Test(shared_chunk, memory_of_others_is_charged_to_nobody)
+Test(shared_chunk, shared_memory_of_a_client_is_not_charged)
 {
 	struct slot_ref ref = publish_legacy("x");
 
@@ -186,7 +186,7 @@ Test(shared_chunk, the_same_open_file_is_the_same_chunk)
 	cr_expect(eq(u32, chunk_of(&a)->id, chunk_of(&b)->id));
 }
 
-Test(shared_chunk, an_empty_tensor_is_legal)
+Test(shared_chunk, an_empty_tensor_is_allowed)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 	struct slot_ref ref;
@@ -199,7 +199,7 @@ Test(shared_chunk, an_empty_tensor_is_legal)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, the_list_tells_it_from_ours)
+Test(shared_chunk, the_list_distinguishes_shared_tensors_from_others)
 {
 	struct request request = {.kind = MESSAGE_LIST,
 				  .list = {.prefix = "", .filter = LIST_ALL}};
@@ -225,7 +225,7 @@ Test(shared_chunk, the_list_tells_it_from_ours)
 
 /* Evicting the tensor would free no memory, because its sharer has allocated
  * it. */
-Test(shared_chunk, it_is_not_evicted)
+Test(shared_chunk, a_shared_tensor_is_not_evicted)
 {
 	struct sharing sharing = donation_of(&gpu, 64 * MIB);
 	struct slot_ref ref, ours;
@@ -251,7 +251,7 @@ Test(shared_chunk, it_is_not_evicted)
 		cr_expect(ne(str, alice.sentence, ""));                        \
 	} while (0)
 
-Test(shared_chunk, what_is_no_memory_is_refused)
+Test(shared_chunk, invalid_handles_and_descriptors_are_refused)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB), bad;
 
@@ -283,7 +283,7 @@ Test(shared_chunk, what_is_no_memory_is_refused)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, ranges_outside_of_it_are_refused)
+Test(shared_chunk, ranges_outside_of_the_shared_chunk_are_refused)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 
@@ -293,7 +293,7 @@ Test(shared_chunk, ranges_outside_of_it_are_refused)
 	expect_refusal(sharing, -ERANGE);
 }
 
-Test(shared_chunk, quotas_and_limits_hold)
+Test(shared_chunk, quotas_and_limits_are_enforced)
 {
 	struct sharing legacy = sharing_of(&gpu, 1, MIB);
 	struct sharing donated = donation_of(&gpu, 2 * MIB);
@@ -312,7 +312,7 @@ Test(shared_chunk, quotas_and_limits_hold)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, a_group_one_is_not_in_cannot_be_given)
+Test(shared_chunk, a_group_of_which_the_caller_is_not_a_member_is_refused)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 
@@ -320,7 +320,7 @@ Test(shared_chunk, a_group_one_is_not_in_cannot_be_given)
 	expect_refusal(sharing, -EPERM);
 }
 
-Test(shared_chunk, who_may_not_read_is_not_given_the_handle)
+Test(shared_chunk, a_client_without_permission_to_read_is_not_given_the_handle)
 {
 	struct sharing sharing = sharing_of(&gpu, 1, MIB);
 	struct slot_ref ref;
@@ -333,7 +333,7 @@ Test(shared_chunk, who_may_not_read_is_not_given_the_handle)
 
 /* The broker closes the descriptor of a sharer that disconnects before its
  * request is done. */
-Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
+Test(shared_chunk, a_descriptor_is_closed_if_its_sharer_disconnects)
 {
 	struct sharing sharing = donation_of(&gpu, 2 * MIB);
 	int ends[2];
@@ -354,7 +354,7 @@ Test(shared_chunk, a_descriptor_whose_sharer_went_is_closed)
 
 /* --- the end of a sharer ------------------------------------------------- */
 
-Test(shared_chunk, its_tensors_end_with_their_sharer)
+Test(shared_chunk, shared_tensors_end_with_their_sharer)
 {
 	struct slot_ref ref = publish_legacy("x"), got;
 	uint32_t chunk = chunk_of(&ref)->id;
@@ -403,7 +403,7 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, what_nobody_holds_is_gone_with_its_sharer)
+Test(shared_chunk, a_tensor_without_holders_is_freed_when_its_sharer_ends)
 {
 	struct slot_ref ref = publish_legacy("x");
 
@@ -455,7 +455,7 @@ Test(shared_chunk, a_new_broker_finds_handles_in_the_catalog)
 	expect_nothing_left();
 }
 
-Test(shared_chunk, a_chunk_that_cannot_be_is_not_adopted)
+Test(shared_chunk, an_invalid_chunk_record_is_not_adopted)
 {
 	struct slot_ref ref = publish_legacy("x");
 	struct chunk_record *record = (void *)(uintptr_t)chunk_of(&ref);

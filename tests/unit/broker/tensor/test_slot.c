@@ -26,7 +26,7 @@ Test(slot, is_written_then_published_then_freed)
 	assert_empty(broker, 1000);
 }
 
-Test(slot, stays_in_limbo_while_somebody_holds_it)
+Test(slot, stays_in_limbo_while_a_session_holds_it)
 {
 	struct slot_ref old = client_put(&alice, "a", 0);
 	struct slot_ref new;
@@ -41,7 +41,7 @@ Test(slot, stays_in_limbo_while_somebody_holds_it)
 	cr_assert(eq(int, word_state(broker, &old), SLOT_FREE));
 }
 
-Test(slot, a_dead_session_holds_nothing)
+Test(slot, a_dead_session_has_no_holds)
 {
 	struct slot_ref ref = client_put(&alice, "a", 0);
 
@@ -55,7 +55,7 @@ Test(slot, a_dead_session_holds_nothing)
 	assert_empty(broker, 1000);
 }
 
-Test(slot, a_writer_that_dies_leaves_nothing)
+Test(slot, a_tensor_whose_writer_dies_is_freed)
 {
 	struct slot_ref ref = client_alloc(&alice, 1 << 20);
 
@@ -64,7 +64,7 @@ Test(slot, a_writer_that_dies_leaves_nothing)
 	assert_empty(broker, 1000);
 }
 
-Test(slot, a_writer_that_lets_go_frees_it)
+Test(slot, a_tensor_whose_writer_releases_it_is_freed)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -84,7 +84,7 @@ Test(slot, the_generation_grows_with_every_use)
 	cr_assert(eq(int, client_publish(&alice, &first, "a", 0, 0), -ESTALE));
 }
 
-Test(slot, an_anonymous_tensor_lives_by_holds_alone)
+Test(slot, an_anonymous_tensor_is_kept_only_by_its_holds)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -143,7 +143,7 @@ Test(slot, a_view_keeps_the_block)
 	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_BYTES)));
 }
 
-Test(slot, a_view_that_reaches_outside_is_refused)
+Test(slot, a_view_that_exceeds_its_base_is_refused)
 {
 	struct slot_ref base = client_alloc(&alice, 100), view;
 	struct alloc_item item = item_of(50);
@@ -169,7 +169,7 @@ Test(slot, a_view_that_reaches_outside_is_refused)
 		  "misaligned");
 }
 
-Test(slot, more_than_the_budget_is_refused_or_waited_for)
+Test(slot, a_request_beyond_the_budget_is_refused_or_waits)
 {
 	struct alloc_item item = item_of(200);
 	struct slot_ref first, second = {0};
@@ -207,7 +207,7 @@ Test(slot, more_than_the_budget_is_refused_or_waited_for)
 		  "it could never fit");
 }
 
-Test(slot, what_nobody_holds_is_evicted_before_memory_is_refused)
+Test(slot, a_tensor_without_holders_is_evicted_before_memory_is_refused)
 {
 	struct slot_ref held, loose, pinned, big;
 	struct alloc_item item = item_of(UINT64_C(30) << 20);
@@ -229,7 +229,7 @@ Test(slot, what_nobody_holds_is_evicted_before_memory_is_refused)
 	cr_assert(eq(u64, broker->store.n_evicted, 1));
 }
 
-Test(slot, a_name_ends_with_its_time)
+Test(slot, a_name_ends_when_its_time_to_live_is_over)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -250,7 +250,7 @@ Test(slot, a_tied_name_ends_with_its_session)
 	cr_assert(eq(int, word_state(broker, &free_one), SLOT_PUBLISHED));
 }
 
-Test(slot, a_group_one_is_not_in_cannot_be_given)
+Test(slot, a_group_of_which_the_caller_is_not_a_member_is_refused)
 {
 	struct alloc_item item = item_of(1);
 	struct request request = {
@@ -263,7 +263,7 @@ Test(slot, a_group_one_is_not_in_cannot_be_given)
 	cr_assert(eq(int, client_ask(&alice, &request), -EPERM));
 }
 
-Test(slot, an_empty_tensor_is_legal)
+Test(slot, an_empty_tensor_is_allowed)
 {
 	struct slot_ref ref = client_alloc(&alice, 0);
 
@@ -288,7 +288,7 @@ static uint32_t n_in_limbo(void)
 	return broker->store.catalog.header->limbo.n;
 }
 
-Test(slot, a_pin_keeps_it_though_nobody_holds_it)
+Test(slot, a_pin_keeps_a_slot_without_holders)
 {
 	struct slot_ref ref = client_anonymous(100);
 
@@ -316,7 +316,7 @@ Test(slot, a_slot_that_is_held_outlives_its_pin)
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(slot, the_death_of_a_client_frees_nothing_that_is_pinned)
+Test(slot, the_death_of_a_client_does_not_free_a_pinned_slot)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 
@@ -328,7 +328,7 @@ Test(slot, the_death_of_a_client_frees_nothing_that_is_pinned)
 	assert_empty(broker, 1000);
 }
 
-Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
+Test(slot, a_pinned_slot_is_not_evicted_and_outlives_its_name)
 {
 	struct slot_ref ref = client_put(&alice, "a", PUBLISH_EVICTABLE);
 
@@ -340,7 +340,7 @@ Test(slot, a_name_that_is_evicted_leaves_what_is_pinned)
 	cr_assert(slot_unpin(&broker->store, ref.slot));
 }
 
-Test(slot, a_group_keeps_it_until_it_lets_go)
+Test(slot, a_group_keeps_a_slot_until_the_group_releases_it)
 {
 	struct slot_ref ref = client_anonymous(100);
 
@@ -356,7 +356,7 @@ Test(slot, a_group_keeps_it_until_it_lets_go)
 
 /* Pins end with the broker's process, unless the next broker makes them again.
  * Groups outlive it. */
-Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
+Test(slot, adoption_keeps_slots_of_groups_and_frees_slots_that_were_pinned)
 {
 	struct slot_ref pinned_anew = client_anonymous(64);
 	struct slot_ref grouped = client_anonymous(64);
@@ -385,7 +385,7 @@ Test(slot, adoption_keeps_what_a_group_keeps_and_frees_what_was_pinned)
 }
 
 /* A new broker must derive the same state from the catalog. */
-Test(slot, adoption_charges_and_updates_again)
+Test(slot, adoption_repeats_charges_and_updates_states)
 {
 	struct slot_ref kept = client_put(&alice, "kept", PUBLISH_EVICTABLE);
 	struct slot_ref lost = client_alloc(&alice, 64);

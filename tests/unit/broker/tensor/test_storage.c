@@ -36,7 +36,7 @@ static int make(uint64_t size, uint32_t *ret_slot)
 	return make_all(size, 1, ret_slot);
 }
 
-Test(storage, is_bytes_that_only_a_pin_keeps)
+Test(storage, consists_of_bytes_that_only_a_pin_keeps)
 {
 	struct tensor_type type;
 	uint32_t slot = 0;
@@ -54,7 +54,7 @@ Test(storage, is_bytes_that_only_a_pin_keeps)
 	assert_empty(broker, 1000);
 }
 
-Test(storage, of_no_size_is_one_byte)
+Test(storage, of_size_zero_has_one_byte)
 {
 	uint32_t slot = 0;
 
@@ -64,7 +64,7 @@ Test(storage, of_no_size_is_one_byte)
 
 /* The catalog has space for the shapes of only two slots: the first one, and
  * one more. */
-Test(storage, of_several_is_made_as_a_whole_or_not_at_all)
+Test(storage, for_several_slots_is_allocated_completely_or_not_at_all)
 {
 	struct catalog *catalog = &broker->store.catalog;
 	uint64_t *top = &catalog->header->blob_top, before = *top;
@@ -82,7 +82,7 @@ Test(storage, of_several_is_made_as_a_whole_or_not_at_all)
 	cr_expect(eq(u64, used(broker, 1000, ACCOUNT_SLOTS), 2));
 }
 
-Test(storage, what_can_never_fit_is_refused)
+Test(storage, a_size_that_can_never_fit_is_refused)
 {
 	uint32_t slot = 0;
 
@@ -94,7 +94,7 @@ Test(storage, what_can_never_fit_is_refused)
 	assert_empty(broker, 1000);
 }
 
-Test(storage, without_room_just_now_it_says_so_and_changes_nothing)
+Test(storage, a_temporary_lack_of_memory_is_reported_and_changes_nothing)
 {
 	uint32_t first = 0, second = 0;
 
@@ -110,7 +110,7 @@ Test(storage, without_room_just_now_it_says_so_and_changes_nothing)
 	cr_assert(eq(int, make(40 * MIB, &second), POOL_OK));
 }
 
-Test(storage, at_the_quota_of_chunks_it_can_be_tried_again)
+Test(storage, a_request_at_the_quota_of_chunks_can_be_retried)
 {
 	uint32_t first = 0, second = 0;
 
@@ -135,7 +135,7 @@ static struct slot_ref put_evictable(uint64_t size)
 	return ref;
 }
 
-Test(storage, evicts_before_it_has_no_room)
+Test(storage, evicts_tensors_before_it_reports_a_lack_of_memory)
 {
 	struct slot_ref ref = put_evictable(40 * MIB);
 	uint32_t slot = 0;
@@ -145,7 +145,7 @@ Test(storage, evicts_before_it_has_no_room)
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(storage, what_was_released_without_a_ring_makes_room)
+Test(storage, tensors_released_without_a_doorbell_are_freed_for_a_request)
 {
 	struct slot_ref ref = client_alloc(&alice, 40 * MIB);
 	uint32_t slot = 0;
@@ -156,7 +156,7 @@ Test(storage, what_was_released_without_a_ring_makes_room)
 	cr_assert(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(storage, granted_it_outlives_the_pin_until_it_is_released)
+Test(storage, that_is_granted_outlives_its_pin_until_it_is_released)
 {
 	struct tensor_place place;
 	struct reply reply = {.kind = MESSAGE_PING};

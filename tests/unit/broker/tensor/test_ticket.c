@@ -72,7 +72,7 @@ Test(ticket, gives_no_right_to_read)
 	cr_assert(zero(int, redeem(&alice, id, 1)), "no use was lost");
 }
 
-Test(ticket, lets_go_when_its_time_is_over)
+Test(ticket, releases_its_tensor_when_it_expires)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 	uint8_t id[TICKET_SIZE];
@@ -162,7 +162,7 @@ static int take_back(struct client *client, const uint8_t id[TICKET_SIZE])
 					    .revoke = {ticket_shown(id)}});
 }
 
-Test(ticket, that_is_out_is_listed_for_its_makers_user)
+Test(ticket, that_is_valid_is_listed_for_the_user_that_made_it)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 	struct ticket_item item;
@@ -185,7 +185,7 @@ Test(ticket, that_is_out_is_listed_for_its_makers_user)
 	cr_assert(le(u64, item.ttl_left_ms, 60000));
 }
 
-Test(ticket, is_revoked_by_its_makers_user_and_by_root_only)
+Test(ticket, is_revoked_only_by_the_user_that_made_it_and_by_root)
 {
 	struct slot_ref ref = client_alloc(&alice, 100);
 	uint8_t id[2][TICKET_SIZE];

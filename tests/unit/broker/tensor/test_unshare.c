@@ -98,7 +98,7 @@ static void expect_done(void)
 			  alice.sentence);                                     \
 	} while (0)
 
-Test(unshare, what_nobody_else_has_is_free_at_once)
+Test(unshare, a_tensor_without_other_holders_is_freed_at_once)
 {
 	publish();
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
@@ -108,13 +108,13 @@ Test(unshare, what_nobody_else_has_is_free_at_once)
 	cr_expect(zero(int, take_back(0)));
 }
 
-Test(unshare, what_was_never_published_is_free_at_once)
+Test(unshare, a_tensor_that_was_never_published_is_freed_at_once)
 {
 	cr_expect(zero(int, take_back(0)), "%s", alice.sentence);
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(unshare, only_who_shared_it_may)
+Test(unshare, only_the_sharer_may_unshare_a_tensor)
 {
 	struct request request = request_of(0);
 	struct slot_ref view;
@@ -129,7 +129,7 @@ Test(unshare, only_who_shared_it_may)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_PUBLISHED));
 }
 
-Test(unshare, who_still_holds_it_is_named)
+Test(unshare, the_error_names_the_process_that_still_holds_the_tensor)
 {
 	char pid[32];
 
@@ -169,7 +169,7 @@ Test(unshare, the_death_of_the_last_holder_ends_the_wait)
 	expect_done();
 }
 
-Test(unshare, the_wait_ends_with_its_time)
+Test(unshare, the_wait_ends_at_its_deadline)
 {
 	publish();
 	get(&bob);
@@ -179,7 +179,7 @@ Test(unshare, the_wait_ends_with_its_time)
 	cr_expect(zero(int, take_back(-1)));
 }
 
-Test(unshare, other_holds_of_the_sharer_are_in_the_way_too)
+Test(unshare, other_holds_of_the_sharer_prevent_unsharing)
 {
 	publish();
 	get(&alice);
@@ -190,7 +190,7 @@ Test(unshare, other_holds_of_the_sharer_are_in_the_way_too)
 
 /* The holds must still be right when the sharer itself releases the tensor
  * after it stopped waiting. */
-Test(unshare, a_sharer_that_gives_up_releases_as_always)
+Test(unshare, a_sharer_may_release_its_hold_after_a_failed_unshare)
 {
 	publish();
 	get(&bob);
@@ -207,7 +207,7 @@ Test(unshare, a_sharer_that_gives_up_releases_as_always)
 	cr_expect(eq(int, word_state(broker, &ref), SLOT_FREE));
 }
 
-Test(unshare, a_view_of_it_is_in_the_way)
+Test(unshare, a_view_of_the_tensor_prevents_unsharing)
 {
 	struct slot_ref view;
 
@@ -221,7 +221,7 @@ Test(unshare, a_view_of_it_is_in_the_way)
 	expect_done();
 }
 
-Test(unshare, a_view_that_only_its_name_keeps_is_told_by_that)
+Test(unshare, a_view_that_is_only_published_is_reported_by_its_name)
 {
 	struct slot_ref view;
 
@@ -237,7 +237,7 @@ Test(unshare, a_view_that_only_its_name_keeps_is_told_by_that)
 	expect_done();
 }
 
-Test(unshare, tickets_are_in_the_way)
+Test(unshare, a_valid_ticket_prevents_unsharing)
 {
 	struct request request = {
 		.kind = MESSAGE_TICKET,
@@ -258,7 +258,7 @@ Test(unshare, tickets_are_in_the_way)
 	expect_done();
 }
 
-Test(unshare, a_device_that_reads_it_is_in_the_way)
+Test(unshare, a_device_that_reads_the_tensor_prevents_unsharing)
 {
 	publish();
 	get(&bob);
@@ -270,7 +270,7 @@ Test(unshare, a_device_that_reads_it_is_in_the_way)
 	expect_done();
 }
 
-Test(unshare, a_device_that_writes_it_is_in_the_way)
+Test(unshare, a_device_that_writes_the_tensor_prevents_unsharing)
 {
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
 	cr_assert(zero(int, client_publish_at(&alice, &ref, "x", 2, 7)));
@@ -282,7 +282,7 @@ Test(unshare, a_device_that_writes_it_is_in_the_way)
 
 /* The broker checks a device for this request no more often than for a tensor
  * in limbo. */
-Test(unshare, devices_are_looked_after_ever_more_rarely)
+Test(unshare, fences_are_polled_at_growing_intervals)
 {
 	publish();
 	get(&bob);
@@ -309,7 +309,7 @@ Test(unshare, a_later_version_keeps_the_name)
 }
 
 /* After a restart of the broker the client sends the request again. */
-Test(unshare, a_lost_connection_loses_only_the_wait)
+Test(unshare, a_lost_connection_ends_only_the_wait)
 {
 	publish();
 	get(&bob);
@@ -321,7 +321,7 @@ Test(unshare, a_lost_connection_loses_only_the_wait)
 	expect_done();
 }
 
-Test(unshare, the_sharer_s_end_ends_it_too)
+Test(unshare, the_end_of_the_sharer_ends_the_wait_and_taints_the_tensor)
 {
 	publish();
 	get(&bob);
