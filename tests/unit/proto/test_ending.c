@@ -89,7 +89,7 @@ Test(ending, is_seen_before_the_pidfd_reports_the_end)
 	close(pidfd);
 }
 
-Test(ending, does_not_concern_who_runs_or_is_stopped)
+Test(ending, is_not_seen_of_a_process_that_runs_or_is_stopped)
 {
 	pid_t pid = start(be_plain);
 
@@ -131,7 +131,7 @@ static bool is_zombie(pid_t pid)
 	return strstr(line, ") Z ") != NULL;
 }
 
-Test(ending, does_not_concern_who_lost_the_first_thread_only)
+Test(ending, is_not_seen_of_a_process_that_only_lost_its_first_thread)
 {
 	pid_t pid = start(lose_first_thread);
 
@@ -144,7 +144,7 @@ Test(ending, does_not_concern_who_lost_the_first_thread_only)
 
 /* A process that is exempt from the OOM killer has a score of 0 also while it
  * runs, so its score does not show that it is ending. */
-Test(ending, is_not_seen_of_who_is_exempt)
+Test(ending, is_not_seen_of_a_process_exempt_from_the_oom_killer)
 {
 	char path[64];
 	pid_t pid = start(lose_first_thread);
@@ -187,7 +187,7 @@ static void be_beside_vfork(void)
 }
 
 /* The score of such a process is 0, too. */
-Test(ending, does_not_concern_a_child_of_vfork)
+Test(ending, is_not_seen_of_a_child_of_vfork)
 {
 	pid_t pid = start(be_beside_vfork), child = hear();
 
@@ -224,7 +224,7 @@ static bool is_sleep(pid_t pid)
 	return strcmp(line, "sleep\n") == 0;
 }
 
-Test(ending, does_not_concern_who_executes_another_program)
+Test(ending, is_not_seen_of_a_process_that_executes_another_program)
 {
 	for (int i = 0; i < 20; i++) {
 		pid_t pid = start(be_exec);

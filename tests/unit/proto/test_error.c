@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-Test(error, set_keeps_code_and_sentence)
+Test(error, set_stores_code_and_message)
 {
 	struct error err = ERROR_NULL;
 
@@ -15,7 +15,7 @@ Test(error, set_keeps_code_and_sentence)
 	cr_assert(eq(str, err.msg, "no way"));
 }
 
-Test(error, nomem_names_what_there_is_no_memory_for)
+Test(error, nomem_names_the_object_that_needs_memory)
 {
 	struct error err = ERROR_NULL;
 
@@ -41,7 +41,7 @@ Test(error, errno_that_the_library_does_not_know_shows_its_number)
 	cr_assert(eq(str, err.msg, "call: error -3999"));
 }
 
-Test(error, wrap_puts_the_callers_words_in_front)
+Test(error, wrap_prefixes_the_text_of_the_caller)
 {
 	struct error err = ERROR_NULL;
 
@@ -50,7 +50,7 @@ Test(error, wrap_puts_the_callers_words_in_front)
 	cr_assert(eq(str, err.msg, "tensor 3: read failed"));
 }
 
-Test(error, wrap_of_nothing_has_no_colon)
+Test(error, wrap_of_an_empty_error_adds_no_colon)
 {
 	struct error err = ERROR_NULL;
 
@@ -59,7 +59,7 @@ Test(error, wrap_of_nothing_has_no_colon)
 	cr_assert(eq(int, err.code, -EIO));
 }
 
-Test(error, what_is_quoted_breaks_no_line)
+Test(error, control_characters_in_a_message_are_replaced)
 {
 	struct error err = ERROR_NULL;
 
@@ -78,14 +78,14 @@ Test(error, arguments_may_point_into_the_error_itself)
 	cr_assert(eq(str, err.msg, "outer of inner"));
 }
 
-Test(error, nobody_listening_is_fine)
+Test(error, a_null_error_is_allowed)
 {
 	cr_assert(eq(int, error_set(NULL, -EIO, "x"), -EIO));
 	cr_assert(eq(int, error_errno(NULL, -EIO, "x"), -EIO));
 	cr_assert(eq(int, error_wrap(NULL, -EIO, "x"), -EIO));
 }
 
-Test(error, long_sentences_are_cut_at_the_end_of_the_buffer)
+Test(error, long_messages_are_cut_at_the_end_of_the_buffer)
 {
 	struct {
 		struct error err;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #ifndef FSDP_TEST_POINTS
-Test(point, is_nothing_in_a_release)
+Test(point, has_no_effect_in_a_release)
 {
 	cr_assert(zero(int, setenv("FSDP_FAIL_AT", "a.b:*:EIO", 1)));
 	failpoint("a.b");
@@ -33,7 +33,7 @@ static int pass_in_child(const char *name)
 	return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-Test(point, kills_at_the_place_that_is_named)
+Test(point, kills_at_the_named_place)
 {
 	setenv("FSDP_KILL_AT", "a.b", 1);
 	cr_assert(zero(int, pass_in_child("a.bc")));
@@ -52,7 +52,7 @@ Test(point, kills_once_per_token)
 	cr_assert(zero(int, pass_in_child("a.b")));
 }
 
-Test(point, fails_at_the_planned_passages_one_after_the_other)
+Test(point, fails_at_the_planned_passages_in_order)
 {
 	static const char plan[] = "a.b 2 EIO\nc 1 12\n";
 	char path[] = "/tmp/point-XXXXXX";
@@ -69,7 +69,7 @@ Test(point, fails_at_the_planned_passages_one_after_the_other)
 	cr_assert(ne(int, access(path, F_OK), 0), "a plan that is done stays");
 }
 
-Test(point, kills_at_the_planned_passages_one_after_the_other)
+Test(point, kills_at_the_planned_passages_in_order)
 {
 	char path[] = "/tmp/point-XXXXXX";
 	int fd = mkstemp(path);
@@ -108,7 +108,7 @@ Test(point, stops_at_the_planned_passage_until_it_is_continued)
 	cr_assert(eq(int, WEXITSTATUS(status), 7));
 }
 
-Test(point, fails_the_passage_that_is_numbered)
+Test(point, fails_at_the_given_passage)
 {
 	setenv("FSDP_FAIL_AT", "a.b:2:ENOMEM", 1);
 	cr_assert(zero(int, failpoint_fail("a.b")));
@@ -118,7 +118,7 @@ Test(point, fails_the_passage_that_is_numbered)
 	cr_assert(zero(int, failpoint_fail("a.b")));
 }
 
-Test(point, fails_every_passage_for_a_star)
+Test(point, fails_at_every_passage_if_a_star_is_given)
 {
 	setenv("FSDP_FAIL_AT", "a.b:*:5", 1);
 	cr_assert(eq(int, failpoint_fail("a.b"), -EIO));

@@ -156,7 +156,7 @@ Test(frame, arrives_as_it_was_sent)
 	cr_assert(eq(int, count_open_fds(), n));
 }
 
-Test(frame, a_one_way_request_is_told_from_others)
+Test(frame, a_one_way_request_is_marked_in_its_header)
 {
 	struct frame got, sent = {.kind = 7, .number = 1, .is_one_way = true};
 
@@ -185,7 +185,7 @@ Test(frame, of_the_largest_size_with_all_fds_arrives)
 	cr_assert(eq(int, frame_send(theirs, &sent, NULL), -EMSGSIZE));
 }
 
-Test(frame, says_who_sent_it_where_the_socket_passes_credentials)
+Test(frame, has_its_sender_if_the_socket_passes_credentials)
 {
 	struct frame got, sent = {.kind = 1};
 	struct frame_sender sender = {1, 1, 1};
@@ -199,7 +199,7 @@ Test(frame, says_who_sent_it_where_the_socket_passes_credentials)
 	cr_assert(eq(u32, sender.gid, getgid()));
 }
 
-Test(frame, an_empty_socket_and_a_full_one_say_again)
+Test(frame, an_empty_or_full_socket_returns_frame_again)
 {
 	struct frame frame = {.kind = 1};
 	int r;
@@ -211,7 +211,7 @@ Test(frame, an_empty_socket_and_a_full_one_say_again)
 	cr_assert(eq(int, r, FRAME_AGAIN));
 }
 
-Test(frame, the_end_of_the_other_side_is_an_outcome)
+Test(frame, the_end_of_the_peer_is_reported_as_end_of_file)
 {
 	struct frame frame = {.kind = 1};
 
@@ -224,7 +224,7 @@ Test(frame, the_end_of_the_other_side_is_an_outcome)
 	cr_assert(eq(int, frame_send(ours, &frame, NULL), FRAME_EOF));
 }
 
-Test(frame, what_waits_is_still_read_after_the_end_of_the_other_side)
+Test(frame, a_queued_frame_is_read_after_the_peer_has_closed)
 {
 	struct frame frame = {.kind = 9};
 
@@ -235,7 +235,7 @@ Test(frame, what_waits_is_still_read_after_the_end_of_the_other_side)
 	cr_assert(eq(u16, frame.kind, 9));
 }
 
-Test(frame, a_bad_descriptor_is_an_error_with_a_sentence)
+Test(frame, a_bad_descriptor_is_an_error_with_a_message)
 {
 	struct frame frame = {.kind = 1};
 	struct error err = ERROR_NULL;
@@ -285,7 +285,7 @@ Test(frame, fd_counts_that_differ_from_the_header_are_refused)
 }
 
 /* 33 to 40 fit the control buffer if no credentials come with them. */
-Test(frame, more_fds_than_may_travel_are_refused_and_closed)
+Test(frame, more_fds_than_allowed_are_refused_and_closed)
 {
 	uint8_t raw[FRAME_HEADER_SIZE];
 
@@ -297,7 +297,7 @@ Test(frame, more_fds_than_may_travel_are_refused_and_closed)
 	expect_refusal(raw, sizeof(raw), 253);
 }
 
-Test(frame, an_empty_message_with_fds_leaves_none_open)
+Test(frame, fds_of_an_empty_message_are_closed)
 {
 	struct frame frame;
 	int n = count_open_fds();

@@ -18,7 +18,7 @@ static void check(uint64_t ns)
 		cr_expect(ge(u64, ns, histogram_limit(bucket - 1)));
 }
 
-Test(histogram, a_duration_lies_between_the_limits_of_its_bucket)
+Test(histogram, a_duration_is_between_the_limits_of_its_bucket)
 {
 	for (uint32_t bit = 0; bit < 64; bit++) {
 		for (uint64_t part = 0; part < 16; part++) {

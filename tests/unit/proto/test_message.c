@@ -35,7 +35,7 @@ TestSuite(message, .init = read_samples);
 		cr_expect(eq(int, reply_refusal(&reply), code), #change);      \
 	} while (0)
 
-Test(message, requests_that_contradict_themselves_are_refused)
+Test(message, inconsistent_requests_are_refused)
 {
 #define first request.alloc.items[0]
 	refuse(ALLOC, first.type.strides[0] = 5, -EINVAL);
@@ -52,7 +52,7 @@ Test(message, requests_that_contradict_themselves_are_refused)
 #undef wait
 }
 
-Test(message, joins_that_contradict_themselves_are_refused)
+Test(message, inconsistent_joins_are_refused)
 {
 #define join request.comm_join
 	refuse(COMM_JOIN, (join.n_ranks = 4096, join.n_shards = 0), 0);
@@ -74,7 +74,7 @@ Test(message, joins_that_contradict_themselves_are_refused)
 #undef join
 }
 
-Test(message, replies_that_contradict_themselves_are_refused)
+Test(message, inconsistent_replies_are_refused)
 {
 #define first reply.places.places[0]
 	refuse_reply(GET, first.name = "a//", -EINVAL);
@@ -90,7 +90,7 @@ Test(message, replies_that_contradict_themselves_are_refused)
 		     -EPROTO);
 }
 
-Test(message, what_is_left_out_is_filled_in)
+Test(message, omitted_fields_get_their_defaults)
 {
 	struct request join = request_of(MESSAGE_COMM_JOIN, "full"), got;
 
@@ -103,7 +103,7 @@ Test(message, what_is_left_out_is_filled_in)
 }
 
 /* Fields of the struct whose flag is not set are neither sent nor accepted. */
-Test(message, fields_behind_a_flag_travel_with_it_only)
+Test(message, fields_whose_flag_is_not_set_are_not_encoded)
 {
 	struct request got;
 
@@ -129,7 +129,7 @@ Test(message, fields_behind_a_flag_travel_with_it_only)
 
 /* The plan checks caps and factors, so the decoder passes any value on, even
  * NaN. */
-Test(message, caps_and_factors_pass_as_they_are)
+Test(message, caps_and_factors_are_passed_unchanged)
 {
 	double caps[] = {NAN, -0.0, -INFINITY};
 	struct request got;
@@ -146,7 +146,7 @@ Test(message, caps_and_factors_pass_as_they_are)
 	cr_expect(got.reduce.has_factor && isnan(got.reduce.factor));
 }
 
-Test(message, a_refusal_of_any_kind_brings_its_sentence)
+Test(message, an_error_reply_of_any_kind_has_its_message)
 {
 	for (uint16_t kind = 1; kind <= MESSAGE_MAX; kind++) {
 		struct reply sent = {.kind = kind,
@@ -210,7 +210,7 @@ Test(message, a_full_batch_of_the_largest_places_fits_a_frame)
 }
 
 /* The names are as long as those of models: 1,024 names of 42 bytes. */
-Test(message, a_group_of_the_most_parameters_fits_a_frame_both_ways)
+Test(message, a_group_of_the_most_parameters_fits_a_frame_in_both_directions)
 {
 	struct group_param *params =
 		calloc(MESSAGE_MAX_PARAMS, sizeof(*params));
@@ -239,7 +239,7 @@ Test(message, a_group_of_the_most_parameters_fits_a_frame_both_ways)
 	free(entries);
 }
 
-Test(message, bodies_larger_than_a_frame_are_refused_both_ways)
+Test(message, bodies_larger_than_a_frame_are_refused_in_both_directions)
 {
 	static uint8_t body[FRAME_MAX_BODY + 1];
 	static char name[NAME_MAX_SIZE + 1];
@@ -318,7 +318,7 @@ Test(message, a_manifest_of_many_places_arrives)
 }
 
 /* Most tensors are on the host, and have no bytes for a fence or a taint. */
-Test(message, order_and_taint_take_bytes_only_where_there_are_some)
+Test(message, fence_and_taint_take_bytes_only_if_set)
 {
 	struct tensor_place place;
 	struct bytes plain, more;
@@ -341,7 +341,7 @@ Test(message, order_and_taint_take_bytes_only_where_there_are_some)
 
 /* --- bytes --------------------------------------------------------------- */
 
-Test(message, chunks_put_behind_a_reply_are_added_to_it)
+Test(message, chunks_appended_to_an_encoded_reply_are_decoded_with_it)
 {
 	const struct reply with_chunks = reply_of(MESSAGE_CHUNK, "full");
 	const struct chunks_reply *chunks = &with_chunks.chunks;
@@ -393,7 +393,7 @@ Test(message, the_places_of_a_reply_are_found)
 
 /* Users of libfsdp and fsdpctl read these sentences, and do not know the names
  * of messages. */
-Test(message, errors_begin_with_what_the_user_wanted)
+Test(message, errors_start_with_the_operation_of_the_user)
 {
 	struct error err = ERROR_NULL;
 	struct bytes bytes;
@@ -437,7 +437,7 @@ Test(message, unknown_kinds_are_refused)
 		     -EPROTO));
 }
 
-Test(message, what_the_encoder_never_makes_is_refused)
+Test(message, bytes_that_no_encoder_produces_are_refused)
 {
 	/* A C program would see only "a" as the name. */
 	const uint8_t a_0_byte[] = {4 << 3 | 2, 3, 'a', 0, 'b'};
@@ -480,7 +480,7 @@ Test(message, fields_of_a_later_minor_version_are_ignored)
 }
 
 /* The columns have different lengths. */
-Test(message, columns_that_do_not_fit_together_are_refused)
+Test(message, inconsistent_columns_are_refused)
 {
 	static const struct {
 		uint16_t kind;
@@ -552,7 +552,7 @@ static void decode_and_drop(const struct sample *it, const uint8_t *body,
 	}
 }
 
-Test(message, mutated_bodies_never_crash, .timeout = 300)
+Test(message, decoding_mutated_bodies_does_not_crash, .timeout = 300)
 {
 	uint32_t seed = 2463534242;
 

@@ -79,7 +79,7 @@ Test(message_bytes, samples_are_packed_as_protobuf_c_packs_them)
 	}
 }
 
-Test(message_bytes, each_beginning_of_a_sample_is_taken_alike)
+Test(message_bytes, each_prefix_of_a_sample_is_decoded_as_by_protobuf_c)
 {
 	for (size_t i = 0; i < n_samples; i++)
 		for (size_t size = 0; size < samples[i].size; size++)
@@ -114,7 +114,8 @@ static size_t change(const struct sample *it, uint8_t *ret, uint64_t *state)
 	}
 }
 
-Test(message_bytes, changed_samples_are_taken_alike, .timeout = 300)
+Test(message_bytes, changed_samples_are_decoded_as_by_protobuf_c,
+     .timeout = 300)
 {
 	size_t n_accepted = 0, n_refused = 0;
 	uint64_t state = 1;
@@ -135,7 +136,7 @@ Test(message_bytes, changed_samples_are_taken_alike, .timeout = 300)
 }
 
 /* Arrays of numbers may come in pieces, or each number by itself. */
-Test(message_bytes, arrays_in_pieces_are_whole)
+Test(message_bytes, arrays_in_several_pieces_are_decoded_as_a_whole)
 {
 	const uint8_t bytes[] = {
 		0x0d, 1,    0, 0, 0,       /* slot, by itself */

@@ -92,7 +92,7 @@ static uint64_t cursor_of(uint16_t kind, size_t *ret_at)
 	return cursor;
 }
 
-Test(message_field, a_cursor_is_seen_before_its_page_is_decoded)
+Test(message_field, a_cursor_is_read_before_its_page_is_decoded)
 {
 	const uint16_t kinds[] = {MESSAGE_LIST, MESSAGE_WHO, MESSAGE_CLIENTS};
 
@@ -458,7 +458,8 @@ static char *without_repetitions(const char *text)
 
 /* Values that were accepted still are, and others are refused with the same
  * code. */
-Test(message_field, what_is_accepted_is_what_was_recorded, .timeout = 300)
+Test(message_field, accepted_values_are_those_recorded_in_message_limits_txt,
+     .timeout = 300)
 {
 	FILE *file = fopen(
 		FSDP_SOURCE_DIR "/tests/unit/proto/message_limits.txt", "r");

@@ -93,7 +93,7 @@ Test(name, more_than_255_bytes_are_refused)
 	cr_assert(eq(int, name_check_bundle(name, NULL), -ENAMETOOLONG));
 }
 
-Test(name, sentences_never_quote_bytes_that_are_unsafe_to_print)
+Test(name, errors_never_quote_bytes_that_are_unsafe_to_print)
 {
 	struct error err = ERROR_NULL;
 
@@ -101,7 +101,7 @@ Test(name, sentences_never_quote_bytes_that_are_unsafe_to_print)
 	cr_assert(zero(ptr, strchr(err.msg, '\x1b')));
 }
 
-Test(name, a_final_slash_makes_a_bundle)
+Test(name, a_final_slash_denotes_a_bundle)
 {
 	cr_assert(name_is_bundle("llama/"));
 	cr_assert(not(name_is_bundle("llama/x")));

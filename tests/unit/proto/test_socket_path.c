@@ -68,7 +68,7 @@ static void expect_users(void)
 	cr_expect(eq(str, path, wanted));
 }
 
-Test(socket_path, a_variable_that_is_set_decides_for_both)
+Test(socket_path, the_variable_is_used_by_broker_and_client)
 {
 	setenv("XDG_RUNTIME_DIR", "/nonexistent", 1);
 	setenv("FSDP_SOCKET", "/x/y", 1);
@@ -78,7 +78,7 @@ Test(socket_path, a_variable_that_is_set_decides_for_both)
 	cr_expect(eq(str, path, "/x/y"));
 }
 
-Test(socket_path, a_variable_that_is_empty_is_not_set)
+Test(socket_path, an_empty_variable_counts_as_unset)
 {
 	char directory[] = "/tmp/fsdpd-path-XXXXXX", wanted[64];
 
@@ -95,7 +95,7 @@ Test(socket_path, a_variable_that_is_empty_is_not_set)
 	rmdir(directory);
 }
 
-Test(socket_path, one_that_is_too_long_is_refused)
+Test(socket_path, a_path_that_is_too_long_is_refused)
 {
 	struct error err = ERROR_NULL;
 	char name[200];
@@ -108,7 +108,7 @@ Test(socket_path, one_that_is_too_long_is_refused)
 	cr_expect(eq(int, socket_path_to_connect(path, NULL), -ENAMETOOLONG));
 }
 
-Test(socket_path, a_user_without_a_runtime_directory_has_one_in_tmp)
+Test(socket_path, a_user_without_a_runtime_directory_uses_a_directory_in_tmp)
 {
 	struct stat st;
 
@@ -125,7 +125,7 @@ Test(socket_path, a_user_without_a_runtime_directory_has_one_in_tmp)
 	become_root();
 }
 
-Test(socket_path, a_directory_that_is_anothers_is_not_trusted)
+Test(socket_path, a_directory_of_another_user_is_not_trusted)
 {
 	struct error err = ERROR_NULL;
 
@@ -141,7 +141,7 @@ Test(socket_path, a_directory_that_is_anothers_is_not_trusted)
 	become_root();
 }
 
-Test(socket_path, nor_one_that_others_may_write_nor_a_link)
+Test(socket_path, a_link_or_a_directory_that_others_may_write_is_not_trusted)
 {
 	become_user();
 	cr_assert(zero(int, mkdir(users, 0700)));
@@ -154,7 +154,7 @@ Test(socket_path, nor_one_that_others_may_write_nor_a_link)
 	become_root();
 }
 
-Test(socket_path, root_has_the_systems)
+Test(socket_path, root_uses_the_socket_of_the_system)
 {
 	if (geteuid() != 0)
 		cr_skip_test("only root is root");

@@ -8,7 +8,7 @@
 
 #define BIG (INT64_C(1) << 61)
 
-Test(tensor, every_dtype_has_a_size_and_a_name_of_its_own)
+Test(tensor, every_dtype_has_a_size_and_a_unique_name)
 {
 	for (uint32_t i = 1; i <= DTYPE_MAX; i++) {
 		cr_assert(gt(u32, dtype_size(i), 0));
@@ -19,7 +19,7 @@ Test(tensor, every_dtype_has_a_size_and_a_name_of_its_own)
 	cr_assert(eq(str, (char *)dtype_name(DTYPE_F8_E4M3), "f8_e4m3"));
 }
 
-Test(tensor, numbers_and_names_that_are_no_dtype_are_told)
+Test(tensor, invalid_numbers_and_names_of_dtypes_are_recognised)
 {
 	cr_assert(zero(u32, dtype_size(0)));
 	cr_assert(zero(u32, dtype_size(DTYPE_MAX + 1)));
@@ -67,7 +67,7 @@ static const struct row rows[] = {
 	{{DTYPE_U8, UINT32_MAX, {0}, {0}}, false, -EINVAL, 0, 0},
 };
 
-Test(tensor, types_are_checked_and_measured)
+Test(tensor, types_are_validated_and_their_sizes_computed)
 {
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		struct tensor_type type = rows[i].type;
@@ -90,7 +90,7 @@ Test(tensor, types_are_checked_and_measured)
 	}
 }
 
-Test(tensor, strides_of_a_contiguous_tensor_fall_to_one)
+Test(tensor, strides_of_a_contiguous_tensor_decrease_to_one)
 {
 	struct tensor_type type = {DTYPE_F32, 3, {2, 3, 4}, {0}};
 
@@ -101,7 +101,7 @@ Test(tensor, strides_of_a_contiguous_tensor_fall_to_one)
 	cr_assert(eq(u64, tensor_type_numel(&type), 24));
 }
 
-Test(tensor, a_scalar_has_one_element_and_an_empty_tensor_none)
+Test(tensor, a_scalar_has_one_element_and_an_empty_tensor_has_zero)
 {
 	struct tensor_type scalar = {.dtype = DTYPE_F32};
 	struct tensor_type empty = {DTYPE_F32, 2, {5, 0}, {0}};
@@ -112,7 +112,7 @@ Test(tensor, a_scalar_has_one_element_and_an_empty_tensor_none)
 
 /* The product of the sizes wraps around to 0 in 64 bits, which is the
  * stride. */
-Test(tensor, products_that_wrap_around_are_not_contiguous)
+Test(tensor, products_that_overflow_are_not_contiguous)
 {
 	struct tensor_type type = {DTYPE_U8, 3, {2, BIG * 2, 4}, {0, 4, 1}};
 	uint64_t span;
