@@ -77,7 +77,7 @@ static void *serve(void *data)
 	return NULL;
 }
 
-Test(handshake, waits_until_the_broker_takes_descriptors)
+Test(handshake, waits_until_the_broker_accepts_descriptors)
 {
 	struct error err = ERROR_NULL;
 	pthread_t thread;
@@ -92,7 +92,7 @@ Test(handshake, waits_until_the_broker_takes_descriptors)
 	cr_expect(eq(int, n_fds, 2));
 }
 
-Test(handshake, says_that_the_broker_takes_no_descriptors)
+Test(handshake, reports_that_the_broker_accepts_no_descriptors)
 {
 	struct error err = ERROR_NULL;
 

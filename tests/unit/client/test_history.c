@@ -66,7 +66,7 @@ static const struct history_sample *last(void)
 				HISTORY_SAMPLES];
 }
 
-Test(history, durations_are_those_since_the_sample_before)
+Test(history, durations_are_those_since_the_previous_sample)
 {
 	add(1, 1000, 0, 5000);
 	cr_expect(zero(dbl, last()->median_s), "nothing is before the first");
@@ -91,7 +91,7 @@ Test(history, a_quantile_is_the_limit_of_its_bucket)
 }
 
 /* The counters of a new broker begin at 0. */
-Test(history, another_broker_gives_no_rate_at_first)
+Test(history, the_first_sample_of_another_broker_has_no_rate)
 {
 	add(1, 1000, 0, 5000);
 	add(2, 3000, 0, 10000);
@@ -100,7 +100,7 @@ Test(history, another_broker_gives_no_rate_at_first)
 	cr_expect(epsilon_eq(dbl, last()->requests_per_s, 100, 1e-9));
 }
 
-Test(history, after_a_gap_there_is_no_rate_at_first)
+Test(history, the_first_sample_after_a_gap_has_no_rate)
 {
 	add(1, 1000, 0, 5000);
 	history_add_gap(&history, 10000);

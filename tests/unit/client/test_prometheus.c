@@ -60,7 +60,7 @@ static struct fsdp_chunk *add_chunk(uint32_t uid, uint32_t gid, uint32_t mode)
 	return chunk;
 }
 
-Test(prometheus, communicators_have_their_numbers)
+Test(prometheus, values_of_communicators_are_shown)
 {
 	struct fsdp_comm_entry *comm = add_comm("run");
 
@@ -83,7 +83,7 @@ Test(prometheus, labels_are_escaped)
 	cr_assert(shows("communicator=\"a\\\"b\\\\c\\nd\"} 0\n"));
 }
 
-Test(prometheus, chunks_of_one_access_class_are_one_pool)
+Test(prometheus, chunks_of_one_access_class_are_shown_as_one_pool)
 {
 	add_chunk(1, 2, 0640);
 	add_chunk(1, 2, 0600);
@@ -99,7 +99,7 @@ Test(prometheus, chunks_of_one_access_class_are_one_pool)
 	cr_assert(shows("{device=\"GPU-01000000-"));
 }
 
-Test(prometheus, no_limit_is_infinite)
+Test(prometheus, a_missing_limit_is_shown_as_infinite)
 {
 	struct fsdp_account *account = snapshot_append(
 		&snapshot.accounts, &snapshot.n_accounts, sizeof(*account));

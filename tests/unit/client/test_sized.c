@@ -43,19 +43,19 @@ static void expect_taken(uint64_t a, uint64_t b)
 	cr_expect(eq(u64, taken.b, b));
 }
 
-Test(sized, no_struct_is_one_of_zeros)
+Test(sized, a_null_struct_counts_as_zeros)
 {
 	cr_assert(zero(int, take(NULL)));
 	expect_taken(0, 0);
 }
 
-Test(sized, a_struct_of_our_size_is_taken_whole)
+Test(sized, a_struct_of_the_current_size_is_copied_completely)
 {
 	cr_assert(zero(int, take(&(struct grown){sizeof(taken), 1, 2})));
 	expect_taken(1, 2);
 }
 
-Test(sized, size_zero_takes_the_fields_of_the_first_release_only)
+Test(sized, size_0_copies_only_the_fields_of_the_first_release)
 {
 	cr_assert(zero(int, take(&(struct grown){0, 1, 2})));
 	expect_taken(1, 0);
@@ -70,7 +70,7 @@ Test(sized, fields_that_an_older_caller_lacks_are_zero)
 	expect_taken(1, 0);
 }
 
-Test(sized, a_larger_struct_is_taken_if_what_we_do_not_know_is_zero)
+Test(sized, a_larger_struct_is_accepted_if_its_unknown_fields_are_zero)
 {
 	struct grown_later new = {sizeof(new), 1, 2, 0};
 
@@ -79,7 +79,7 @@ Test(sized, a_larger_struct_is_taken_if_what_we_do_not_know_is_zero)
 	cr_expect(eq(sz, taken.struct_size, sizeof(taken)));
 }
 
-Test(sized, a_larger_struct_is_refused_if_it_uses_what_we_do_not_know)
+Test(sized, a_larger_struct_is_refused_if_it_uses_unknown_fields)
 {
 	struct grown_later new = {sizeof(new), 1, 2, 3};
 
@@ -90,7 +90,7 @@ Test(sized, a_larger_struct_is_refused_if_it_uses_what_we_do_not_know)
 		     "newer libfsdp"));
 }
 
-Test(sized, a_struct_smaller_than_ever_is_refused)
+Test(sized, a_struct_smaller_than_that_of_the_first_release_is_refused)
 {
 	cr_assert(eq(int, take(&(struct grown){8, 1, 2}), -EINVAL));
 	cr_expect(eq(str, err.msg,
@@ -98,7 +98,7 @@ Test(sized, a_struct_smaller_than_ever_is_refused)
 		     "has at least 16 bytes; set struct_size to its sizeof"));
 }
 
-Test(sized, a_size_that_no_struct_has_is_refused_unread)
+Test(sized, an_impossible_size_is_refused_before_the_struct_is_read)
 {
 	cr_assert(eq(int, take(&(struct grown){SIZE_MAX, 1, 2}), -E2BIG));
 	cr_assert(eq(int, take(&(struct grown){4097, 1, 2}), -E2BIG));
@@ -107,7 +107,7 @@ Test(sized, a_size_that_no_struct_has_is_refused_unread)
 		     "set struct_size to its sizeof"));
 }
 
-Test(sized, items_of_an_array_lie_as_far_apart_as_the_caller_has_it)
+Test(sized, items_of_an_array_have_the_stride_of_the_caller)
 {
 	struct grown_first old[2] = {{sizeof(*old), 1}, {sizeof(*old), 3}};
 	struct grown_later new[2] = {{sizeof(*new), 5, 6, 0},
@@ -131,7 +131,7 @@ Test(sized, items_of_different_sizes_are_refused_by_number)
 		     "set both to the same value"));
 }
 
-Test(sized, an_output_is_filled_as_far_as_the_caller_has_it)
+Test(sized, an_output_is_filled_up_to_the_size_of_the_caller)
 {
 	const struct grown from = {0, 1, 2};
 	struct grown_first old[2] = {{sizeof(*old), 0}, {5, 6}};

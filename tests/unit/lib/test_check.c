@@ -18,7 +18,7 @@
 			  !ge(tag, small, large));                             \
 	} while (0)
 
-Test(check, words_compare_in_the_range_of_their_type)
+Test(check, values_are_compared_in_the_range_of_their_type)
 {
 	RELATIONS(int, -1, 1);
 	RELATIONS(i64, INT64_MIN, INT64_MAX);
@@ -30,7 +30,7 @@ Test(check, words_compare_in_the_range_of_their_type)
 	cr_assert(eq(i32, UINT32_MAX, -1) && !eq(i64, UINT32_MAX, -1));
 }
 
-Test(check, no_number_equals_itself)
+Test(check, nan_does_not_equal_itself)
 {
 	cr_assert(!eq(dbl, NAN, NAN) && ne(dbl, NAN, NAN));
 	cr_assert(!le(dbl, NAN, 1) && !ge(dbl, NAN, 1));
@@ -38,7 +38,7 @@ Test(check, no_number_equals_itself)
 	cr_assert(epsilon_eq(dbl, 1, 1.5, 0.5) && !epsilon_eq(dbl, 1, 2, 0.5));
 }
 
-Test(check, a_text_that_is_missing_is_less_than_any)
+Test(check, a_null_text_is_less_than_any_text)
 {
 	RELATIONS(str, (const char *)NULL, "");
 	cr_assert(zero(ptr, NULL) && ne(ptr, "", NULL));
@@ -46,7 +46,7 @@ Test(check, a_text_that_is_missing_is_less_than_any)
 
 /* A failure names the values of the last comparison in this assertion, and none
  * of an earlier one. */
-Test(check, a_failure_says_its_values)
+Test(check, a_failure_reports_its_values)
 {
 	char *said;
 

@@ -48,7 +48,7 @@ Test(leaks, files_and_mappings_are_found)
 	cr_expect(is_leak("memory", true));
 }
 
-Test(leaks, those_of_a_driver_are_its_own)
+Test(leaks, files_and_mappings_of_a_driver_are_not_leaks)
 {
 	cr_expect(!is_leak("/dev/nvidiactl", false));
 	cr_expect(!is_leak("/dev/nvidia0", true));

@@ -31,7 +31,7 @@ Test(scalar, f32_is_rounded_as_the_compiler_does)
 	}
 }
 
-Test(scalar, all_numbers_of_16_bits_come_back)
+Test(scalar, all_numbers_of_16_bits_survive_decoding_and_encoding)
 {
 	static const enum fsdp_dtype dtypes[] = {FSDP_F16, FSDP_BF16};
 
@@ -46,7 +46,7 @@ Test(scalar, all_numbers_of_16_bits_come_back)
 	}
 }
 
-Test(scalar, known_numbers)
+Test(scalar, known_numbers_are_encoded_and_decoded)
 {
 	static const struct {
 		enum fsdp_dtype dtype;

@@ -134,7 +134,7 @@ static void open_by_rules(void)
 	must(try_open(other, "there", O_RDONLY) == EACCES);
 }
 
-Test(landlock, opens_what_the_rules_allow)
+Test(landlock, opens_only_files_that_the_rules_allow)
 {
 	in_landlock(open_by_rules);
 }
@@ -188,7 +188,7 @@ static void connect_by_tcp(void)
 	must(errno == EACCES || errno == ECONNREFUSED);
 }
 
-Test(landlock, connects_nowhere_by_tcp)
+Test(landlock, allows_no_tcp_connection)
 {
 	in_landlock(connect_by_tcp);
 }

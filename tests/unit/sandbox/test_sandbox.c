@@ -71,7 +71,7 @@ static void expect_all_refused(void)
 			  "system call %ld", dangerous[i]);
 }
 
-Test(sandbox, of_a_loop_refuses_rings_and_nothing_else)
+Test(sandbox, of_a_loop_refuses_only_io_uring)
 {
 	enter(SANDBOX_LOOP);
 	cr_expect(eq(int, try_call(SYS_io_uring_setup), EPERM));
@@ -79,13 +79,13 @@ Test(sandbox, of_a_loop_refuses_rings_and_nothing_else)
 	cr_expect(zero(int, try_call(SYS_personality)));
 }
 
-Test(sandbox, of_the_broker_refuses_what_it_cannot_need)
+Test(sandbox, of_the_broker_refuses_calls_that_it_does_not_need)
 {
 	enter(SANDBOX_BROKER);
 	expect_all_refused();
 }
 
-Test(sandbox, of_a_broker_beside_a_driver_refuses_it_too)
+Test(sandbox, of_a_broker_with_a_driver_refuses_them_too)
 {
 	enter(SANDBOX_BROKER_DEVICES);
 	expect_all_refused();
@@ -94,7 +94,7 @@ Test(sandbox, of_a_broker_beside_a_driver_refuses_it_too)
 	cr_expect(eq(int, try_call(SYS_symlinkat), EFAULT));
 }
 
-Test(sandbox, of_the_broker_has_no_calls_but_those_on_its_list)
+Test(sandbox, of_the_broker_allows_only_calls_on_its_list)
 {
 	enter(SANDBOX_BROKER);
 	cr_expect(eq(int, try_call(SYS_symlinkat), ENOSYS));
@@ -102,7 +102,7 @@ Test(sandbox, of_the_broker_has_no_calls_but_those_on_its_list)
 	cr_expect(eq(int, try_call(SYS_mknodat), ENOSYS));
 }
 
-Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
+Test(sandbox, of_the_broker_allows_memory_sockets_and_devices)
 {
 	int fds[2];
 
@@ -116,7 +116,7 @@ Test(sandbox, of_the_broker_leaves_memory_sockets_and_devices)
 }
 
 /* fsdp-worker sets the CPUs of its threads in this way. */
-Test(sandbox, of_the_broker_leaves_threads_their_cpus)
+Test(sandbox, of_the_broker_allows_threads_to_set_their_cpus)
 {
 	cpu_set_t cpus;
 
@@ -138,7 +138,7 @@ static void expect_errors(const long *calls, size_t n, int error)
 			  calls[i]);
 }
 
-Test(sandbox, of_a_worker_is_entered_in_that_of_its_broker)
+Test(sandbox, of_a_worker_is_entered_within_that_of_its_broker)
 {
 	enter(SANDBOX_BROKER);
 	enter(SANDBOX_WORKER);
@@ -149,7 +149,7 @@ Test(sandbox, of_a_worker_is_entered_in_that_of_its_broker)
 }
 
 /* NCCL calls bind() and listen(). */
-Test(sandbox, of_a_worker_beside_a_driver_lets_it_serve_connections)
+Test(sandbox, of_a_worker_with_a_driver_allows_it_to_accept_connections)
 {
 	enter(SANDBOX_BROKER_DEVICES);
 	enter(SANDBOX_WORKER_DEVICES);
@@ -157,7 +157,7 @@ Test(sandbox, of_a_worker_beside_a_driver_lets_it_serve_connections)
 	expect_errors(servers, 4, ENOTSOCK);
 }
 
-Test(sandbox, holds_for_programs_that_are_started_later)
+Test(sandbox, applies_to_programs_that_are_started_later)
 {
 	int status;
 
@@ -178,7 +178,7 @@ static void *wait_and_try(void *data)
 	return NULL;
 }
 
-Test(sandbox, holds_for_threads_that_run_already)
+Test(sandbox, applies_to_threads_that_already_run)
 {
 	pthread_t thread;
 	int error = 0;
@@ -242,7 +242,7 @@ static void open_and_write(void)
 		_exit(2);
 }
 
-Test(sandbox, of_the_exporter_opens_no_file_and_says_nothing_of_it)
+Test(sandbox, of_the_exporter_refuses_to_open_files_without_a_report)
 {
 	char text[256];
 

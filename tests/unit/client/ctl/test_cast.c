@@ -58,7 +58,7 @@ Test(cast, every_value_of_every_format_is_exact)
 	cr_assert(eq(int, count_wrong(DTYPE_F8_E4M3, 256, 4, 3, 7, false), 0));
 }
 
-Test(cast, known_landmarks_come_out)
+Test(cast, known_values_are_converted_exactly)
 {
 	static const struct {
 		uint32_t dtype;
@@ -89,7 +89,7 @@ Test(cast, a_source_need_not_be_aligned)
 	cr_assert(eq(flt, got[2], -1));
 }
 
-Test(cast, formats_that_f32_cannot_hold_are_not_known)
+Test(cast, formats_that_f32_cannot_represent_are_not_supported)
 {
 	cr_assert(not(cast_is_known(DTYPE_F64)));
 	cr_assert(not(cast_is_known(DTYPE_I64)));

@@ -41,7 +41,7 @@ Test(format, sizes_are_rounded_as_printf_rounds)
 	expect_size(UINT64_MAX);
 }
 
-Test(format, numbers_ages_and_shapes_have_all_their_digits)
+Test(format, numbers_ages_and_shapes_are_printed_with_all_digits)
 {
 	const int64_t extremes[8] = {INT64_MIN, INT64_MIN, INT64_MIN,
 				     INT64_MIN, INT64_MIN, INT64_MAX,

@@ -62,7 +62,7 @@ Test(npy, order_and_spacing_of_the_keys_do_not_matter)
 	cr_assert(eq(i64, npy.type.shape[0], 7));
 }
 
-Test(npy, a_scalar_and_an_empty_array_are_legal)
+Test(npy, a_scalar_and_an_empty_array_are_allowed)
 {
 	struct npy npy;
 
@@ -117,7 +117,7 @@ static const struct {
 	{"    ", 4, "not a dictionary"},
 };
 
-Test(npy, headers_that_are_no_tensor_are_refused)
+Test(npy, headers_that_describe_no_tensor_are_refused)
 {
 	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
 		struct error err = ERROR_NULL;
@@ -146,7 +146,7 @@ Test(npy, a_file_that_ends_in_its_header_is_refused_at_every_byte)
 			  "%zu bytes were enough", i);
 }
 
-Test(npy, other_magic_versions_and_huge_headers_are_refused)
+Test(npy, invalid_magic_versions_and_huge_headers_are_refused)
 {
 	uint8_t buffer[256];
 	size_t size =
@@ -163,7 +163,7 @@ Test(npy, other_magic_versions_and_huge_headers_are_refused)
 	cr_assert(eq(int, npy_parse(buffer, size, size, &npy, NULL), -EINVAL));
 }
 
-Test(npy, a_written_header_is_read_again)
+Test(npy, a_written_header_can_be_read)
 {
 	static const struct tensor_type types[] = {
 		{.dtype = DTYPE_F32},
@@ -211,7 +211,7 @@ Test(npy, a_file_is_read_by_its_descriptor)
 	close(fd);
 }
 
-Test(npy, formats_that_numpy_lacks_are_known)
+Test(npy, dtypes_that_numpy_lacks_are_recognised)
 {
 	cr_assert(not(npy_holds(DTYPE_BF16)));
 	cr_assert(not(npy_holds(DTYPE_F8_E4M3)));

@@ -72,7 +72,7 @@ static void add_thousand(void)
 		add(i * 7 % 1000);
 }
 
-Test(rows, all_are_kept_and_the_largest_comes_first)
+Test(rows, all_rows_are_kept_in_descending_order)
 {
 	const uint64_t numbers[] = {9, 5, 2};
 
@@ -83,7 +83,7 @@ Test(rows, all_are_kept_and_the_largest_comes_first)
 	cr_expect(eq(sz, rows.n_added, 3));
 }
 
-Test(rows, only_the_first_ones_are_kept)
+Test(rows, only_the_largest_rows_are_kept)
 {
 	const uint64_t numbers[] = {999, 998, 997};
 
@@ -104,7 +104,7 @@ Test(rows, a_reversed_order_keeps_the_smallest)
 	expect_numbers(numbers, 4);
 }
 
-Test(rows, texts_come_in_the_order_of_the_alphabet)
+Test(rows, texts_are_in_alphabetical_order)
 {
 	const uint64_t numbers[] = {0, 1};
 
@@ -114,7 +114,7 @@ Test(rows, texts_come_in_the_order_of_the_alphabet)
 	expect_numbers(numbers, 2);
 }
 
-Test(rows, equal_rows_stay_as_they_were_added)
+Test(rows, equal_rows_stay_in_the_order_of_addition)
 {
 	const uint64_t numbers[] = {2, 5, 8, 11, 14};
 
@@ -125,7 +125,7 @@ Test(rows, equal_rows_stay_as_they_were_added)
 	expect_numbers(numbers, 5);
 }
 
-Test(rows, fewer_than_are_wanted_are_all_kept)
+Test(rows, fewer_rows_than_the_maximum_are_all_kept)
 {
 	const uint64_t numbers[] = {2, 1};
 
@@ -135,7 +135,7 @@ Test(rows, fewer_than_are_wanted_are_all_kept)
 	expect_numbers(numbers, 2);
 }
 
-Test(rows, a_cleared_list_begins_anew)
+Test(rows, a_cleared_list_is_empty)
 {
 	const uint64_t numbers[] = {4, 3};
 

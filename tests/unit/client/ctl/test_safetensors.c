@@ -22,7 +22,7 @@ static int parse(const char *json, uint64_t data_size, struct safetensors *ret,
 	"\"" name "\":{\"dtype\":\"F32\",\"shape\":" shape                     \
 	",\"data_offsets\":[" begin "," end "]}"
 
-Test(safetensors, tensors_come_in_the_order_of_their_bytes)
+Test(safetensors, tensors_are_in_the_order_of_their_offsets)
 {
 	const char *json = "{\"__metadata__\":{\"format\":\"pt\"}," F32(
 		"b", "[2]", "4", "12") "," F32("a", "[]", "0", "4") "}   ";
@@ -40,7 +40,7 @@ Test(safetensors, tensors_come_in_the_order_of_their_bytes)
 	safetensors_deinit(&file);
 }
 
-Test(safetensors, empty_tensors_and_empty_files_are_legal)
+Test(safetensors, empty_tensors_and_empty_files_are_allowed)
 {
 	struct safetensors file;
 
@@ -162,7 +162,7 @@ static const struct {
 	{"{" F32("a\\u0000", "[1]", "0", "4") "}", 4, "header", "not valid"},
 };
 
-Test(safetensors, what_is_wrong_is_refused_by_name_and_cause)
+Test(safetensors, an_invalid_entry_is_refused_with_its_name_and_the_cause)
 {
 	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
 		struct safetensors file = SAFETENSORS_NULL;
@@ -181,7 +181,7 @@ Test(safetensors, what_is_wrong_is_refused_by_name_and_cause)
 	}
 }
 
-Test(safetensors, nesting_without_end_is_refused)
+Test(safetensors, excessive_nesting_is_refused)
 {
 	size_t size = 1000000;
 	char *json = malloc(size);
@@ -240,7 +240,7 @@ Test(safetensors, a_file_too_short_for_a_length_is_refused)
 	close(fd);
 }
 
-Test(safetensors, a_written_header_is_read_again)
+Test(safetensors, a_written_header_can_be_read)
 {
 	struct safetensors_item items[] = {
 		{.name = "z/w",
@@ -265,7 +265,7 @@ Test(safetensors, a_written_header_is_read_again)
 	free(header);
 }
 
-Test(safetensors, metadata_is_written_and_read_again)
+Test(safetensors, written_metadata_can_be_read)
 {
 	json_t *metadata = json_pack("{s:s}", "format", "pt");
 	struct safetensors file;

@@ -63,7 +63,7 @@ static void print(void)
 	cr_assert(zero(int, sheet_print(&sheet, NULL)));
 }
 
-Test(sheet, rows_are_in_order_of_key_then_text_then_adding)
+Test(sheet, rows_are_sorted_by_key_then_text_then_order_of_addition)
 {
 	add("same/prefix/b", 1, 0);
 	add("same/prefix/a", 2, 7);
@@ -89,7 +89,7 @@ Test(sheet, texts_that_are_too_wide_are_cut_in_the_middle)
 	expect_lines(12, "NAME\na/tit../long\n");
 }
 
-Test(sheet, bytes_that_would_steer_a_terminal_become_question_marks)
+Test(sheet, control_characters_become_question_marks)
 {
 	add("\x1b[1m", 1, 0);
 	add("1234567\x7f", 2, 0);
@@ -104,7 +104,7 @@ Test(sheet, bytes_that_would_steer_a_terminal_become_question_marks)
 			"\xc3\xa9\xc3\xa9             5\n");
 }
 
-Test(sheet, many_rows_are_sorted_and_none_is_lost)
+Test(sheet, many_rows_are_sorted_without_losing_any)
 {
 	char name[32];
 
@@ -126,7 +126,7 @@ Test(sheet, many_rows_are_sorted_and_none_is_lost)
 	}
 }
 
-Test(sheet, a_cell_may_be_larger_than_memory_taken_at_once)
+Test(sheet, a_cell_may_be_larger_than_one_block_of_memory)
 {
 	size_t size = 1 << 20;
 	char *name = malloc(size + 1);

@@ -12,7 +12,7 @@ TestSuite(rank, .init = world_open);
 
 /* --- joining and registering --------------------------------------------- */
 
-Test(rank, what_is_left_out_of_a_join_gets_its_default)
+Test(rank, omitted_options_of_a_join_get_their_defaults)
 {
 	struct fsdp_comm_options options = {.n_shards = 1};
 	struct fsdp_comm *comm = join(3);
@@ -36,7 +36,7 @@ Test(rank, what_is_left_out_of_a_join_gets_its_default)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank, a_shard_is_this_ranks_part_of_the_parameter)
+Test(rank, a_shard_is_the_part_of_the_parameter_of_this_rank)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_group *group = new_group(comm, 0, 0);
@@ -63,7 +63,7 @@ Test(rank, a_shard_is_this_ranks_part_of_the_parameter)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank, registering_zeroes_the_padding_of_what_may_be_written)
+Test(rank, registering_zeroes_the_padding_of_uncommitted_shards)
 {
 	static const uint8_t zeros[8];
 	struct fsdp_comm *comm = join(0);
@@ -102,7 +102,7 @@ static const struct group_entry bad_entries[] = {
 };
 #define N_BAD (sizeof(bad_entries) / sizeof(*bad_entries))
 
-Test(rank, a_group_that_does_not_fit_its_memory_is_refused_and_let_go)
+Test(rank, an_invalid_group_reply_is_refused_and_its_holds_are_released)
 {
 	struct fsdp_comm *comm = join(0);
 	struct group_entry good = entries[0];
@@ -136,7 +136,7 @@ Test(rank, a_group_that_does_not_fit_its_memory_is_refused_and_let_go)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank, a_policy_is_sent_as_it_is)
+Test(rank, a_policy_is_sent_unchanged)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_policy policy = {.param_dtype = FSDP_BF16,
@@ -167,7 +167,7 @@ Test(rank, a_policy_is_sent_as_it_is)
 
 /* --- committing ---------------------------------------------------------- */
 
-Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
+Test(rank, a_commit_swaps_the_shards_after_the_wait_for_it)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_group *group = new_group(comm, 0, 0);
@@ -200,7 +200,7 @@ Test(rank, a_commit_swaps_the_shards_when_it_was_waited_for)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank, a_commit_carries_frozen_parameters_over)
+Test(rank, a_commit_keeps_frozen_parameters)
 {
 	struct fsdp_comm *comm = join(0);
 	struct fsdp_group *group = new_group(comm, 0, 0);
@@ -248,7 +248,7 @@ Test(rank, a_null_handle_is_refused)
 		     -EINVAL));
 }
 
-Test(rank, no_work_is_refused)
+Test(rank, a_wait_for_no_work_is_refused)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_work work = {0};
@@ -263,7 +263,7 @@ Test(rank, no_work_is_refused)
 
 /* --- the end ------------------------------------------------------------- */
 
-Test(rank, a_failure_is_remembered_with_its_sentence)
+Test(rank, a_failure_is_remembered_with_its_message)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -291,7 +291,7 @@ Test(rank, a_failure_is_remembered_with_its_sentence)
 	cr_expect(eq(u64, world.asked.comm_leave.comm, 5));
 }
 
-Test(rank, a_broker_that_does_not_come_back_is_the_end)
+Test(rank, a_communicator_fails_if_the_broker_does_not_come_back)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -308,7 +308,7 @@ Test(rank, a_broker_that_does_not_come_back_is_the_end)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank, leaving_gives_everything_back)
+Test(rank, leaving_releases_all_holds)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -329,7 +329,7 @@ Test(rank, leaving_gives_everything_back)
 
 /* A wait would last until the broker returns, and a new broker may not know
  * this client. */
-Test(rank, leaving_says_nothing_to_a_broker_that_is_away)
+Test(rank, leaving_sends_no_request_while_the_broker_is_away)
 {
 	struct fsdp_comm *comm = join(4);
 
@@ -338,7 +338,7 @@ Test(rank, leaving_says_nothing_to_a_broker_that_is_away)
 	cr_expect(zero(int, world.n_commands));
 }
 
-Test(rank, closing_forgets_communicators_and_groups)
+Test(rank, closing_the_client_frees_communicators_and_groups)
 {
 	struct fsdp_comm *first = join(4), *second = join(4);
 

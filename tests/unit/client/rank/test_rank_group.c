@@ -8,7 +8,7 @@
 
 TestSuite(rank_group, .init = world_open);
 
-Test(rank_group, whole_parameters_are_there_from_the_wait_to_the_reshard)
+Test(rank_group, whole_parameters_exist_from_the_wait_to_the_reshard)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -40,7 +40,7 @@ Test(rank_group, whole_parameters_are_there_from_the_wait_to_the_reshard)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
+Test(rank_group, the_wait_for_a_refused_unshard_returns_the_refusal)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -71,7 +71,7 @@ Test(rank_group, an_unshard_is_told_to_be_refused_by_its_wait)
 
 /* The broker has received both requests before the rank gets a reply to the
  * first. */
-Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
+Test(rank_group, a_refusal_is_not_reported_for_the_next_unshard)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -92,7 +92,7 @@ Test(rank_group, a_refusal_is_not_told_of_the_next_unshard)
 
 /* The broker could not record one more reply, so the client sends the unshard
  * again. The wait may arrive before it. */
-Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
+Test(rank_group, a_wait_that_arrives_before_its_unshard_is_repeated)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -108,7 +108,7 @@ Test(rank_group, a_wait_that_came_before_its_unshard_is_asked_again)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank_group, a_one_way_request_tells_nobody_who_has_left)
+Test(rank_group, a_one_way_request_has_no_reply_handler_after_leaving)
 {
 	struct fsdp_comm *comm = join(4);
 
@@ -117,7 +117,7 @@ Test(rank_group, a_one_way_request_tells_nobody_who_has_left)
 	cr_expect(zero(ptr, (void *)(uintptr_t)world.one_way.refused));
 }
 
-Test(rank_group, a_refused_mesh_leaves_the_group_whole)
+Test(rank_group, a_refused_mesh_leaves_the_group_unsharded)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -153,7 +153,7 @@ Test(rank_group, whole_parameters_that_are_too_small_are_refused)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank_group, an_input_is_the_ranks_from_asking_to_reducing)
+Test(rank_group, an_input_belongs_to_the_rank_until_it_is_reduced)
 {
 	struct fsdp_reduce_options options = {
 		.accumulates = true, .has_factor = true, .factor = 3};
@@ -201,7 +201,7 @@ static void reduce(struct fsdp_group *group, uint64_t sequence,
 	cr_assert(zero(int, fsdp_reduce(group, &options, ret)));
 }
 
-Test(rank_group, gradients_show_once_a_reduction_was_waited_for)
+Test(rank_group, gradients_are_visible_after_the_wait_for_the_reduction)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
@@ -215,7 +215,7 @@ Test(rank_group, gradients_show_once_a_reduction_was_waited_for)
 	fsdp_comm_leave(comm);
 }
 
-Test(rank_group, sums_that_wait_for_an_all_reduce_are_no_gradients)
+Test(rank_group, sums_that_wait_for_an_all_reduce_are_not_shown_as_gradients)
 {
 	struct fsdp_comm *comm = join(4);
 	struct fsdp_group *group = new_group(comm, 4, 0);
