@@ -82,7 +82,7 @@ static const struct row rows[] = {
 	{"case 18, nothing", 1, 0, {0}, {0}, "", ""},
 };
 
-Test(bucket, plans_are_those_of_the_reference_or_ours)
+Test(bucket, plans_in_both_modes_are_those_of_the_table)
 {
 	for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
 		const struct row *row = &rows[i];
@@ -105,7 +105,7 @@ Test(bucket, plans_are_those_of_the_reference_or_ours)
 }
 
 /* case 15: a0 -> a1 -> a3 */
-Test(bucket, dependents_begin_the_next_bucket_and_are_not_dropped)
+Test(bucket, dependents_start_the_next_bucket_unless_the_plan_is_faithful)
 {
 	static const uint64_t sizes[] = {1, 1, 1, 1};
 	static const int keys[4];
@@ -204,7 +204,7 @@ static void walk(const struct bucket_item *items,
 	}
 }
 
-Test(bucket, an_item_is_judged_by_all_that_it_needs)
+Test(bucket, random_plans_respect_transitive_dependencies)
 {
 	struct bucket_item items[N_RANDOM];
 	struct descendants descendants;
@@ -277,7 +277,7 @@ Test(bucket, sizes_that_add_up_over_64_bits_do_not_wrap)
 		eq(str, (char *)plan(sizes, keys, 3, &options), (char *)"011"));
 }
 
-Test(bucket, caps_that_are_none_are_refused)
+Test(bucket, invalid_caps_are_refused)
 {
 	const double caps[] = {NAN, -1, INFINITY, -0.001};
 	struct bucket_item item = {0};

@@ -68,7 +68,7 @@ static void check_plan(const char *name, enum bucketing_mode mode,
 	graph_deinit(&graph);
 }
 
-Test(bucketing, two_layers_need_one_gather_and_one_scatter)
+Test(bucketing, two_layers_need_one_gather_and_one_reduce_scatter)
 {
 	static const char plan[] =
 		"all_gather bf16: gather_w1@0 gather_w2@2048; "
@@ -80,7 +80,7 @@ Test(bucketing, two_layers_need_one_gather_and_one_scatter)
 	check_plan(GRAPHS "two_layers.json", BUCKETING_DEFAULT, true, plan);
 }
 
-Test(bucketing, mixed_dtypes_share_a_bucket_in_one_mode_only)
+Test(bucketing, mixed_dtypes_share_a_bucket_only_in_the_multidtype_mode)
 {
 	check_plan(GRAPHS "mixed_dtypes.json", BUCKETING_CUSTOM_OPS, false,
 		   "all_gather bf16: gather_bias@0; all_gather f32: "
@@ -156,7 +156,7 @@ Test(bucketing, a_bucket_of_gathers_leaves_reductions_to_fsdp)
 #undef GROUP
 }
 
-Test(bucketing, gathers_and_reductions_have_a_rule_each)
+Test(bucketing, gathers_and_reductions_have_separate_rules)
 {
 	static const double none = 0;
 	struct bucketing_options options = {
@@ -252,7 +252,7 @@ static void check_modes(const char *path)
 	graph_deinit(&graph);
 }
 
-Test(bucketing, all_examples_keep_their_meaning_in_all_modes)
+Test(bucketing, all_examples_compute_the_same_in_all_modes)
 {
 	glob_t paths;
 

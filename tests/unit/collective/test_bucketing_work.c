@@ -120,7 +120,7 @@ static void check_growth(enum shape shape, double cap_mb, bool is_faithful)
 		  (unsigned long)large);
 }
 
-Test(bucketing_work, grows_with_the_nodes)
+Test(bucketing_work, grows_in_proportion_to_the_nodes)
 {
 	/* The modes are: all in one bucket, pairs, and each alone. */
 	static const double caps_mb[] = {2000, 0.00004, 0};

@@ -39,7 +39,7 @@ static const struct {
 	{1024, 32, 32},
 };
 
-Test(divide, f16_divides_in_two_halves)
+Test(divide, f16_is_divided_in_two_parts_before_and_after)
 {
 	for (size_t i = 0; i < sizeof(halves) / sizeof(*halves); i++) {
 		struct divide divide = make(DTYPE_F16, halves[i].n, 1, 0);
@@ -106,7 +106,7 @@ Test(divide, ops_follow_the_table)
 	}
 }
 
-Test(divide, a_forced_sum_divides_behind_it)
+Test(divide, a_forced_sum_is_divided_after_the_reduction)
 {
 	struct divide_input input = {
 		.n_shards = 4,
@@ -189,7 +189,7 @@ static void check_refused(uint32_t dtype, double factor, const char *word)
 	cr_expect(eq(dbl, divide.pre, 77), "written on failure");
 }
 
-Test(divide, factors_that_divide_nothing_are_refused)
+Test(divide, invalid_factors_are_refused)
 {
 	const double factors[] = {0, -0.0, -1, NAN, INFINITY, -INFINITY};
 
@@ -226,7 +226,7 @@ static uint32_t dtype_of(const char *name)
 }
 
 /* The rows come from torch: python/tests/test_fully_shard.py. */
-Test(divide, factors_are_those_of_fully_shard)
+Test(divide, factors_equal_those_of_fully_shard)
 {
 	static const char *const ops[] = {
 		[SUM] = "sum", [AVG] = "avg", [PREMUL] = "premul_sum"};

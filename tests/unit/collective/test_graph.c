@@ -38,7 +38,7 @@ static int read_nodes(const char *nodes, struct graph *ret, struct error *err)
 #define WAIT(name, in, shape) NODE(name, "wait") IN(in) F32(shape)
 #define OP(name, in)          NODE(name, "op") ",\"call\":\"f\"" IN(in) F32("4")
 
-Test(graph, a_graph_is_read_and_written_as_it_was)
+Test(graph, a_graph_is_written_as_it_was_read)
 {
 	const char *text = "{\"nodes\":[" P "," AG("g", "\"p\"", "8") "," WAIT(
 		"w", "\"g\"", "8") "," NODE("c", "convert")
@@ -69,7 +69,7 @@ Test(graph, a_graph_is_read_and_written_as_it_was)
 }
 
 /* A number sets a shape, and a split returns a tuple. */
-Test(graph, a_value_need_not_be_one_tensor)
+Test(graph, a_value_may_be_a_number_or_a_tuple)
 {
 	const char *text =
 		"{\"nodes\":[" NODE("n", "placeholder") "}," NODE("s", "op")
@@ -90,7 +90,7 @@ Test(graph, a_value_need_not_be_one_tensor)
 }
 
 /* case 18 */
-Test(graph, an_empty_graph_is_one)
+Test(graph, an_empty_graph_is_accepted)
 {
 	struct graph graph;
 
@@ -227,7 +227,7 @@ static const struct {
 	 "convert 'c': it has no dtype"},
 };
 
-Test(graph, what_is_no_graph_is_refused_with_the_nodes_name)
+Test(graph, an_invalid_graph_is_refused_with_the_name_of_the_node)
 {
 	for (size_t i = 0; i < sizeof(refusals) / sizeof(*refusals); i++) {
 		struct error err = ERROR_NULL;
@@ -242,7 +242,7 @@ Test(graph, what_is_no_graph_is_refused_with_the_nodes_name)
 	}
 }
 
-Test(graph, what_is_no_document_is_refused)
+Test(graph, an_invalid_document_is_refused)
 {
 	static const char *const texts[] = {"",
 					    "[]",
@@ -283,7 +283,7 @@ Test(graph, more_nodes_than_the_limit_are_refused)
 	free(text);
 }
 
-Test(graph, files_are_read_and_others_refused_by_name)
+Test(graph, files_are_read_and_the_error_names_an_unreadable_one)
 {
 	char directory[] = "/tmp/graph-XXXXXX", path[64];
 	struct error err = ERROR_NULL;
@@ -324,7 +324,7 @@ static void add(struct graph *graph, const char *name, uint32_t n_inputs,
 	cr_assert(zero(int, graph_add(graph, &node, NULL)));
 }
 
-Test(graph, sorting_moves_only_what_lacks_an_operand)
+Test(graph, sorting_moves_only_nodes_that_precede_an_operand)
 {
 	struct graph graph = GRAPH_NULL;
 	uint32_t three = 3, one = 1;

@@ -93,7 +93,7 @@ Test(limiter, fsdp1_the_third_unshard_waits_for_the_first)
 }
 
 /* cases 2 and 4 */
-Test(limiter, fsdp1_layers_wait_for_the_one_limit_before)
+Test(limiter, fsdp1_a_layer_waits_for_the_layer_that_is_the_limit_earlier)
 {
 	cr_expect(eq(u32, run_layers(2, N_LAYERS), 2));
 	cr_expect(eq(u32, run_layers(1, N_LAYERS), 1));
@@ -118,7 +118,7 @@ Test(limiter, fsdp1_prefetching_leaves_three_events)
 }
 
 /* case 7 */
-Test(limiter, fsdp1_a_reshard_that_frees_nothing_queues_nothing)
+Test(limiter, fsdp1_a_reshard_that_frees_no_memory_queues_no_event)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
@@ -131,7 +131,7 @@ Test(limiter, fsdp1_a_reshard_that_frees_nothing_queues_nothing)
 }
 
 /* case 7 */
-Test(limiter, fsdp1_a_request_takes_one_event_only)
+Test(limiter, fsdp1_a_request_takes_only_one_event)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 2, 0);
 
@@ -159,7 +159,7 @@ Test(limiter, fsdp1_a_complete_event_is_taken_without_waiting)
 	limiter_free(limiter);
 }
 
-Test(limiter, fsdp1_who_comes_later_is_admitted_later)
+Test(limiter, fsdp1_requests_are_admitted_in_order)
 {
 	struct limiter *limiter = make(LIMITER_FSDP1, 1, 0);
 
@@ -178,7 +178,7 @@ Test(limiter, fsdp1_who_comes_later_is_admitted_later)
 
 /* --------------------------------------------------------------- the window */
 
-Test(limiter, two_are_in_flight_by_default)
+Test(limiter, two_requests_are_in_flight_by_default)
 {
 	struct limiter *limiter = make(LIMITER_WINDOW, 0, 0);
 
@@ -207,7 +207,7 @@ Test(limiter, freeing_admits_as_many_as_fit)
 	limiter_free(limiter);
 }
 
-Test(limiter, one_larger_than_the_limit_goes_alone_and_in_order)
+Test(limiter, a_request_larger_than_the_limit_runs_alone_and_in_order)
 {
 	struct limiter *limiter = make(LIMITER_WINDOW, 2, 100);
 
@@ -224,7 +224,7 @@ Test(limiter, one_larger_than_the_limit_goes_alone_and_in_order)
 	limiter_free(limiter);
 }
 
-Test(limiter, an_exempt_group_counts_by_its_bytes_and_starves_nobody)
+Test(limiter, an_exempt_group_counts_its_bytes_but_blocks_no_single_request)
 {
 	struct limiter *limiter = make(LIMITER_WINDOW, 1, 100);
 	uint64_t root;
@@ -242,7 +242,7 @@ Test(limiter, an_exempt_group_counts_by_its_bytes_and_starves_nobody)
 	limiter_free(limiter);
 }
 
-Test(limiter, withdrawing_who_waits_lets_the_next_one_in)
+Test(limiter, withdrawing_a_waiting_request_admits_the_next_one)
 {
 	struct limiter *limiter = make(LIMITER_WINDOW, 3, 100);
 
@@ -362,7 +362,7 @@ static void check_nobody_starves(struct model *model)
 }
 
 /* invariant 8.2.4 */
-Test(limiter, the_window_holds_under_random_work)
+Test(limiter, the_window_is_not_exceeded_under_random_work)
 {
 	static struct model model;
 
@@ -383,7 +383,7 @@ Test(limiter, the_window_holds_under_random_work)
 	}
 }
 
-Test(limiter, bad_options_and_endless_memory_are_refused)
+Test(limiter, invalid_options_and_overflowing_sizes_are_refused)
 {
 	const struct limiter_options options = {.kind = 7};
 	struct limiter *limiter = NULL;
@@ -449,13 +449,13 @@ static void compare_rule(uint32_t seed)
 	limiter_free(limiter);
 }
 
-Test(limiter, the_rule_alone_admits_what_the_window_admits)
+Test(limiter, the_admission_rule_agrees_with_the_limiter)
 {
 	for (uint32_t seed = 1; seed < 200; seed++)
 		compare_rule(seed);
 }
 
-Test(limiter, the_rule_counts_more_bytes_than_there_are_numbers)
+Test(limiter, the_sum_of_bytes_saturates_at_its_maximum)
 {
 	const struct limiter_options options = {0};
 	struct window window = window_of(&options);

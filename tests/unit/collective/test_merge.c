@@ -160,7 +160,7 @@ Test(merge, scattered_buckets_have_a_row_for_each_rank)
 }
 
 /* case 14: collectives of another kind between them do not end a run */
-Test(merge, other_kinds_do_not_end_a_run)
+Test(merge, collectives_of_another_kind_do_not_end_a_run)
 {
 	struct build build;
 	struct bucketing result;
@@ -187,7 +187,7 @@ Test(merge, other_kinds_do_not_end_a_run)
 }
 
 /* case 15: a0 -> a1 -> a3 */
-Test(merge, dependents_are_never_in_one_bucket)
+Test(merge, dependent_collectives_are_never_in_one_bucket)
 {
 	struct build build;
 	struct bucketing result;
@@ -214,7 +214,7 @@ Test(merge, dependents_are_never_in_one_bucket)
 }
 
 /* case 18 */
-Test(merge, without_two_of_a_kind_nothing_changes)
+Test(merge, a_graph_without_two_collectives_of_a_kind_is_unchanged)
 {
 	for (int is_faithful = 0; is_faithful < 2; is_faithful++) {
 		struct build build;
@@ -398,7 +398,7 @@ static const char *show_order(const struct graph *graph)
 	return text;
 }
 
-Test(merge, users_of_an_early_wait_move_behind_the_merged_one)
+Test(merge, users_of_an_early_wait_move_after_the_merged_wait)
 {
 	static const char *const orders[] = {
 		[BUCKETING_DEFAULT] = "A B bucket_ag0_buffer bucket_ag0_in "
@@ -425,7 +425,7 @@ Test(merge, users_of_an_early_wait_move_behind_the_merged_one)
 	}
 }
 
-Test(merge, a_coalesced_bucket_copies_nothing)
+Test(merge, a_coalesced_bucket_needs_no_copies)
 {
 	struct build build;
 	struct bucketing result;
@@ -443,7 +443,7 @@ Test(merge, a_coalesced_bucket_copies_nothing)
 	graph_deinit(&build.graph);
 }
 
-Test(merge, names_that_are_taken_are_passed_over)
+Test(merge, names_that_are_taken_are_skipped)
 {
 	struct build build;
 	struct bucketing result;
@@ -474,7 +474,7 @@ static void check_filter(struct build *build, const char *expected)
 	}
 }
 
-Test(merge, gathers_of_one_placeholder_are_fsdps)
+Test(merge, gathers_of_one_placeholder_belong_to_fsdp)
 {
 	struct build build;
 	uint32_t p, q, both[2], op;
@@ -499,7 +499,7 @@ Test(merge, gathers_of_one_placeholder_are_fsdps)
 	graph_deinit(&build.graph);
 }
 
-Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
+Test(merge, reduce_scatters_that_only_lead_to_the_output_belong_to_fsdp)
 {
 	struct build build;
 	uint32_t p, wait[6], pair[2];
@@ -524,7 +524,7 @@ Test(merge, scatters_that_only_lead_to_the_output_are_fsdps)
 	graph_deinit(&build.graph);
 }
 
-Test(merge, all_reduces_of_a_group_with_fsdp_gathers_are_fsdps)
+Test(merge, all_reduces_of_a_group_with_fsdp_gathers_belong_to_fsdp)
 {
 	struct build build;
 	uint32_t p;
@@ -548,7 +548,7 @@ Test(merge, all_reduces_of_a_group_with_fsdp_gathers_are_fsdps)
 	graph_deinit(&build.graph);
 }
 
-Test(merge, caps_that_are_none_are_refused)
+Test(merge, invalid_caps_are_refused)
 {
 	static const double caps[] = {1, -1};
 	struct bucketing_options options = options_of(

@@ -103,7 +103,7 @@ Test(plan, mixed_dtypes_are_gathered_side_by_side)
 }
 
 /* case 59: the reference refuses them, or promotes both to f32 */
-Test(plan, gradients_of_two_dtypes_are_reduced_each_in_its_own)
+Test(plan, gradients_of_two_dtypes_are_each_reduced_in_their_own_dtype)
 {
 	const struct plan_param params[] = {PARAM("h", DTYPE_BF16, 1, 6),
 					    PARAM("f", DTYPE_F32, 1, 4)};
@@ -127,7 +127,7 @@ Test(plan, gradients_of_two_dtypes_are_reduced_each_in_its_own)
 }
 
 /* case 19 */
-Test(plan, a_flat_bucket_is_rank_by_rank_in_it_entry_by_entry)
+Test(plan, a_flat_bucket_is_ordered_by_rank_and_then_by_entry)
 {
 	const struct plan_param params[] = {PARAM("A", DTYPE_F32, 1, 4),
 					    PARAM("B", DTYPE_F32, 2, 2, 2)};
@@ -139,7 +139,7 @@ Test(plan, a_flat_bucket_is_rank_by_rank_in_it_entry_by_entry)
 	plan_deinit(&plan);
 }
 
-Test(plan, in_place_every_parameter_is_whole_as_it_lies)
+Test(plan, in_place_every_parameter_is_contiguous)
 {
 	const struct plan_param params[] = {PARAM("A", DTYPE_F32, 2, 3, 2),
 					    PARAM("B", DTYPE_F32, 1, 4)};
@@ -154,7 +154,7 @@ Test(plan, in_place_every_parameter_is_whole_as_it_lies)
 }
 
 /* case 46's parameters, on as many ranks as a mesh has */
-Test(plan, a_rank_of_a_real_model_has_its_share)
+Test(plan, sizes_for_a_real_model_are_those_computed_by_hand)
 {
 	const struct plan_param params[] = {
 		PARAM("0", DTYPE_F32, 2, 17, 257),
@@ -254,7 +254,7 @@ Test(plan, dtypes_of_a_policy_are_for_floating_point_only)
 }
 
 /* case 59 */
-Test(plan, inputs_have_a_dtype_of_their_own)
+Test(plan, inputs_have_their_own_dtype)
 {
 	struct plan_param params[] = {PARAM("w", DTYPE_F32, 1, 64),
 				      PARAM("n", DTYPE_I64, 1, 64),

@@ -160,7 +160,7 @@ static void check_buckets(const struct plan *plan)
 	cr_assert(eq(u32, n_reductions, n_trainable));
 }
 
-Test(plan_random, nothing_overlaps_and_everything_is_within_its_size)
+Test(plan_random, ranges_of_random_plans_are_disjoint_and_within_bounds)
 {
 	for (uint64_t seed = 1; seed <= 300; seed++) {
 		struct plan_param params[N_PARAMS];

@@ -137,7 +137,7 @@ static int compare(const struct registration *mine,
 			    "rank 0", err);
 }
 
-Test(plan_refusal, whatever_differs_is_hashed_and_told)
+Test(plan_refusal, every_difference_changes_the_hash_and_is_reported)
 {
 	const struct registration theirs = make_registration();
 
@@ -154,7 +154,7 @@ Test(plan_refusal, whatever_differs_is_hashed_and_told)
 	}
 }
 
-Test(plan_refusal, the_same_said_otherwise_hashes_the_same)
+Test(plan_refusal, equivalent_registrations_have_the_same_hash)
 {
 	struct registration mine = make_registration();
 	struct registration theirs = make_registration();
@@ -171,7 +171,7 @@ Test(plan_refusal, the_same_said_otherwise_hashes_the_same)
 	cr_assert(zero(int, compare(&mine, &theirs, NULL)));
 }
 
-Test(plan_refusal, another_mesh_is_another_hash)
+Test(plan_refusal, another_mesh_has_another_hash)
 {
 	const struct registration mine = make_registration();
 
@@ -207,7 +207,7 @@ Test(plan_refusal, a_mesh_has_1_to_64_ranks)
 	check_refused(&r, UINT32_MAX, UINT32_MAX, -EINVAL, "more than 64");
 }
 
-Test(plan_refusal, parameters_have_names_of_their_own)
+Test(plan_refusal, parameters_must_have_unique_names)
 {
 	struct registration r = make_registration();
 
@@ -223,7 +223,7 @@ Test(plan_refusal, parameters_have_names_of_their_own)
 	check_refused(&r, 2, 1, -EINVAL, "1025 parameters");
 }
 
-Test(plan_refusal, parameters_that_cannot_be_cut_are_named)
+Test(plan_refusal, the_error_names_a_parameter_that_cannot_be_sharded)
 {
 	struct registration r = make_registration();
 
@@ -275,7 +275,7 @@ Test(plan_refusal, an_8_bit_float_is_refused_under_a_param_dtype)
 		      "group without a param dtype");
 }
 
-Test(plan_refusal, gradients_that_cannot_be_reduced_are_named)
+Test(plan_refusal, the_error_names_a_gradient_that_cannot_be_reduced)
 {
 	const uint32_t dtypes[] = {DTYPE_BOOL, DTYPE_F8_E5M2, DTYPE_C64};
 
@@ -289,7 +289,7 @@ Test(plan_refusal, gradients_that_cannot_be_reduced_are_named)
 	}
 }
 
-Test(plan_refusal, policies_that_are_none_are_refused)
+Test(plan_refusal, invalid_policies_are_refused)
 {
 	struct registration r = make_registration();
 
@@ -306,7 +306,7 @@ Test(plan_refusal, policies_that_are_none_are_refused)
 	check_refused(&r, 2, 1, -EINVAL, "layout 2");
 }
 
-Test(plan_refusal, groups_over_all_bounds_are_refused)
+Test(plan_refusal, groups_whose_sizes_overflow_are_refused)
 {
 	struct registration r = make_registration();
 

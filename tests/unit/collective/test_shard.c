@@ -38,7 +38,7 @@ static const struct {
 	{1, 1, {1}, 1},
 };
 
-Test(shard, chunks_are_those_of_torch_chunk)
+Test(shard, chunks_equal_those_of_torch_chunk)
 {
 	for (size_t i = 0; i < sizeof(chunks) / sizeof(*chunks); i++) {
 		struct tensor_type type = TYPE(2, chunks[i].size, 5);
@@ -58,7 +58,7 @@ Test(shard, chunks_are_those_of_torch_chunk)
 }
 
 /* The rows come from torch: python/tests/test_fully_shard.py. */
-Test(shard, sizes_are_those_of_fully_shard)
+Test(shard, sizes_equal_those_of_fully_shard)
 {
 	FILE *file = fopen(
 		FSDP_SOURCE_DIR "/tests/unit/collective/shard.golden", "r");
@@ -115,7 +115,7 @@ Test(shard, padding_of_a_real_model_is_counted)
 	cr_assert(eq(u64, raw, 80546));
 }
 
-Test(shard, a_later_dimension_is_cut_into_a_piece_of_each_row)
+Test(shard, sharding_a_later_dimension_takes_a_part_of_each_row)
 {
 	struct tensor_type type = TYPE(4, 3, 5, 8, 7);
 	struct shard shard;
@@ -130,7 +130,7 @@ Test(shard, a_later_dimension_is_cut_into_a_piece_of_each_row)
 	cr_assert(eq(i64, shard_size_of(&shard, 3), 2));
 }
 
-Test(shard, a_rank_may_have_nothing)
+Test(shard, a_rank_may_have_an_empty_shard)
 {
 	struct tensor_type type = TYPE(2, 9, 6);
 	struct shard shard;
@@ -139,7 +139,7 @@ Test(shard, a_rank_may_have_nothing)
 	cr_assert(eq(i64, shard_size_of(&shard, 3), 0));
 }
 
-Test(shard, a_scalar_is_cut_as_one_element)
+Test(shard, a_scalar_is_sharded_as_one_element)
 {
 	struct tensor_type type = {.dtype = DTYPE_F32};
 	struct shard shard;
@@ -162,7 +162,7 @@ static void check_refused(struct tensor_type type, int32_t dim,
 	cr_expect(eq(u32, shard.n_ranks, 77), "written on failure");
 }
 
-Test(shard, what_cannot_be_cut_is_refused_with_the_way_out)
+Test(shard, a_tensor_that_cannot_be_sharded_is_refused_with_a_remedy)
 {
 	struct tensor_type columns = TYPE(2, 4, 6);
 

@@ -34,7 +34,7 @@ static struct plan make(const struct plan_param *params, uint32_t n,
 	return plan;
 }
 
-Test(wire, a_rank_s_shards_are_one_range)
+Test(wire, the_shards_of_a_rank_are_one_range)
 {
 	struct plan_param params[] = {
 		param("a", DTYPE_F32, 5, 3, 0),
@@ -87,7 +87,7 @@ Test(wire, without_a_cast_a_row_is_a_range_of_the_shards)
 	plan_deinit(&plan);
 }
 
-Test(wire, straight_gathers_need_no_scratch)
+Test(wire, gathers_without_a_cast_need_no_scratch)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0)};
 	struct plan plan = make(params, 1, (struct plan_policy){0}, 2);
@@ -97,7 +97,7 @@ Test(wire, straight_gathers_need_no_scratch)
 	plan_deinit(&plan);
 }
 
-Test(wire, a_cast_needs_a_row_and_a_flat_gather_a_wire)
+Test(wire, a_cast_needs_a_row_and_a_flat_gather_needs_a_wire)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 64, 3, 0)};
 	struct plan_policy policy = {.param_dtype = DTYPE_BF16};
@@ -113,7 +113,7 @@ Test(wire, a_cast_needs_a_row_and_a_flat_gather_a_wire)
 	plan_deinit(&plan);
 }
 
-Test(wire, other_shard_dimensions_travel_flat)
+Test(wire, other_shard_dimensions_are_sent_flat)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 4, 8, 1)};
 	struct plan plan = make(params, 1, (struct plan_policy){0}, 2);
@@ -183,7 +183,7 @@ Test(wire, a_world_may_be_larger_than_a_node)
 }
 
 /* The plans differ only in a value on which the ranks must agree. */
-Test(wire, offload_moves_nothing_and_is_agreed_about)
+Test(wire, ranks_must_agree_on_offload_which_changes_no_offset)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0),
 				      param("b", DTYPE_BF16, 4, 8, 1)};
@@ -208,7 +208,7 @@ Test(wire, offload_moves_nothing_and_is_agreed_about)
 		  "%s", err.msg);
 }
 
-Test(wire, on_host_memory_there_is_no_offload)
+Test(wire, offload_is_refused_in_host_memory)
 {
 	struct plan_param params[] = {param("a", DTYPE_F32, 5, 3, 0)};
 	const struct plan_policy policy = {.is_offloaded = true};

@@ -291,17 +291,18 @@ static void expect_gathers(uint32_t n_shards, uint32_t n_replicas)
 	}
 }
 
-Test(device_group, parameters_are_gathered_in_either_layout_cast_or_not)
+Test(device_group,
+     parameters_are_gathered_in_both_layouts_with_and_without_a_cast)
 {
 	expect_gathers(2, 1);
 }
 
-Test(device_group, some_ranks_have_less_or_nothing_of_a_parameter)
+Test(device_group, ranks_with_smaller_or_empty_shards_gather_correctly)
 {
 	expect_gathers(4, 1);
 }
 
-Test(device_group, one_rank_has_all_of_them)
+Test(device_group, one_rank_that_has_all_parameters_gathers_correctly)
 {
 	expect_gathers(1, 1);
 }
@@ -320,17 +321,18 @@ static void expect_reductions(uint32_t n_shards, uint32_t n_replicas)
 	}
 }
 
-Test(device_group, gradients_are_reduced_in_either_layout_cast_or_not)
+Test(device_group,
+     gradients_are_reduced_in_both_layouts_with_and_without_a_cast)
 {
 	expect_reductions(3, 1);
 }
 
-Test(device_group, replicas_are_reduced_too)
+Test(device_group, gradients_of_replicas_are_reduced)
 {
 	expect_reductions(2, 2);
 }
 
-Test(device_group, gradients_replace_those_before_or_are_added_to_them)
+Test(device_group, gradients_replace_or_accumulate_earlier_ones)
 {
 	begin(2, 1);
 	reduce_round(1, 0);
@@ -342,7 +344,7 @@ Test(device_group, gradients_replace_those_before_or_are_added_to_them)
 	end();
 }
 
-Test(device_group, sums_wait_for_an_all_reduce_and_are_in_it)
+Test(device_group, partial_sums_are_included_in_a_later_all_reduce)
 {
 	begin(2, 2);
 	task->first = 1;

@@ -14,7 +14,7 @@ static struct fold fold_of(uint32_t dtype, uint32_t how)
 	return fold;
 }
 
-Test(fold, what_is_not_defined_is_refused)
+Test(fold, undefined_operations_are_refused)
 {
 	struct fold fold;
 	struct error err = ERROR_NULL;
@@ -58,7 +58,7 @@ Test(fold, products_of_halves_are_rounded_once)
 	cr_expect(eq(u16, product, 0x5c00)); /* 2^8, though 2^20 is infinite */
 }
 
-Test(fold, nan_is_the_least_and_the_largest_wherever_it_is)
+Test(fold, minimum_and_maximum_are_nan_for_a_nan_at_any_position)
 {
 	const double numbers[] = {1, NAN, 2};
 

@@ -105,7 +105,7 @@ static void check_group(struct dice *dice, const struct group *group)
 	cr_assert(memory_drop(&memory));
 }
 
-Test(gather, any_group_comes_out_whole_with_zeros_around)
+Test(gather, random_groups_are_gathered_completely_with_zeroed_padding)
 {
 	struct dice dice = {1};
 
@@ -126,7 +126,7 @@ Test(gather, any_group_comes_out_whole_with_zeros_around)
 
 /* The gather has several tasks, some of which use streaming stores, and the
  * last rank's part is smaller. */
-Test(gather, large_parameters_are_cut_into_tasks)
+Test(gather, large_parameters_are_split_into_tasks)
 {
 	const struct plan_param params[] = {
 		{.name = "a", .type = {DTYPE_F32, 2, {2003, 999}, {0}}},
@@ -156,7 +156,7 @@ Test(gather, large_parameters_are_cut_into_tasks)
 	}
 }
 
-Test(gather, what_lies_whole_already_is_not_moved)
+Test(gather, contiguous_parameters_are_not_copied)
 {
 	struct plan_param param = {
 		.name = "w",
@@ -190,7 +190,7 @@ Test(gather, what_lies_whole_already_is_not_moved)
 	group_deinit(&group);
 }
 
-Test(gather, tasks_of_ranks_are_cut_so_that_each_finds_some)
+Test(gather, the_size_of_tasks_leaves_tasks_for_each_rank)
 {
 	struct plan plan = {.full_size = 1024, .n_replicas = 1};
 

@@ -188,7 +188,7 @@ static uint64_t cast_one(const struct kernels *kernels, uint32_t from,
 	return bits;
 }
 
-Test(kernel, every_16_bit_float_survives_a_way_through_a_wider_one)
+Test(kernel, every_16_bit_float_survives_casts_to_a_wider_one_and_back)
 {
 	const struct kernels *kernels;
 
@@ -264,7 +264,7 @@ static void check_copy(const struct kernels *kernels, struct dice *dice,
 	cr_assert(memory_free(memory, 130 + MAX_COPY));
 }
 
-Test(kernel, a_copy_leaves_what_is_around_it_alone)
+Test(kernel, a_copy_writes_no_bytes_around_its_target)
 {
 	struct dice dice = {3};
 	const struct kernels *kernels;
@@ -276,7 +276,7 @@ Test(kernel, a_copy_leaves_what_is_around_it_alone)
 	}
 }
 
-Test(kernel, what_cannot_be_reduced_has_no_accumulator)
+Test(kernel, dtypes_that_cannot_be_reduced_have_no_accumulator)
 {
 	const uint32_t none[] = {
 		0,         DTYPE_BOOL, DTYPE_F8_E4M3, DTYPE_F8_E5M2,

@@ -41,7 +41,7 @@ static int try_plan(struct error *err)
 
 /* Each case changes one field of the second entry, or of the head, so that it
  * contradicts other fields or leads outside of the memory. */
-Test(layout, a_plan_that_contradicts_itself_is_refused)
+Test(layout, an_inconsistent_plan_is_refused)
 {
 #define ENTRY(field) offsetof(struct plan_entry, field)
 	const struct {
@@ -109,7 +109,7 @@ Test(layout, a_head_out_of_bounds_is_refused)
 	cr_assert(eq(int, try_plan(NULL), -EINVAL));
 }
 
-Test(layout, dtypes_that_nobody_casts_or_adds_are_refused)
+Test(layout, dtypes_that_cannot_be_cast_or_added_are_refused)
 {
 	const uint32_t cases[][3] = {
 		{0, 0, 0},

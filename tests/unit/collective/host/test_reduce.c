@@ -378,7 +378,7 @@ static void make_group(struct group *group, uint32_t dtype, int64_t numel,
 	group_make_layout(group);
 }
 
-Test(reduce, large_parameters_are_cut_into_tasks)
+Test(reduce, large_parameters_are_split_into_tasks)
 {
 	const struct {
 		uint32_t dtype, reduce_dtype, n_shards, n_replicas;
@@ -562,7 +562,7 @@ Test(reduce, the_accumulator_has_more_range_than_the_dtype)
 	group_deinit(&group);
 }
 
-Test(reduce, integers_are_divided_before_they_are_cut_off)
+Test(reduce, integers_are_divided_before_they_are_truncated)
 {
 	const struct plan_policy policy = {0};
 	const struct reduce_options options = {0};
