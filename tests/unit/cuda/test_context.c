@@ -54,7 +54,7 @@ static CUdevice current_device(void)
 	return ordinal;
 }
 
-Test(context, a_thread_without_one_is_without_one_again)
+Test(context, a_thread_without_a_context_has_none_after_leaving)
 {
 	enter(1);
 	cr_expect(eq(int, current_device(), 1));
@@ -62,7 +62,7 @@ Test(context, a_thread_without_one_is_without_one_again)
 	cr_expect(current() == NULL);
 }
 
-Test(context, the_callers_own_is_put_back)
+Test(context, the_context_of_the_caller_is_restored)
 {
 	CUcontext own;
 
@@ -78,7 +78,7 @@ Test(context, the_callers_own_is_put_back)
 	context_leave();
 }
 
-Test(context, it_is_the_primary_one_that_others_use)
+Test(context, the_context_is_the_primary_one_of_the_device)
 {
 	CUcontext primary;
 
@@ -99,7 +99,7 @@ static void *enter_many_times(void *data)
 	return NULL;
 }
 
-Test(context, threads_share_it_and_it_is_retained_once)
+Test(context, threads_share_a_context_that_is_retained_once)
 {
 	pthread_t threads[4];
 	void *what;
@@ -116,7 +116,7 @@ Test(context, threads_share_it_and_it_is_retained_once)
 	}
 }
 
-Test(context, one_that_cannot_be_made_now_can_be_made_later)
+Test(context, a_context_that_failed_can_be_created_later)
 {
 	struct error err = ERROR_NULL;
 
@@ -261,7 +261,7 @@ Test(context, a_stream_that_is_captured_is_refused)
 	cr_expect(current() == NULL);
 }
 
-Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
+Test(context, calls_within_a_block_do_not_invalidate_a_capture)
 {
 	CUstream stream = make_stream(0);
 	CUdeviceptr memory;
@@ -278,7 +278,7 @@ Test(context, a_capture_is_not_spoilt_by_what_is_done_in_between)
 	cr_expect(zero(int, end_capture()));
 }
 
-Test(context, outside_of_a_block_the_mode_is_the_programs)
+Test(context, outside_of_a_block_the_program_has_its_own_capture_mode)
 {
 	CUstream stream = make_stream(0);
 	CUcontext own;
@@ -296,7 +296,7 @@ Test(context, outside_of_a_block_the_mode_is_the_programs)
 }
 
 /* A call that is refused leaves the mode as it was, too. */
-Test(context, one_that_is_not_entered_leaves_the_mode_alone)
+Test(context, a_failed_enter_keeps_the_capture_mode)
 {
 	CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 	struct error err = ERROR_NULL;
@@ -330,7 +330,7 @@ static void pass_gate(void *gate)
 		;
 }
 
-Test(context, waiting_for_a_device_has_a_limit)
+Test(context, waiting_for_a_device_has_a_time_limit)
 {
 	static sem_t gate;
 	CUstream stream = make_stream(0);
@@ -351,7 +351,7 @@ Test(context, waiting_for_a_device_has_a_limit)
 		  err.msg);
 }
 
-Test(context, what_the_driver_says_of_a_stream_is_told)
+Test(context, an_error_of_the_driver_about_a_stream_is_reported)
 {
 	CUstream stream;
 	struct error err = ERROR_NULL;

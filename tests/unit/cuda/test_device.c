@@ -32,7 +32,7 @@ static const struct device *list(uint32_t wanted)
 	return devices;
 }
 
-Test(device, a_uuid_is_its_text_and_back)
+Test(device, a_uuid_can_be_parsed_and_formatted)
 {
 	const char text[] = "GPU-01234567-89ab-cdef-0123-456789abcdef";
 	struct device_uuid uuid;
@@ -50,7 +50,7 @@ Test(device, a_uuid_is_its_text_and_back)
 	cr_expect(eq(str, again, (char *)text));
 }
 
-Test(device, other_texts_are_refused_with_the_form_that_is_wanted)
+Test(device, invalid_texts_are_refused_with_the_expected_form)
 {
 	static const char *const texts[] = {
 		"",
@@ -78,7 +78,7 @@ Test(device, other_texts_are_refused_with_the_form_that_is_wanted)
 	}
 }
 
-Test(device, each_is_found_by_its_uuid)
+Test(device, each_device_is_found_by_its_uuid)
 {
 	const struct device *devices, *found;
 
@@ -94,7 +94,7 @@ Test(device, each_is_found_by_its_uuid)
 	}
 }
 
-Test(device, what_it_is_and_can_do_is_known)
+Test(device, features_of_a_device_are_detected)
 {
 	const struct device *device;
 
@@ -111,7 +111,7 @@ Test(device, what_it_is_and_can_do_is_known)
 	cr_expect(device->has_readonly_register);
 }
 
-Test(device, what_it_cannot_do_is_known_too)
+Test(device, missing_features_of_a_device_are_detected)
 {
 	const struct device *device;
 
@@ -127,7 +127,7 @@ Test(device, what_it_cannot_do_is_known_too)
 	cr_expect(not(device->has_readonly_register));
 }
 
-Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
+Test(device, a_driver_older_than_an_attribute_lacks_the_feature)
 {
 	const struct device *device;
 
@@ -139,7 +139,7 @@ Test(device, a_driver_older_than_an_attribute_has_not_the_feature)
 	cr_expect(device->has_posix_fd && device->has_rdma);
 }
 
-Test(device, a_feature_without_its_functions_is_none)
+Test(device, a_feature_without_its_functions_is_missing)
 {
 	const struct device *device;
 
@@ -151,7 +151,7 @@ Test(device, a_feature_without_its_functions_is_none)
 	cr_expect(device->has_vmm);
 }
 
-Test(device, finding_them_makes_no_context)
+Test(device, listing_devices_creates_no_context)
 {
 	need_fake("its calls are counted");
 	setenv("FAKECUDA_COUNT", "1", 1);
@@ -190,7 +190,7 @@ Test(device, an_instance_of_a_gpu_has_its_own_name)
 
 /* A process can see only one of the instances, so another process reports the
  * name of the other one. */
-Test(device, an_instance_is_made_visible_by_that_name)
+Test(device, an_instance_can_be_selected_by_its_name)
 {
 	char text[DEVICE_TEXT_SIZE] = "";
 	struct device_uuid uuid;
@@ -211,13 +211,13 @@ Test(device, an_instance_is_made_visible_by_that_name)
 	cr_expect(zero(int, memcmp(&list(1)->uuid, &uuid, sizeof(uuid))));
 }
 
-Test(device, a_gpu_is_no_instance)
+Test(device, a_whole_gpu_is_not_an_instance)
 {
 	need_fake("it must be another machine");
 	cr_expect(not(list(2)->is_mig));
 }
 
-Test(device, a_driver_that_gives_one_uuid_knows_no_instances)
+Test(device, a_driver_with_one_kind_of_uuid_has_no_instances)
 {
 	need_fake("calls are taken away");
 	setenv("FAKECUDA_MIG", "1", 1);
@@ -226,7 +226,7 @@ Test(device, a_driver_that_gives_one_uuid_knows_no_instances)
 	cr_expect(not(list(1)->is_mig));
 }
 
-Test(device, an_unknown_one_is_refused_with_a_list_of_those_there_are)
+Test(device, an_unknown_device_is_refused_with_a_list_of_known_ones)
 {
 	struct device_uuid uuid = {{1, 2, 3}};
 	const struct device *found = NULL, *devices;
@@ -246,7 +246,7 @@ Test(device, an_unknown_one_is_refused_with_a_list_of_those_there_are)
 	cr_expect(says(&err, "CUDA_VISIBLE_DEVICES=\"1,0\""), "%s", err.msg);
 }
 
-Test(device, without_a_driver_there_are_none)
+Test(device, without_a_driver_no_device_is_found)
 {
 	struct device_uuid uuid = {{1}};
 	const struct device *found;
@@ -258,7 +258,7 @@ Test(device, without_a_driver_there_are_none)
 	cr_expect(says(&err, "no CUDA driver"), "%s", err.msg);
 }
 
-Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
+Test(device, a_failing_query_is_an_error_with_the_number_of_the_device)
 {
 	const struct device *devices;
 	struct error err = ERROR_NULL;
@@ -272,7 +272,7 @@ Test(device, one_that_cannot_be_asked_is_an_error_with_its_number)
 	cr_expect(eq(int, device_list(&devices, &n, NULL), -EIO));
 }
 
-Test(device, a_driver_that_cannot_count_them_is_an_error)
+Test(device, a_driver_that_cannot_count_devices_is_an_error)
 {
 	const struct device *devices;
 	struct error err = ERROR_NULL;
@@ -294,13 +294,13 @@ static void expect_unshareable(const char *mode, int code, const char *part)
 	cr_expect(says(&err, "-c DEFAULT"), "%s", err.msg);
 }
 
-Test(device, exclusive_process_mode_is_refused_with_the_way_out)
+Test(device, exclusive_process_mode_is_refused_with_a_remedy)
 {
 	need_fake("it must be another machine");
 	expect_unshareable("exclusive_process", -EBUSY, "exclusive-process");
 }
 
-Test(device, prohibited_mode_is_refused_with_the_way_out)
+Test(device, prohibited_mode_is_refused_with_a_remedy)
 {
 	need_fake("it must be another machine");
 	expect_unshareable("prohibited", -EPERM, "prohibited");
@@ -335,7 +335,7 @@ Test(device, a_process_with_mps_in_its_environment_becomes_a_client)
 	cr_expect(eq(long, gpu_count(getpid(), "mps_clients"), 1));
 }
 
-Test(device, a_process_that_left_mps_does_not)
+Test(device, a_process_that_left_mps_does_not_become_a_client)
 {
 	need_fake("its calls are counted");
 	set_up_mps();
@@ -344,7 +344,7 @@ Test(device, a_process_that_left_mps_does_not)
 	cr_expect(zero(long, gpu_count(getpid(), "mps_clients")));
 }
 
-Test(device, mps_is_left_also_where_it_has_its_usual_folder)
+Test(device, mps_in_its_default_folder_is_also_left)
 {
 	struct stat status;
 

@@ -30,7 +30,7 @@ static void expect_refusal(const char *path, int code, const char *part)
 	cr_expect(says(&err, part), "%s", err.msg);
 }
 
-Test(driver, the_fake_is_loaded_and_says_what_it_is)
+Test(driver, the_fake_driver_is_loaded_and_recognised)
 {
 	struct driver_info info;
 	int n = 0;
@@ -62,7 +62,7 @@ Test(driver, optional_symbols_may_be_missing)
 	cr_expect(cu.StreamQuery != NULL);
 }
 
-Test(driver, without_one_the_sentence_names_the_file)
+Test(driver, the_error_for_a_missing_driver_names_the_file)
 {
 	struct driver_info info;
 
@@ -72,7 +72,7 @@ Test(driver, without_one_the_sentence_names_the_file)
 	cr_expect(eq(str, info.path, ""));
 }
 
-Test(driver, the_first_result_stays)
+Test(driver, the_first_result_is_kept)
 {
 	char *path = strdup(getenv("FSDP_LIBCUDA"));
 
@@ -81,7 +81,7 @@ Test(driver, the_first_result_stays)
 	free(path);
 }
 
-Test(driver, another_library_is_no_driver)
+Test(driver, another_library_is_not_accepted_as_a_driver)
 {
 	expect_refusal("libm.so.6", -ENODEV, "not a CUDA driver");
 }
@@ -91,7 +91,7 @@ Test(driver, the_toolkits_library_for_linking_is_refused)
 	expect_refusal(DRIVER_STUB, -ENODEV, "a stub of the CUDA toolkit");
 }
 
-Test(driver, a_missing_symbol_is_named_with_the_version_found_and_needed)
+Test(driver, the_error_for_a_missing_symbol_has_found_and_needed_version)
 {
 	struct error err = ERROR_NULL;
 
@@ -103,19 +103,19 @@ Test(driver, a_missing_symbol_is_named_with_the_version_found_and_needed)
 	cr_expect(says(&err, "12.0"), "%s", err.msg);
 }
 
-Test(driver, a_missing_symbol_of_a_new_driver_is_named_too)
+Test(driver, the_error_names_a_missing_symbol_of_a_new_driver)
 {
 	expect_refusal(DRIVER_INCOMPLETE, -ENOSYS,
 		       "lacks cuLibraryLoadData, although it has version 13.0");
 }
 
-Test(driver, an_old_version_is_refused_though_it_has_the_symbols)
+Test(driver, an_old_version_is_refused_even_if_it_has_all_symbols)
 {
 	setenv("FAKECUDA_DRIVER_VERSION", "11080", 1);
 	expect_refusal(NULL, -ENOSYS, "version 11.8, and 12.0");
 }
 
-Test(driver, without_a_device_the_sentence_says_what_hides_them)
+Test(driver, the_error_for_no_device_names_the_variable_that_hides_them)
 {
 	setenv("CUDA_VISIBLE_DEVICES", "", 1);
 	expect_refusal(NULL, -ENODEV, "CUDA_VISIBLE_DEVICES=\"\"");
@@ -127,13 +127,13 @@ Test(driver, a_driver_with_no_devices_is_refused)
 	expect_refusal(NULL, -ENODEV, "finds no device");
 }
 
-Test(driver, missing_permission_is_told_apart)
+Test(driver, missing_permission_has_its_own_error)
 {
 	setenv("FAKECUDA_FAIL", "Init:1:304", 1);
 	expect_refusal(NULL, -EPERM, "DeviceAllow");
 }
 
-Test(driver, a_driver_that_does_not_fit_its_kernel_modules_is_told_apart)
+Test(driver, a_driver_that_mismatches_its_kernel_modules_has_its_own_error)
 {
 	setenv("FAKECUDA_FAIL", "Init:1:803", 1);
 	expect_refusal(NULL, -ENODEV, "reboot");
@@ -145,7 +145,7 @@ static void *load(void *data)
 	return (void *)(intptr_t)driver_load(NULL);
 }
 
-Test(driver, many_threads_load_it_once)
+Test(driver, many_threads_load_the_driver_once)
 {
 	pthread_t threads[8];
 	void *result;
@@ -185,7 +185,7 @@ static int enter_first_device(struct error *err)
 	return context_enter(&device, err);
 }
 
-Test(driver, a_forked_child_is_told_so)
+Test(driver, a_forked_child_is_refused)
 {
 	cr_assert(zero(int, driver_load(NULL)));
 	cr_expect(eq(int, in_child(driver_load, "fork()"), -ECHILD));
@@ -193,13 +193,13 @@ Test(driver, a_forked_child_is_told_so)
 	cr_expect(zero(int, driver_load(NULL)));
 }
 
-Test(driver, a_child_forked_before_loads_its_own)
+Test(driver, a_child_forked_before_loading_can_load_the_driver)
 {
 	cr_expect(zero(int, in_child(driver_load, "")));
 	cr_expect(zero(int, driver_load(NULL)));
 }
 
-Test(driver, results_have_one_errno_each)
+Test(driver, each_result_has_one_errno)
 {
 	static const struct {
 		CUresult result;
@@ -230,7 +230,7 @@ Test(driver, results_have_one_errno_each)
 			  "result %d", (int)rows[i].result);
 }
 
-Test(driver, the_sentence_has_what_was_tried_and_what_the_driver_says)
+Test(driver, the_error_has_the_operation_and_the_result_of_the_driver)
 {
 	struct error err = ERROR_NULL;
 
@@ -243,7 +243,7 @@ Test(driver, the_sentence_has_what_was_tried_and_what_the_driver_says)
 	cr_expect(says(&err, "CUDA_ERROR_INVALID_VALUE"), "%s", err.msg);
 }
 
-Test(driver, a_result_that_nobody_knows_is_given_as_a_number)
+Test(driver, an_unknown_result_is_given_as_a_number)
 {
 	struct error err = ERROR_NULL;
 
@@ -252,7 +252,7 @@ Test(driver, a_result_that_nobody_knows_is_given_as_a_number)
 	cr_expect(says(&err, "7777"), "%s", err.msg);
 }
 
-Test(driver, after_a_sticky_result_the_process_must_be_started_anew)
+Test(driver, after_a_sticky_result_the_error_asks_for_a_restart)
 {
 	struct error err = ERROR_NULL;
 

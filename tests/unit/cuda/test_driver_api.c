@@ -15,7 +15,7 @@ const struct fact *driver_api_facts(void)
 	return facts;
 }
 
-Test(driver_api, constants_and_layouts_are_those_of_cuda_h)
+Test(driver_api, constants_and_layouts_equal_those_of_cuda_h)
 {
 	const struct fact *theirs = driver_api_toolkit_facts();
 
@@ -27,7 +27,7 @@ Test(driver_api, constants_and_layouts_are_those_of_cuda_h)
 	}
 }
 
-Test(driver_api, functions_are_the_versions_of_cuda_h)
+Test(driver_api, versions_of_functions_equal_those_of_cuda_h)
 {
 	const struct fact *theirs = driver_api_toolkit_facts();
 

@@ -102,7 +102,7 @@ static struct event *plain(const struct device *gpu)
 /* --- reuse --------------------------------------------------------------- */
 
 /* Case 41. */
-Test(event_cache, what_was_put_back_is_taken_again)
+Test(event_cache, events_that_were_put_back_are_reused)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *a = plain(gpu), *b, *c;
@@ -122,7 +122,7 @@ Test(event_cache, what_was_put_back_is_taken_again)
 }
 
 /* Case 42. */
-Test(event_cache, kinds_do_not_mix)
+Test(event_cache, events_of_different_kinds_are_kept_apart)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *of[EVENT_KINDS], *again;
@@ -139,7 +139,7 @@ Test(event_cache, kinds_do_not_mix)
 	cr_expect(eq(int, n_made, EVENT_KINDS));
 }
 
-Test(event_cache, each_kind_can_do_what_it_is_for)
+Test(event_cache, events_of_each_kind_have_the_features_of_the_kind)
 {
 	const struct device *gpu = machine_gpu(0);
 	CUstream stream = gpu_stream(gpu);
@@ -170,7 +170,7 @@ static CUresult fail_query(CUevent event)
 	return CUDA_ERROR_LAUNCH_FAILED;
 }
 
-Test(event_cache, on_a_device_that_has_failed_nothing_is_done)
+Test(event_cache, an_event_on_a_failed_device_is_not_complete)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct event *event = plain(gpu);
@@ -211,7 +211,7 @@ static void *take_and_put_one(void *gpu)
 	return event;
 }
 
-Test(event_cache, devices_do_not_mix)
+Test(event_cache, events_of_different_devices_are_kept_apart)
 {
 	const struct device *gpu = counted_gpu(), *other = machine_gpu(1);
 	struct event *a = plain(gpu), *b;
@@ -277,7 +277,7 @@ static void visitor_end(struct visitor *visitor, pthread_t thread)
 }
 
 /* Case 42. */
-Test(event_cache, a_thread_does_not_get_what_another_one_has_free)
+Test(event_cache, a_thread_does_not_get_free_events_of_another_thread)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *mine = plain(gpu), *its;
@@ -288,7 +288,7 @@ Test(event_cache, a_thread_does_not_get_what_another_one_has_free)
 	cr_expect(eq(int, n_made, 2));
 }
 
-Test(event_cache, an_event_goes_home_whoever_puts_it)
+Test(event_cache, an_event_returns_to_its_cache_from_any_thread)
 {
 	const struct device *gpu = counted_gpu();
 	struct visitor visitor;
@@ -306,7 +306,7 @@ Test(event_cache, an_event_goes_home_whoever_puts_it)
 	cr_expect(eq(int, n_made, 3));
 }
 
-Test(event_cache, who_only_puts_never_calls_the_driver)
+Test(event_cache, putting_events_back_never_calls_the_driver)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *events[EVENT_CACHE_MAX + 10];
@@ -320,7 +320,7 @@ Test(event_cache, who_only_puts_never_calls_the_driver)
 	event_cache_put(NULL);
 }
 
-Test(event_cache, the_cache_of_a_thread_that_ended_is_taken_over)
+Test(event_cache, the_cache_of_a_thread_that_ended_is_reused_by_another)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *mine = plain(gpu);
@@ -333,7 +333,7 @@ Test(event_cache, the_cache_of_a_thread_that_ended_is_taken_over)
 	cr_expect(eq(int, n_made, 3));
 }
 
-Test(event_cache, a_thread_that_lives_keeps_its_cache)
+Test(event_cache, a_live_thread_keeps_its_cache)
 {
 	const struct device *gpu = counted_gpu();
 	struct visitor visitor;
@@ -348,7 +348,7 @@ Test(event_cache, a_thread_that_lives_keeps_its_cache)
 	visitor_end(&visitor, thread);
 }
 
-Test(event_cache, one_thread_after_another_shares_one_event)
+Test(event_cache, successive_threads_share_one_event)
 {
 	const struct device *gpu = counted_gpu();
 
@@ -372,7 +372,7 @@ static void *churn(void *data)
 	return NULL;
 }
 
-Test(event_cache, many_threads_at_once_lose_nothing)
+Test(event_cache, concurrent_threads_lose_no_event)
 {
 	const struct device *gpu = counted_gpu();
 	pthread_t threads[6];
@@ -410,7 +410,8 @@ static void put_burst(void)
 }
 
 /* Case 44: the reference never destroys any of the 500. */
-Test(event_cache, after_a_burst_the_oldest_are_destroyed_down_to_the_bound)
+Test(event_cache,
+     after_a_burst_the_oldest_events_beyond_the_limit_are_destroyed)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *first_kept;
@@ -428,7 +429,7 @@ Test(event_cache, after_a_burst_the_oldest_are_destroyed_down_to_the_bound)
 	cr_expect(eq(int, n_made, BURST + 1));
 }
 
-Test(event_cache, the_bound_is_for_each_kind)
+Test(event_cache, the_limit_applies_to_each_kind)
 {
 	const struct device *gpu = counted_gpu();
 
@@ -438,7 +439,7 @@ Test(event_cache, the_bound_is_for_each_kind)
 	cr_expect(eq(int, n_destroyed, 0));
 }
 
-Test(event_cache, nothing_is_destroyed_while_the_device_is_stuck)
+Test(event_cache, events_that_are_not_complete_are_not_destroyed)
 {
 	const struct device *gpu = counted_gpu();
 	CUstream stream = gpu_stream(gpu);
@@ -470,7 +471,7 @@ static void *idle(void *data)
 }
 
 /* tests/stress/event_cache_stress tests the end of the process. */
-Test(event_cache, the_end_of_a_thread_destroys_nothing)
+Test(event_cache, the_end_of_a_thread_destroys_no_event)
 {
 	const struct device *gpu = counted_gpu();
 
@@ -483,7 +484,7 @@ Test(event_cache, the_end_of_a_thread_destroys_nothing)
 
 /* --- refusals ------------------------------------------------------------ */
 
-Test(event_cache, an_event_that_cannot_be_made_leaves_nothing)
+Test(event_cache, an_event_that_cannot_be_created_leaves_no_state)
 {
 	const struct device *gpu = counted_gpu();
 	struct event *event = NULL;
@@ -499,7 +500,7 @@ Test(event_cache, an_event_that_cannot_be_made_leaves_nothing)
 	event_cache_put(event);
 }
 
-Test(event_cache, a_device_without_interprocess_events_says_so)
+Test(event_cache, a_device_without_interprocess_events_is_refused)
 {
 	struct event *event = NULL;
 	const struct device *gpu;

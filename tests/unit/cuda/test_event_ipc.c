@@ -160,7 +160,7 @@ static const struct device *begin_two_processes(void)
 	return counted_gpu();
 }
 
-Test(event_ipc, a_consumers_stream_waits_for_a_producers)
+Test(event_ipc, a_stream_of_a_consumer_waits_for_a_stream_of_a_producer)
 {
 	const struct device *gpu = begin_two_processes();
 	CUstream stream = gpu_stream(gpu);
@@ -180,7 +180,7 @@ Test(event_ipc, a_consumers_stream_waits_for_a_producers)
 	cr_expect(zero(int, actor_run(&producer, drop)));
 }
 
-Test(event_ipc, both_sides_can_ask_whether_it_is_done)
+Test(event_ipc, both_sides_can_query_whether_an_event_is_complete)
 {
 	const struct device *gpu = begin_two_processes();
 	struct event_ipc_import *import;
@@ -236,7 +236,7 @@ Test(event_ipc, a_handle_is_opened_once_and_closed_by_the_last_user)
 	sem_post(&stage->gate);
 }
 
-Test(event_ipc, a_handle_that_the_driver_refuses_leaves_nothing)
+Test(event_ipc, a_handle_that_the_driver_refuses_leaves_no_import)
 {
 	const struct device *gpu = begin_two_processes();
 	struct event_ipc_import *import = NULL;
@@ -337,7 +337,7 @@ Test(event_ipc, an_own_event_that_is_open_is_not_reused_when_dropped)
 	event_ipc_drop(next);
 }
 
-Test(event_ipc, an_own_event_that_was_dropped_is_stale_though_used_again)
+Test(event_ipc, an_own_event_that_was_dropped_is_stale_even_after_its_reuse)
 {
 	const struct device *gpu = counted_gpu();
 	CUstream stream = gpu_stream(gpu);
@@ -425,7 +425,7 @@ static void fail_often(const struct device *gpu, CUstream stream, int code)
 	}
 }
 
-Test(event_ipc, what_cannot_be_recorded_costs_nothing)
+Test(event_ipc, an_event_that_cannot_be_recorded_does_not_count)
 {
 	const struct device *gpu = machine_gpu(0);
 	CUstream stream = gpu_stream(gpu);
@@ -453,7 +453,7 @@ static void *record_one(void *stream)
 
 /* If an event were counted after it is made, two threads could exceed the
  * budget by one. */
-Test(event_ipc, an_event_is_counted_before_it_is_made)
+Test(event_ipc, an_event_is_counted_before_it_is_created)
 {
 	const struct device *gpu = machine_gpu(0);
 	CUstream stream = gpu_stream(gpu);
@@ -488,7 +488,7 @@ Test(event_ipc, a_stream_of_another_device_cannot_be_recorded)
 	cr_expect(eq(ptr, event, NULL));
 }
 
-Test(event_ipc, a_device_without_them_says_so)
+Test(event_ipc, a_device_without_interprocess_events_is_refused)
 {
 	const struct device *gpu;
 	struct event_ipc *event = NULL;

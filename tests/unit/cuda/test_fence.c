@@ -93,12 +93,12 @@ static int produce(void)
 	return fence_signal(&side.map, side.stream, at_5, 1, NULL);
 }
 
-Test(fence, the_poison_is_that_of_the_file)
+Test(fence, the_poison_equals_that_of_timeline_files)
 {
 	cr_expect(eq(u64, FENCE_POISON, TIMELINE_POISON));
 }
 
-Test(fence, a_consumers_stream_waits_for_a_producers)
+Test(fence, a_stream_of_a_consumer_waits_for_a_stream_of_a_producer)
 {
 	const struct device *gpu;
 	struct side side;
@@ -120,7 +120,7 @@ Test(fence, a_consumers_stream_waits_for_a_producers)
 	side_close(&side);
 }
 
-Test(fence, a_wait_for_what_is_done_holds_nobody_up)
+Test(fence, a_wait_for_a_reached_value_does_not_block)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
@@ -138,7 +138,7 @@ Test(fence, a_wait_for_what_is_done_holds_nobody_up)
 	side_close(&side);
 }
 
-Test(fence, counters_do_not_touch_each_other)
+Test(fence, counters_are_independent)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
@@ -154,7 +154,7 @@ Test(fence, counters_do_not_touch_each_other)
 	side_close(&side);
 }
 
-Test(fence, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
+Test(fence, poison_written_by_the_cpu_releases_waiters_for_a_dead_process)
 {
 	const struct device *gpu;
 	struct side side;
@@ -175,7 +175,7 @@ Test(fence, poison_by_the_cpu_lets_waiters_of_a_dead_process_go)
 	side_close(&side);
 }
 
-Test(fence, the_streams_that_every_context_has_can_be_used)
+Test(fence, default_streams_can_be_used)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct side side;
@@ -221,7 +221,7 @@ Test(fence, a_stream_of_another_context_is_refused)
 	side_close(&side);
 }
 
-Test(fence, counters_and_values_that_cannot_be_are_refused)
+Test(fence, invalid_counters_and_values_are_refused)
 {
 	static const struct {
 		uint64_t offset, value;
@@ -257,7 +257,7 @@ Test(fence, counters_and_values_that_cannot_be_are_refused)
 	side_close(&side);
 }
 
-Test(fence, who_may_only_wait_cannot_signal)
+Test(fence, a_process_that_may_only_wait_cannot_signal)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
@@ -269,7 +269,7 @@ Test(fence, who_may_only_wait_cannot_signal)
 	side_close(&side);
 }
 
-Test(fence, a_driver_that_cannot_register_read_only_says_so)
+Test(fence, a_driver_that_cannot_register_read_only_is_refused)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
@@ -288,7 +288,7 @@ Test(fence, a_driver_that_cannot_register_read_only_says_so)
 	side_close(&side);
 }
 
-Test(fence, a_device_without_stream_memory_operations_says_so)
+Test(fence, a_device_without_stream_memory_operations_is_refused)
 {
 	struct side side;
 
@@ -358,7 +358,7 @@ Test(fence, pages_are_registered_once_for_all_devices)
 	side_close(&side);
 }
 
-Test(fence, writable_pages_serve_who_only_waits_and_not_the_other_way_round)
+Test(fence, writable_pages_can_be_mapped_to_wait_but_not_the_reverse)
 {
 	const struct device *gpu = readonly_gpu();
 	struct fence_map second = FENCE_MAP_NULL;
@@ -393,7 +393,7 @@ static CUresult no_device_pointer(CUdeviceptr *address, void *pages,
 	return CUDA_ERROR_INVALID_VALUE;
 }
 
-Test(fence, a_map_that_fails_leaves_nothing)
+Test(fence, a_mapping_that_fails_leaves_no_registration)
 {
 	struct error err = ERROR_NULL;
 	struct side side;
@@ -414,7 +414,7 @@ Test(fence, a_map_that_fails_leaves_nothing)
 	side_close(&side);
 }
 
-Test(fence, a_forked_child_is_refused_and_gives_nothing_up)
+Test(fence, a_forked_child_is_refused_and_releases_no_registration)
 {
 	struct side side;
 	struct fence_map map = FENCE_MAP_NULL;

@@ -43,7 +43,7 @@ static int decode(const void *bytes, size_t size, enum handle_kind kind)
 	return r;
 }
 
-Test(handle, what_is_sent_arrives)
+Test(handle, an_encoded_handle_can_be_decoded)
 {
 	cr_expect(zero(int, decode(&memory, HANDLE_SIZE, HANDLE_MEMORY)));
 	cr_expect(zero(int, decode(&event, HANDLE_SIZE, HANDLE_EVENT)));
@@ -66,7 +66,7 @@ Test(handle, every_other_length_is_refused)
 		  "the driver's bytes alone");
 }
 
-Test(handle, one_of_a_newer_version_is_refused_whatever_its_length)
+Test(handle, a_handle_of_a_newer_version_of_any_length_is_refused)
 {
 	struct handle newer = memory;
 
@@ -76,7 +76,7 @@ Test(handle, one_of_a_newer_version_is_refused_whatever_its_length)
 			eq(int, decode(&newer, size, HANDLE_MEMORY), -EPROTO));
 }
 
-Test(handle, what_cannot_be_is_refused)
+Test(handle, invalid_handles_are_refused)
 {
 	struct handle bad;
 

@@ -169,7 +169,7 @@ static struct ipc_import *open_chunk(const struct device *gpu, uint64_t chunk,
 }
 
 /* Case 34: 0x100 bytes at 0xa100 of a segment at 0xa000, a tensor at +0x20. */
-Test(ipc, a_range_is_found_where_it_lies_in_its_allocation)
+Test(ipc, a_range_is_found_at_its_offset_in_the_allocation)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *import = open_chunk(gpu, 7, 0);
@@ -185,7 +185,7 @@ Test(ipc, a_range_is_found_where_it_lies_in_its_allocation)
 }
 
 /* Case 31, without its counters, which belong to the broker. */
-Test(ipc, a_second_receive_opens_nothing)
+Test(ipc, a_second_open_shares_the_first_mapping)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *first = open_chunk(gpu, 7, 0);
@@ -232,7 +232,7 @@ Test(ipc, chunks_are_opened_and_closed_in_any_order)
 }
 
 /* The driver may give a new allocation the handle of one that was freed. */
-Test(ipc, the_same_bytes_under_another_number_are_another_chunk)
+Test(ipc, the_same_handle_with_another_number_is_another_chunk)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *first = open_chunk(gpu, 7, 0);
@@ -288,7 +288,7 @@ Test(ipc, threads_that_open_the_same_chunk_share_one_mapping)
 }
 
 /* Case 36: the reference refuses to send what was received. */
-Test(ipc, what_was_received_can_be_handed_on_by_its_number)
+Test(ipc, a_received_chunk_can_be_passed_on_by_its_number)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *one = open_chunk(gpu, 7, 0);
@@ -326,7 +326,7 @@ static struct ipc_export *share(const struct device *gpu, CUdeviceptr pointer,
 	return export;
 }
 
-Test(ipc, an_allocation_is_shared_once_whatever_lies_in_it)
+Test(ipc, an_allocation_is_shared_once_for_all_its_ranges)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT), other;
@@ -355,7 +355,7 @@ Test(ipc, an_allocation_is_shared_once_whatever_lies_in_it)
 	ipc_unexport(NULL);
 }
 
-Test(ipc, the_producers_own_process_gets_its_own_address)
+Test(ipc, the_process_of_the_producer_gets_its_own_address)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
@@ -377,7 +377,7 @@ Test(ipc, the_producers_own_process_gets_its_own_address)
 	cr_expect(eq(int, n_closed, 0));
 }
 
-Test(ipc, ones_own_memory_that_is_shared_no_more_is_stale)
+Test(ipc, own_memory_that_is_no_longer_shared_is_stale)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
@@ -413,7 +413,7 @@ static void expect_refusal(const struct device *gpu, CUdeviceptr pointer,
 	cr_expect(eq(u64, offset, 99));
 }
 
-Test(ipc, what_is_no_memory_of_the_device_is_refused)
+Test(ipc, a_range_that_is_not_memory_of_the_device_is_refused)
 {
 	const struct device *gpu = counted_gpu(), *other = machine_gpu(1);
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
@@ -429,7 +429,7 @@ Test(ipc, what_is_no_memory_of_the_device_is_refused)
 	cr_expect(eq(int, n_shared, 0));
 }
 
-Test(ipc, memory_that_has_no_handle_is_refused_with_a_way_out)
+Test(ipc, memory_without_a_handle_is_refused_with_a_remedy)
 {
 	const struct device *gpu = counted_gpu();
 	CUmemAllocationProp prop = {
@@ -459,7 +459,7 @@ static CUresult no_handle(CUipcMemHandle *handle, CUdeviceptr address)
 	return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-Test(ipc, what_the_driver_does_not_share_leaves_nothing)
+Test(ipc, an_export_that_the_driver_refuses_leaves_no_state)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
@@ -486,7 +486,7 @@ static int try_open(const struct device *gpu, const struct handle *handle,
 	return r;
 }
 
-Test(ipc, an_open_that_fails_leaves_nothing)
+Test(ipc, an_open_that_fails_leaves_no_import)
 {
 	const struct device *gpu = begin_two_processes();
 
@@ -504,7 +504,7 @@ Test(ipc, an_open_that_fails_leaves_nothing)
 	cr_expect(eq(int, n_closed, 1));
 }
 
-Test(ipc, a_handle_of_anything_else_is_refused)
+Test(ipc, a_handle_of_another_kind_is_refused)
 {
 	const struct device *gpu = begin_two_processes();
 	struct handle bad = stage->handles[0];
@@ -517,7 +517,7 @@ Test(ipc, a_handle_of_anything_else_is_refused)
 /* The driver decides what happens to memory of a dead producer. Open memory
  * stays. An H200's driver also opened more of it, perhaps because drivers put
  * small allocations into one block. */
-Test(ipc, what_is_open_of_a_dead_producer_stays_open)
+Test(ipc, open_memory_of_a_dead_producer_stays_open)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *import = open_chunk(gpu, 8, 1), *more = NULL;
@@ -545,7 +545,7 @@ Test(ipc, an_allocation_smaller_than_its_handle_says_is_refused)
 	cr_expect(eq(int, n_closed, 1));
 }
 
-Test(ipc, a_forked_child_is_refused_and_closes_nothing)
+Test(ipc, a_forked_child_is_refused_and_closes_no_mapping)
 {
 	const struct device *gpu = begin_two_processes();
 	struct ipc_import *import = open_chunk(gpu, 7, 0), *none = NULL;

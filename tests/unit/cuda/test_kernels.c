@@ -146,7 +146,7 @@ Test(kernels, copy_in_casts_chunks)
 	check_kind(KERNELS_COPY_IN);
 }
 
-Test(kernels, copy_out_makes_parameters_whole)
+Test(kernels, copy_out_assembles_parameters)
 {
 	check_kind(KERNELS_COPY_OUT);
 }
@@ -249,7 +249,7 @@ Test(kernels, chunk_cat_gives_the_wire_of_the_reference)
 }
 
 /* Case 49: the same wire, as an all-gather leaves it. */
-Test(kernels, copy_out_restores_what_the_wire_of_the_reference_holds)
+Test(kernels, copy_out_restores_parameters_from_the_wire_of_the_reference)
 {
 	const float a[] = {0, 1, 2, 3, 4, 5, 0, 0}, b[] = {10, 11, 12, 13};
 	static struct kernels_case launch;
@@ -325,7 +325,7 @@ static void make_case_51(struct kernels_case *launch)
 	}
 }
 
-Test(kernels, one_launch_takes_a_bucket_of_mixed_dtypes_apart)
+Test(kernels, one_launch_unpacks_a_bucket_of_mixed_dtypes)
 {
 	static struct kernels_case launch;
 	const uint16_t a[] = {0x3f80, 0x4000, 0x4040, 0xbf80, 0xc000, 0xc040};
@@ -405,7 +405,7 @@ static void make_singles(struct kernels_case *launch, uint32_t n)
 	}
 }
 
-Test(kernels, a_thousand_small_entries_are_one_launch)
+Test(kernels, a_thousand_small_entries_need_one_launch)
 {
 	static struct kernels_case launch;
 	struct kernels_table *table;
@@ -427,7 +427,7 @@ Test(kernels, a_thousand_small_entries_are_one_launch)
 	case_deinit(&launch);
 }
 
-Test(kernels, a_launch_of_nothing_launches_nothing)
+Test(kernels, a_launch_of_empty_entries_launches_no_kernel)
 {
 	static struct kernels_case launch;
 	struct kernels_table *table;
@@ -452,7 +452,7 @@ Test(kernels, a_launch_of_nothing_launches_nothing)
 
 /* A driver loads a kernel at its first launch, and may then wait for all
  * streams. A stream may wait for something that this process does later. */
-Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
+Test(kernels, creating_a_table_loads_its_kernels)
 {
 	static struct kernels_case launch;
 
@@ -465,7 +465,7 @@ Test(kernels, a_table_has_its_kernels_loaded_when_it_is_made)
 	case_deinit(&launch);
 }
 
-Test(kernels, entries_may_be_absolute)
+Test(kernels, entries_may_have_absolute_addresses)
 {
 	static struct kernels_case launch;
 	struct error err = ERROR_NULL;
@@ -520,7 +520,7 @@ Test(kernels, a_launch_does_not_wait_for_the_stream)
 /* --- refusals ------------------------------------------------------------ */
 
 /* test_kernels_row.c tests invalid entries. */
-Test(kernels, an_entry_that_cannot_be_is_named)
+Test(kernels, the_error_names_an_invalid_entry)
 {
 	const struct kernels_entry entries[] = {
 		{.from_dtype = DTYPE_U8, .to_dtype = DTYPE_U8},
@@ -535,7 +535,7 @@ Test(kernels, an_entry_that_cannot_be_is_named)
 	cr_assert(says(&err, "entry 1: u8 is not cast to f16"), "%s", err.msg);
 }
 
-Test(kernels, a_table_is_not_of_more_entries_than_a_plan)
+Test(kernels, a_table_of_more_entries_than_a_plan_is_refused)
 {
 	static const struct kernels_entry entries[KERNELS_MAX_ENTRIES + 1];
 	struct error err = ERROR_NULL;
@@ -556,7 +556,7 @@ static void expect_no_launch(struct kernels_launch call, CUstream on,
 	cr_assert(says(&err, part), "%s", err.msg);
 }
 
-Test(kernels, launches_that_cannot_be_are_refused)
+Test(kernels, invalid_launches_are_refused)
 {
 	static struct kernels_case launch;
 	struct kernels_table *table;
@@ -588,7 +588,7 @@ Test(kernels, launches_that_cannot_be_are_refused)
 	case_deinit(&launch);
 }
 
-Test(kernels, factors_are_only_for_what_is_calculated_with)
+Test(kernels, factors_are_refused_for_copies_and_integers)
 {
 	static struct kernels_case launch;
 	struct kernels_table *table;
@@ -630,7 +630,7 @@ TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* Each call that is needed to make a table fails once. The numbers of the calls
  * include those of open_device() and of earlier attempts. */
-Test(kernels_failing, a_table_that_cannot_be_made_leaves_nothing)
+Test(kernels_failing, a_table_that_cannot_be_created_leaves_no_memory)
 {
 	static const char faults[] = "MemAlloc:3:2,StreamCreate:2:2,"
 				     "MemcpyHtoDAsync:1:2,MemcpyHtoDAsync:3:2,"
@@ -692,7 +692,7 @@ static void expect_no_kernels(int code, const char *part)
 	cr_assert(says(&err, part), "%s", err.msg);
 }
 
-Test(kernels_failing, a_device_or_driver_that_is_too_old_is_told)
+Test(kernels_failing, a_device_or_driver_that_is_too_old_is_refused)
 {
 	open_failing("LibraryLoadData:1:209");
 	expect_no_kernels(-ENOSYS, "compute capability 8.0");
@@ -704,7 +704,7 @@ Test(kernels_failing, an_image_that_cannot_be_loaded_is_an_error)
 	expect_no_kernels(-ENOMEM, "load the kernels");
 }
 
-Test(kernels_failing, a_kernel_that_is_missing_is_named)
+Test(kernels_failing, the_error_names_a_missing_kernel)
 {
 	open_failing("LibraryGetKernel:3:500");
 	expect_no_kernels(-ENOENT, "find kernel fsdp_chunk_cat");

@@ -29,7 +29,7 @@ static const struct kernels_entry good = {
 	.part_numel = 4,
 };
 
-Test(kernels_row, casts_that_are_none_are_refused)
+Test(kernels_row, invalid_casts_are_refused)
 {
 	struct kernels_entry entry = good;
 
@@ -49,7 +49,7 @@ Test(kernels_row, casts_that_are_none_are_refused)
 	expect_refusal(KERNELS_COPY_IN, &entry, "i8 is not cast to ?");
 }
 
-Test(kernels_row, sizes_that_contradict_each_other_are_refused)
+Test(kernels_row, inconsistent_sizes_are_refused)
 {
 	struct kernels_entry entry = good;
 
@@ -70,7 +70,7 @@ Test(kernels_row, sizes_that_contradict_each_other_are_refused)
 }
 
 /* Case 51 as the reference has it: f32 at byte 6. */
-Test(kernels_row, what_is_not_aligned_to_its_dtype_is_refused)
+Test(kernels_row, unaligned_offsets_and_strides_are_refused)
 {
 	struct kernels_entry entry = good;
 
@@ -105,7 +105,7 @@ static uint64_t count_tiles(uint32_t dtype, uint64_t n)
 	return kernels_row_count_tiles(&row);
 }
 
-Test(kernels_row, a_tile_is_as_many_bytes_of_any_dtype)
+Test(kernels_row, a_tile_has_the_same_number_of_bytes_for_any_dtype)
 {
 	cr_assert(eq(u64, count_tiles(DTYPE_F32, 0), 0));
 	cr_assert(eq(u64, count_tiles(DTYPE_F32, 1), 1));

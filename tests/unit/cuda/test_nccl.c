@@ -64,13 +64,13 @@ Test(nccl, every_symbol_is_found)
 	NCCL_SYMBOLS(EXPECT_FOUND)
 }
 
-Test(nccl, without_one_the_sentence_names_the_file)
+Test(nccl, the_error_for_a_missing_library_names_the_file)
 {
 	expect_refusal("/nonexistent/libnccl.so.2", -ENODEV,
 		       "/nonexistent/libnccl.so.2");
 }
 
-Test(nccl, the_first_result_stays)
+Test(nccl, the_first_result_is_kept)
 {
 	char *path = strdup(getenv("FSDP_LIBNCCL"));
 
@@ -79,36 +79,36 @@ Test(nccl, the_first_result_stays)
 	free(path);
 }
 
-Test(nccl, the_oldest_that_will_do_does)
+Test(nccl, the_oldest_supported_version_is_accepted)
 {
 	setenv("FAKENCCL_VERSION", "21900", 1);
 	cr_expect(zero(int, nccl_load(NULL)));
 }
 
-Test(nccl, one_that_is_too_old_is_refused)
+Test(nccl, a_version_that_is_too_old_is_refused)
 {
 	setenv("FAKENCCL_VERSION", "21805", 1);
 	expect_refusal(NULL, -ENOSYS, "it is 2.18.5, and 2.19 or a later 2");
 }
 
-Test(nccl, one_from_before_the_numbers_changed_is_refused)
+Test(nccl, a_version_of_the_old_numbering_is_refused)
 {
 	setenv("FAKENCCL_VERSION", "2804", 1);
 	expect_refusal(NULL, -ENOSYS, "it is 2.8.4,");
 }
 
-Test(nccl, one_of_the_next_series_is_refused)
+Test(nccl, a_version_of_the_next_series_is_refused)
 {
 	setenv("FAKENCCL_VERSION", "30000", 1);
 	expect_refusal(NULL, -ENOSYS, "it is 3.0.0,");
 }
 
-Test(nccl, one_without_a_symbol_is_refused)
+Test(nccl, a_library_without_a_symbol_is_refused)
 {
 	expect_refusal(NCCL_INCOMPLETE, -ENOSYS, "lacks ncclCommSplit");
 }
 
-Test(nccl, what_is_no_nccl_is_refused)
+Test(nccl, a_library_other_than_nccl_is_refused)
 {
 	char *driver = strdup(getenv("FSDP_LIBCUDA"));
 
@@ -116,12 +116,12 @@ Test(nccl, what_is_no_nccl_is_refused)
 	free(driver);
 }
 
-Test(nccl, a_real_one_beside_a_driver_that_is_a_fake_is_refused)
+Test(nccl, another_library_with_a_fake_driver_is_refused)
 {
 	expect_refusal("libm.so.6", -EINVAL, "the driver");
 }
 
-Test(nccl, without_a_driver_that_is_what_is_said)
+Test(nccl, without_a_driver_the_error_says_so)
 {
 	setenv("FSDP_LIBCUDA", "/nonexistent/libcuda.so.1", 1);
 	expect_refusal(NULL, -ENODEV, "there is no CUDA driver");
@@ -137,7 +137,7 @@ static void load_in_child(void)
 	_exit(r == -ECHILD && strstr(err.msg, "fork()") ? 0 : 1);
 }
 
-Test(nccl, it_does_not_survive_a_fork)
+Test(nccl, a_forked_child_cannot_use_nccl)
 {
 	int status;
 	pid_t pid;
@@ -150,7 +150,7 @@ Test(nccl, it_does_not_survive_a_fork)
 	cr_expect(zero(int, status));
 }
 
-Test(nccl, each_result_has_its_code)
+Test(nccl, each_result_has_one_errno)
 {
 	static const struct {
 		ncclResult_t result;
@@ -173,7 +173,7 @@ Test(nccl, each_result_has_its_code)
 			     rows[i].code));
 }
 
-Test(nccl, a_sentence_has_what_was_tried_and_what_nccl_says)
+Test(nccl, an_error_has_the_operation_and_the_message_of_nccl)
 {
 	struct error err = ERROR_NULL;
 	ncclResult_t result;
@@ -186,7 +186,7 @@ Test(nccl, a_sentence_has_what_was_tried_and_what_nccl_says)
 	cr_expect(eq(chr, err.msg[strlen(err.msg) - 1], ')'));
 }
 
-Test(nccl, a_sentence_about_another_rank_says_what_to_do)
+Test(nccl, an_error_about_another_rank_names_a_remedy)
 {
 	struct error err = ERROR_NULL;
 
@@ -196,7 +196,7 @@ Test(nccl, a_sentence_about_another_rank_says_what_to_do)
 	expect_sentence(&err, "all ranks must leave and join again");
 }
 
-Test(nccl, ranks_connect_early_unless_the_environment_says_otherwise)
+Test(nccl, ranks_connect_early_unless_the_environment_disables_it)
 {
 	unsetenv("NCCL_RUNTIME_CONNECT");
 	nccl_connect_early();

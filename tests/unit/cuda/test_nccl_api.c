@@ -22,7 +22,7 @@ const void *nccl_api_config(size_t *ret_size)
 	return &config;
 }
 
-Test(nccl_api, constants_and_layouts_are_those_of_nccl_h)
+Test(nccl_api, constants_and_layouts_equal_those_of_nccl_h)
 {
 	const struct fact *theirs = nccl_api_toolkit_facts();
 
@@ -34,7 +34,7 @@ Test(nccl_api, constants_and_layouts_are_those_of_nccl_h)
 	}
 }
 
-Test(nccl_api, a_configuration_begins_as_nccl_h_has_it)
+Test(nccl_api, an_initial_configuration_equals_that_of_nccl_h)
 {
 	size_t size, their_size;
 	const void *config = nccl_api_config(&size);

@@ -10,13 +10,13 @@ TestSuite(nccl_comm, .init = mesh_open, .fini = mesh_close, .timeout = 300);
 
 /* --- meeting and parting ------------------------------------------------- */
 
-Test(nccl_comm, ranks_meet_and_part)
+Test(nccl_comm, ranks_open_and_close_a_communicator)
 {
 	mesh_join(3, 1);
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
-Test(nccl_comm, one_rank_is_a_communicator_too)
+Test(nccl_comm, a_communicator_may_have_one_rank)
 {
 	mesh_join(1, 1);
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
@@ -35,7 +35,7 @@ static int has_all_parts(void)
 	return 0;
 }
 
-Test(nccl_comm, with_replicas_there_are_three_parts_of_the_world)
+Test(nccl_comm, with_replicas_there_are_three_communicators)
 {
 	mesh_join(2, 2);
 	cr_expect(zero(int, ranks_run(&ranks, has_all_parts)));
@@ -53,7 +53,7 @@ static int has_one_part(void)
 		       : -EPROTO;
 }
 
-Test(nccl_comm, without_replicas_reductions_are_the_worlds)
+Test(nccl_comm, without_replicas_there_is_one_communicator)
 {
 	mesh_join(2, 1);
 	cr_expect(zero(int, ranks_run(&ranks, has_one_part)));
@@ -61,7 +61,7 @@ Test(nccl_comm, without_replicas_reductions_are_the_worlds)
 
 /* The same processes make one communicator after another, each with a new
  * id. */
-Test(nccl_comm, ranks_meet_again_after_they_parted)
+Test(nccl_comm, ranks_open_a_communicator_again_after_closing_it)
 {
 	mesh_start(2, 1);
 	for (int i = 0; i < 3; i++) {
@@ -78,7 +78,7 @@ static int is_busy(void)
 	return rank_say(nccl_comm_poll(self.comm, &err), err.msg);
 }
 
-Test(nccl_comm, opening_does_not_wait_for_the_others)
+Test(nccl_comm, opening_does_not_wait_for_other_ranks)
 {
 	mesh_start(2, 1);
 	cr_assert(zero(int, rank_run(&ranks, 1, rank_begin_open)));
@@ -99,7 +99,7 @@ static void expect_no_mesh(uint32_t n_shards, uint32_t n_replicas,
 	expect_said(n_ranks - 1, "ranks count from 0");
 }
 
-Test(nccl_comm, a_mesh_that_is_none_is_refused)
+Test(nccl_comm, an_invalid_mesh_is_refused)
 {
 	mesh_start(2, 1);
 	expect_no_mesh(0, 1, 2);
@@ -161,7 +161,7 @@ static void expect_late(uint32_t rank, actor_fn *fn, const char *part)
 	expect_said(rank, part);
 }
 
-Test(nccl_comm, a_rank_that_never_comes_is_waited_for_so_long)
+Test(nccl_comm, the_wait_for_a_missing_rank_has_a_time_limit)
 {
 	mesh_start(2, 1);
 	mesh->timeout_ms = 100;
@@ -169,7 +169,7 @@ Test(nccl_comm, a_rank_that_never_comes_is_waited_for_so_long)
 	cr_assert(zero(int, rank_run(&ranks, 0, rank_abort)));
 }
 
-Test(nccl_comm, those_who_came_go_on_without_it)
+Test(nccl_comm, ranks_can_continue_without_a_missing_rank)
 {
 	int n_fds;
 
@@ -197,7 +197,7 @@ static int become_impatient(void)
 	return 0;
 }
 
-Test(nccl_comm, a_close_that_others_do_not_join_ends_all_the_same)
+Test(nccl_comm, a_close_that_other_ranks_do_not_join_frees_the_communicator)
 {
 	need_fakes();
 	mesh_join(2, 1);
@@ -208,7 +208,7 @@ Test(nccl_comm, a_close_that_others_do_not_join_ends_all_the_same)
 
 /* --- ranks that die ------------------------------------------------------ */
 
-Test(nccl_comm, a_rank_that_dies_while_others_come_is_said)
+Test(nccl_comm, the_error_names_a_rank_that_dies_while_others_join)
 {
 	need_fakes();
 	mesh_start(3, 1);
@@ -219,7 +219,7 @@ Test(nccl_comm, a_rank_that_dies_while_others_come_is_said)
 	expect_said(0, "rank 1 has gone");
 }
 
-Test(nccl_comm, the_death_of_the_ids_maker_is_said)
+Test(nccl_comm, the_death_of_the_rank_that_made_the_id_is_reported)
 {
 	need_fakes();
 	mesh_start(2, 1);
@@ -273,7 +273,7 @@ static void expect_death_survived(void)
 	cr_expect(zero(int, ranks_run(&ranks, rank_close)));
 }
 
-Test(nccl_comm, the_others_survive_a_death_within_a_collective)
+Test(nccl_comm, other_ranks_survive_a_death_within_a_collective)
 {
 	need_fakes();
 	mesh_start(3, 1);
@@ -287,7 +287,7 @@ Test(nccl_comm, the_others_survive_a_death_within_a_collective)
 	expect_death_survived();
 }
 
-Test(nccl_comm, the_others_survive_a_death_between_collectives)
+Test(nccl_comm, other_ranks_survive_a_death_between_collectives)
 {
 	need_fakes();
 	mesh_join(3, 1);
@@ -299,7 +299,7 @@ Test(nccl_comm, the_others_survive_a_death_between_collectives)
 	expect_death_survived();
 }
 
-Test(nccl_comm, a_collective_that_others_do_not_join_is_waited_for_so_long)
+Test(nccl_comm, the_wait_for_a_collective_has_a_time_limit)
 {
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
@@ -317,7 +317,7 @@ static int wait_for_end_of_stream(void)
 	return 0;
 }
 
-Test(nccl_comm, an_abort_ends_what_is_on_the_stream)
+Test(nccl_comm, an_abort_ends_work_on_the_stream)
 {
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
@@ -327,7 +327,7 @@ Test(nccl_comm, an_abort_ends_what_is_on_the_stream)
 	cr_expect(zero(int, rank_run(&ranks, 0, wait_for_end_of_stream)));
 }
 
-Test(nccl_comm, an_abort_leaves_nothing_and_may_come_twice)
+Test(nccl_comm, an_abort_leaves_no_state_and_may_be_repeated)
 {
 	mesh_join(2, 1);
 	cr_expect(zero(int, ranks_run(&ranks, rank_abort)));
@@ -369,7 +369,7 @@ static int gather_until_awake(void)
 	return r;
 }
 
-Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
+Test(nccl_comm, a_call_that_ends_soon_is_awaited_without_sleeping)
 {
 	need_fakes();
 	mesh_join(1, 1);
@@ -380,7 +380,7 @@ Test(nccl_comm, a_call_that_is_in_progress_for_a_moment_is_not_slept_for)
 
 /* The first collective waits until the other ranks come, but not longer than
  * the limit. */
-Test(nccl_comm, a_first_collective_that_connects_ranks_has_a_limit)
+Test(nccl_comm, a_first_collective_that_connects_ranks_has_a_time_limit)
 {
 	setenv("NCCL_RUNTIME_CONNECT", "1", 1);
 	mesh_join(2, 1);
@@ -398,7 +398,7 @@ static int gather_behind_what_does_not_end(void)
 	return begin_gather();
 }
 
-Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
+Test(nccl_comm, an_abort_has_a_time_limit_and_may_be_repeated)
 {
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
@@ -413,7 +413,7 @@ Test(nccl_comm, an_abort_has_a_limit_and_may_be_asked_for_again)
 	cr_expect(zero(int, rank_run(&ranks, 1, rank_abort)));
 }
 
-Test(nccl_comm, a_close_has_a_limit_if_another_rank_stays)
+Test(nccl_comm, a_close_has_a_time_limit_if_another_rank_hangs)
 {
 	need_fakes();
 	mesh_start(2, 1);
@@ -472,7 +472,7 @@ static void expect_opening_to_fail(const char *fault, uint32_t timeout_ms)
 	expect_recovery(fault, join_or_leave);
 }
 
-Test(nccl_comm, all_recover_from_a_failure_to_open)
+Test(nccl_comm, all_ranks_recover_from_a_failure_to_open)
 {
 	need_fakes();
 	expect_opening_to_fail("CommInitRankConfig:1:3", 100);
@@ -491,7 +491,7 @@ static void expect_closing_to_fail(const char *fault)
 	expect_recovery(fault, rank_close);
 }
 
-Test(nccl_comm, all_recover_from_a_failure_to_close)
+Test(nccl_comm, all_ranks_recover_from_a_failure_to_close)
 {
 	need_fakes();
 	expect_closing_to_fail("CommFinalize:1:3");
@@ -528,7 +528,7 @@ static void expect_registered_once(uint32_t n_replicas)
 	ranks_stop(&ranks);
 }
 
-Test(nccl_comm, a_chunk_is_registered_once_and_until_the_close)
+Test(nccl_comm, a_chunk_is_registered_once_until_the_close)
 {
 	expect_registered_once(1);
 	expect_registered_once(2);
@@ -536,7 +536,7 @@ Test(nccl_comm, a_chunk_is_registered_once_and_until_the_close)
 
 /* If one of two parts cannot register the chunk, the other part must deregister
  * it. Otherwise the fake would refuse to release it. */
-Test(nccl_comm, a_chunk_is_registered_wholly_or_not_at_all)
+Test(nccl_comm, a_chunk_is_registered_completely_or_not_at_all)
 {
 	need_fakes();
 	mesh_start(2, 2);
@@ -555,7 +555,7 @@ static int deregister_chunk(void)
 	return rank_say(nccl_comm_deregister(self.comm, chunk, &err), err.msg);
 }
 
-Test(nccl_comm, a_chunk_may_be_deregistered_before_and_again)
+Test(nccl_comm, a_chunk_may_be_deregistered_twice_and_registered_again)
 {
 	mesh_join(2, 2);
 	cr_assert(zero(int, ranks_run(&ranks, allocate_chunk)));
@@ -575,7 +575,7 @@ static int register_more_than_chunk(void)
 			err.msg);
 }
 
-Test(nccl_comm, what_cannot_be_registered_can_be_used_all_the_same)
+Test(nccl_comm, memory_that_cannot_be_registered_can_still_be_used)
 {
 	need_fakes();
 	mesh_join(2, 1);

@@ -45,7 +45,7 @@ Test(nccl_gather, a_flat_bucket_is_gathered)
 	expect_gather(4, 1);
 }
 
-Test(nccl_gather, a_shard_may_lie_in_its_place)
+Test(nccl_gather, a_shard_may_be_gathered_in_place)
 {
 	task->is_in_place = true;
 	expect_gather(3, 1);
@@ -98,13 +98,13 @@ static void expect_gather_past_a_reduction(uint32_t n_replicas)
 	end();
 }
 
-Test(nccl_gather, it_passes_a_reduction_that_waits_for_its_gradients)
+Test(nccl_gather, a_gather_overtakes_a_reduction_that_waits_for_its_gradients)
 {
 	expect_gather_past_a_reduction(1);
 	expect_gather_past_a_reduction(2);
 }
 
-Test(nccl_gather, empty_parts_are_fine)
+Test(nccl_gather, empty_parts_are_allowed)
 {
 	task->n_parts = 2;
 	task->numel[0] = 0;
@@ -157,7 +157,7 @@ static int fill_wholes_with_ones(void)
 	return 0;
 }
 
-Test(nccl_gather, each_sees_what_the_one_before_has_done)
+Test(nccl_gather, each_collective_sees_the_results_of_the_previous_one)
 {
 	setenv("FAKENCCL_DELAY_US", "300", 1);
 	task->is_in_place = true;
@@ -181,7 +181,7 @@ static int gather_less_than_the_others(void)
 	return r < 0 ? r : rank_wait_stream();
 }
 
-Test(nccl_gather, ranks_that_do_different_things_are_told)
+Test(nccl_gather, ranks_that_make_different_calls_get_an_error)
 {
 	need_fakes();
 	begin(2, 1);
@@ -230,7 +230,7 @@ static int gather_with_casts(void)
 	return r < 0 ? rank_say(r, err.msg) : find(outputs);
 }
 
-Test(nccl_gather, a_gather_casts_before_and_behind)
+Test(nccl_gather, a_gather_casts_before_and_after_it)
 {
 	mesh_join(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, make_tables)));

@@ -61,7 +61,7 @@ static int has_urgent_streams(void)
 		       : -EPROTO;
 }
 
-Test(nccl_rank, its_streams_have_the_highest_priority)
+Test(nccl_rank, streams_of_a_rank_have_the_highest_priority)
 {
 	need_fakes();
 	begin(1, 1);
@@ -93,7 +93,7 @@ static int verify_constant(void)
 	return verify(UINT64_MAX - 1);
 }
 
-Test(nccl_rank, all_ranks_are_told_of_a_value_that_differs)
+Test(nccl_rank, all_ranks_get_an_error_for_a_value_that_differs)
 {
 	begin(2, 2);
 	cr_expect(zero(int, ranks_run(&ranks, verify_constant)));
@@ -127,7 +127,7 @@ static int is_kept_while_nccl_is_late(void)
 	return 0;
 }
 
-Test(nccl_rank, its_streams_stay_until_nccl_has_let_go)
+Test(nccl_rank, streams_are_kept_until_nccl_has_released_them)
 {
 	begin(2, 1);
 	cr_assert(zero(int, ranks_run(&ranks, verify_constant)));

@@ -116,7 +116,7 @@ static void expect_reduce(uint32_t n_shards, uint32_t n_replicas)
 	end();
 }
 
-Test(nccl_reduce, every_dtype_that_can_be_is_summed)
+Test(nccl_reduce, every_dtype_that_nccl_supports_is_summed)
 {
 	static const uint32_t dtypes[] = {
 		DTYPE_U8,  DTYPE_I8,  DTYPE_U32,  DTYPE_I32, DTYPE_U64,
@@ -130,7 +130,7 @@ Test(nccl_reduce, every_dtype_that_can_be_is_summed)
 	}
 }
 
-Test(nccl_reduce, what_cannot_be_summed_is_refused)
+Test(nccl_reduce, a_dtype_that_cannot_be_summed_is_refused)
 {
 	task->dtype = DTYPE_F8_E4M3;
 	begin(2, 1);
@@ -154,7 +154,7 @@ Test(nccl_reduce, gradients_are_reduced_as_one_group)
 	expect_reduce(2, 1);
 }
 
-Test(nccl_reduce, replicas_are_reduced_too)
+Test(nccl_reduce, gradients_of_replicas_are_reduced)
 {
 	task->n_parts = 2;
 	task->numel[1] = 33;
@@ -169,7 +169,7 @@ Test(nccl_reduce, replicas_of_whole_parameters_are_reduced)
 	expect_reduce(1, 2);
 }
 
-Test(nccl_reduce, the_mean_is_by_the_ranks_that_take_part)
+Test(nccl_reduce, the_mean_divides_by_the_number_of_ranks)
 {
 	task->scatter_op = task->reduce_op = NCCL_OP_AVG;
 	expect_reduce(3, 1);
@@ -178,7 +178,7 @@ Test(nccl_reduce, the_mean_is_by_the_ranks_that_take_part)
 	expect_reduce(3, 1);
 }
 
-Test(nccl_reduce, the_mean_of_one_rank_is_what_it_gave)
+Test(nccl_reduce, the_mean_of_one_rank_is_its_input)
 {
 	task->scatter_op = NCCL_OP_AVG;
 	expect_reduce(1, 1);
@@ -206,7 +206,7 @@ static int reduce_many_times(void)
 	return rank_wait_stream();
 }
 
-Test(nccl_reduce, operations_do_not_pile_up)
+Test(nccl_reduce, operations_are_freed_after_each_reduction)
 {
 	task->scatter_op = NCCL_OP_PREMUL_SUM;
 	task->premul = 0.5;
@@ -216,7 +216,7 @@ Test(nccl_reduce, operations_do_not_pile_up)
 	end();
 }
 
-Test(nccl_reduce, only_some_dtypes_are_multiplied)
+Test(nccl_reduce, a_dtype_that_cannot_be_multiplied_is_refused)
 {
 	task->scatter_op = NCCL_OP_PREMUL_SUM;
 	task->dtype = DTYPE_F16;
@@ -250,7 +250,7 @@ static int multiply_over_replicas(void)
 			err.msg);
 }
 
-Test(nccl_reduce, what_replicas_cannot_do_is_refused)
+Test(nccl_reduce, unsupported_reductions_over_replicas_are_refused)
 {
 	begin(2, 1);
 	cr_expect(eq(int, ranks_run(&ranks, reduce_over_no_replicas), -EINVAL));
@@ -295,7 +295,7 @@ static void expect_fault(const char *fault, const char *part)
 
 /* Let rank 1 fail in this way. It must report the failure, the others must be
  * told, and all must be able to meet again. */
-Test(nccl_reduce, a_failure_is_said_and_ends_it_for_all)
+Test(nccl_reduce, a_failure_is_reported_and_ends_the_call_of_all_ranks)
 {
 	need_fakes();
 	task->scatter_op = NCCL_OP_PREMUL_SUM;

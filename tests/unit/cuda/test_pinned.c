@@ -46,7 +46,7 @@ static void pass_gate(void *gate)
 }
 
 /* The device gets what is written before the gate opens. */
-Test(pinned, a_copy_reads_pinned_pages_when_it_is_its_turn)
+Test(pinned, a_copy_reads_pinned_pages_in_stream_order)
 {
 	struct pinned pinned = pin();
 	CUdeviceptr memory;

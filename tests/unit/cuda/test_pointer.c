@@ -49,7 +49,7 @@ static void expect_none(CUdeviceptr at, int code, const char *part)
 	cr_expect(eq(ptr, (void *)pointer.device, NULL));
 }
 
-Test(pointer, its_allocation_is_found_on_whichever_device)
+Test(pointer, the_allocation_of_a_pointer_is_found_on_any_device)
 {
 	const CUdeviceptr first = make(machine_gpu(0));
 	const CUdeviceptr second = make(machine_gpu(1));
@@ -64,7 +64,7 @@ Test(pointer, its_allocation_is_found_on_whichever_device)
 	cr_expect(eq(u64, pointer.base, second));
 }
 
-Test(pointer, virtual_memory_is_told_from_it)
+Test(pointer, virtual_memory_is_not_reported_as_legacy)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct vmm_mapping mapping;
@@ -87,7 +87,7 @@ static void *find_elsewhere(void *at)
 }
 
 /* A context is current on a thread, but memory belongs to the process. */
-Test(pointer, it_may_be_asked_on_any_thread)
+Test(pointer, a_pointer_can_be_looked_up_on_any_thread)
 {
 	const CUdeviceptr at = make(machine_gpu(1));
 	pthread_t thread;
@@ -99,7 +99,7 @@ Test(pointer, it_may_be_asked_on_any_thread)
 	cr_expect(eq(u64, (uintptr_t)base, at));
 }
 
-Test(pointer, what_is_none_is_refused)
+Test(pointer, an_address_that_is_not_device_memory_is_refused)
 {
 	int on_stack = 0;
 	CUdeviceptr at;

@@ -143,7 +143,7 @@ Test(shared, the_first_user_opens_and_the_last_closes)
 	close_it(other);
 }
 
-Test(shared, what_fails_leaves_nothing)
+Test(shared, a_failed_open_leaves_no_entry)
 {
 	const struct thing like = {.key = 1};
 	struct shared *shared = NULL;
@@ -162,7 +162,7 @@ Test(shared, what_fails_leaves_nothing)
 	close_it(thing);
 }
 
-Test(shared, who_comes_while_it_is_opened_gets_the_same)
+Test(shared, a_thread_that_comes_during_an_open_gets_the_same_object)
 {
 	struct thing *first, *second, *other;
 	pthread_t a, b;
@@ -185,7 +185,7 @@ Test(shared, who_comes_while_it_is_opened_gets_the_same)
 	cr_expect(eq(int, of[1].n_closed, 1));
 }
 
-Test(shared, who_waited_for_what_failed_tries_itself)
+Test(shared, a_thread_that_waited_for_a_failed_open_tries_itself)
 {
 	struct thing *second;
 	pthread_t a, b;
@@ -203,7 +203,7 @@ Test(shared, who_waited_for_what_failed_tries_itself)
 	close_it(second);
 }
 
-Test(shared, nothing_is_opened_before_its_predecessor_is_closed)
+Test(shared, an_object_is_not_opened_before_its_predecessor_is_closed)
 {
 	struct thing *thing = open_key(1), *other;
 	pthread_t a, b;
@@ -233,7 +233,7 @@ static struct shared *find(int key)
 	return shared_find(&list, has_key, &key);
 }
 
-Test(shared, what_is_found_has_one_user_more)
+Test(shared, finding_an_object_adds_a_user)
 {
 	struct thing *thing = open_key(1);
 
@@ -246,7 +246,7 @@ Test(shared, what_is_found_has_one_user_more)
 	cr_expect(eq(ptr, find(1), NULL));
 }
 
-Test(shared, what_is_not_open_yet_or_any_more_is_not_found)
+Test(shared, an_object_is_not_found_while_it_is_opened_or_closed)
 {
 	struct thing *thing;
 	pthread_t thread;
@@ -264,7 +264,7 @@ Test(shared, what_is_not_open_yet_or_any_more_is_not_found)
 	join(thread);
 }
 
-Test(shared, without_is_same_every_thing_is_new)
+Test(shared, without_is_same_every_open_makes_a_new_object)
 {
 	static const struct shared_kind unlike = {
 		.size = sizeof(struct thing),
@@ -296,7 +296,7 @@ static void *churn(void *data)
 	return data;
 }
 
-Test(shared, many_threads_at_once_see_only_what_is_open)
+Test(shared, concurrent_threads_see_only_open_objects)
 {
 	pthread_t threads[6];
 

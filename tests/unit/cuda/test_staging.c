@@ -73,7 +73,7 @@ static void expect_round_trip(struct staging *staging, CUdeviceptr address,
 	cr_expect(eq(int, result[size], 0xee));
 }
 
-Test(staging, all_sizes_arrive_whole)
+Test(staging, copies_of_all_sizes_are_complete)
 {
 	static const size_t sizes[] = {
 		0,          1,   BUFFER - 1, BUFFER, BUFFER + 1, 2 * BUFFER + 5,
@@ -89,7 +89,7 @@ Test(staging, all_sizes_arrive_whole)
 
 /* This does not check with staging_get(), because that would wait for the
  * copies. */
-Test(staging, what_is_finished_is_there_for_everybody)
+Test(staging, finished_copies_are_visible_to_other_streams)
 {
 	struct staging *staging;
 	CUdeviceptr address = 0;
@@ -114,7 +114,7 @@ Test(staging, what_is_finished_is_there_for_everybody)
 	staging_free(staging);
 }
 
-Test(staging, several_puts_go_on_before_one_finish)
+Test(staging, several_puts_may_precede_one_finish)
 {
 	struct staging *staging = new_staging();
 	CUdeviceptr address = allocate();
@@ -129,7 +129,7 @@ Test(staging, several_puts_go_on_before_one_finish)
 	staging_free(staging);
 }
 
-Test(staging, buffers_are_of_a_useful_size_if_none_is_given)
+Test(staging, buffers_have_a_default_size)
 {
 	struct staging *staging = NULL;
 	CUdeviceptr address = allocate();
@@ -170,7 +170,7 @@ Test(staging, a_source_is_read_once_and_in_order)
 	staging_free(staging);
 }
 
-Test(staging, a_source_that_fails_is_quoted_and_the_buffers_go_on)
+Test(staging, a_failure_of_the_source_is_reported_and_staging_stays_usable)
 {
 	struct staging *staging = new_staging();
 	CUdeviceptr address = allocate();
@@ -190,7 +190,7 @@ Test(staging, a_source_that_fails_is_quoted_and_the_buffers_go_on)
 	staging_free(staging);
 }
 
-Test(staging, what_it_is_made_of_can_fail)
+Test(staging, a_failure_to_create_staging_is_reported)
 {
 	static const char faults[] = "StreamCreate:1:2,MemHostAlloc:1:2,"
 				     "MemHostAlloc:3:2,EventCreate:1:2";
@@ -231,7 +231,7 @@ Test(staging, a_copy_that_fails_is_an_error)
 	staging_free(staging);
 }
 
-Test(staging, a_device_that_is_lost_meanwhile_is_an_error)
+Test(staging, a_device_lost_during_a_copy_is_an_error)
 {
 	struct staging *staging;
 	struct error err = ERROR_NULL;

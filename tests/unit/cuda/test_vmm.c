@@ -134,7 +134,7 @@ Test(vmm, sizes_round_up_to_the_granularity)
 	cr_expect(eq(u64, vmm_round(device(0), 2 * MIB + 1), 4 * MIB));
 }
 
-Test(vmm, making_and_checking_a_chunk_makes_no_context)
+Test(vmm, creating_and_checking_a_chunk_creates_no_context)
 {
 	int fd;
 
@@ -164,7 +164,7 @@ Test(vmm, two_mappings_of_one_fd_are_the_same_memory)
 	vmm_unmap(&reader);
 }
 
-Test(vmm, unmapping_leaves_nothing_and_may_be_repeated)
+Test(vmm, unmapping_leaks_no_descriptor_and_may_be_repeated)
 {
 	int fd = create(device(0), SIZE), fds = count_fds();
 	struct vmm_mapping mapping = map(device(0), fd, true);
@@ -219,7 +219,7 @@ static void send_fd(int sock, int fd)
 	cr_assert(eq(int, (int)sendmsg(sock, &message, 0), 1));
 }
 
-Test(vmm, what_a_process_that_is_gone_wrote_is_there)
+Test(vmm, memory_written_by_a_process_outlives_it)
 {
 	struct vmm_mapping mapping;
 	int socks[2], status, fd;
@@ -238,7 +238,7 @@ Test(vmm, what_a_process_that_is_gone_wrote_is_there)
 	vmm_unmap(&mapping);
 }
 
-Test(vmm, the_fd_keeps_the_memory_and_its_end_frees_it)
+Test(vmm, the_descriptor_keeps_the_memory_until_it_is_closed)
 {
 	struct error err = ERROR_NULL;
 	int fd, more = -1;
@@ -254,7 +254,7 @@ Test(vmm, the_fd_keeps_the_memory_and_its_end_frees_it)
 	close(create(device(0), SIZE));
 }
 
-Test(vmm, sizes_that_no_device_has_are_refused)
+Test(vmm, impossible_sizes_are_refused)
 {
 	struct error err = ERROR_NULL;
 	int fd = -1;
@@ -279,7 +279,7 @@ Test(vmm, a_device_that_cannot_share_is_refused)
 	cr_expect(eq(int, vmm_check(device(0), 0, SIZE, NULL), -EOPNOTSUPP));
 }
 
-Test(vmm, fabric_and_rdma_are_asked_for_where_there_are_any)
+Test(vmm, fabric_and_rdma_are_requested_if_supported)
 {
 	const struct vmm_options options = {.wants_rdma = true,
 					    .wants_fabric = true};
@@ -357,7 +357,7 @@ static int open_wrong(int kind)
 	}
 }
 
-Test(vmm, another_file_is_not_taken_for_memory)
+Test(vmm, another_file_is_not_accepted_as_memory)
 {
 	struct vmm_mapping mapping = VMM_MAPPING_NULL;
 
@@ -418,7 +418,7 @@ Test(vmm, another_size_is_refused)
 	close(fd);
 }
 
-Test(vmm, no_copy_and_no_fill_goes_to_a_read_only_mapping)
+Test(vmm, copies_and_fills_to_a_read_only_mapping_fail)
 {
 	int fd = create(device(0), SIZE);
 	struct vmm_mapping own = map(device(0), fd, true);
@@ -440,7 +440,7 @@ Test(vmm, no_copy_and_no_fill_goes_to_a_read_only_mapping)
 	cr_expect(eq(u64, get(&mapping), 7), "the device can still be used");
 }
 
-Test(vmm, whose_kernel_writes_a_read_only_mapping_has_lost_the_device)
+Test(vmm, a_kernel_that_writes_a_read_only_mapping_is_a_sticky_error)
 {
 	struct vmm_mapping mapping =
 		map(device(0), create(device(0), SIZE), false);
@@ -573,7 +573,7 @@ static struct vmm_mapping make_own(const struct device *device)
 	return own;
 }
 
-Test(vmm, what_a_caller_made_can_be_given_away)
+Test(vmm, memory_created_by_the_caller_can_be_exported)
 {
 	struct vmm_mapping own = make_own(device(0)), mapping;
 	struct vmm_export *export = NULL;
@@ -604,7 +604,7 @@ static struct vmm_export *export(const struct vmm_mapping *own)
 	return export;
 }
 
-Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
+Test(vmm, memory_is_exported_once_while_its_mapping_is_the_same)
 {
 	struct vmm_mapping own = make_own(device(0)),
 			   more = make_own(device(0));
@@ -631,7 +631,7 @@ Test(vmm, memory_is_exported_once_as_long_as_it_is_the_same)
 	vmm_unmap(&more);
 }
 
-Test(vmm, what_others_made_cannot_be_given_away)
+Test(vmm, imported_memory_cannot_be_exported)
 {
 	int fd = create(device(0), SIZE);
 	struct vmm_mapping mapping = map(device(0), fd, true);

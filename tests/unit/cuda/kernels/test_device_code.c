@@ -65,7 +65,7 @@ Test(device_code, copy_in_casts_chunks)
 	check_kind(KERNELS_COPY_IN);
 }
 
-Test(device_code, copy_out_makes_parameters_whole)
+Test(device_code, copy_out_assembles_parameters)
 {
 	check_kind(KERNELS_COPY_OUT);
 }

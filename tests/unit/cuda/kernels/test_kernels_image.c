@@ -14,7 +14,7 @@
 TestSuite(kernels_image, .init = gpu_open, .fini = gpu_close);
 
 /* This driver is the fake, but does not say so. */
-Test(kernels_image, a_build_without_nvcc_says_so)
+Test(kernels_image, the_error_names_a_build_without_nvcc)
 {
 	struct error err = ERROR_NULL;
 
@@ -26,7 +26,7 @@ Test(kernels_image, a_build_without_nvcc_says_so)
 		  "%s", err.msg);
 }
 
-Test(kernels_image, the_fake_has_kernels_of_its_own)
+Test(kernels_image, the_fake_driver_has_its_own_kernels)
 {
 	struct error err = ERROR_NULL;
 

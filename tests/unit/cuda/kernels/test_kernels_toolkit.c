@@ -36,19 +36,19 @@ static void expect_refusal(const char *version, const char *wanted)
 	cr_expect(ne(ptr, strstr(err.msg, wanted), NULL), "%s", err.msg);
 }
 
-Test(kernels_toolkit, a_driver_older_than_the_toolkit_is_named)
+Test(kernels_toolkit, the_error_names_a_driver_older_than_the_toolkit)
 {
 	expect_refusal("12090", "toolkit 13.0, and the driver is of CUDA 12.9");
 }
 
-Test(kernels_toolkit, a_driver_of_the_same_major_version_will_do)
+Test(kernels_toolkit, a_driver_of_the_same_major_version_is_accepted)
 {
 	struct error err;
 
 	expect_load("13000", 0, &err);
 }
 
-Test(kernels_toolkit, and_one_that_is_newer)
+Test(kernels_toolkit, a_newer_driver_is_accepted)
 {
 	struct error err;
 
@@ -57,7 +57,7 @@ Test(kernels_toolkit, and_one_that_is_newer)
 
 /* A driver refuses the image, for example, if the toolkit did not know the
  * device. */
-Test(kernels_toolkit, what_the_driver_does_not_take_is_explained)
+Test(kernels_toolkit, an_image_that_the_driver_refuses_is_explained)
 {
 	static const char *const refusals[] = {"LibraryLoadData:1:200",
 					       "LibraryLoadData:1:209",
