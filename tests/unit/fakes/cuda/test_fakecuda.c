@@ -13,7 +13,7 @@ TestSuite(fakecuda, .init = gpu_open, .fini = gpu_close, .timeout = 300);
 
 /* --- start --------------------------------------------------------------- */
 
-Test(fakecuda, nothing_works_before_init_but_the_version)
+Test(fakecuda, before_init_only_the_version_can_be_queried)
 {
 	CUmemGenericAllocationHandle handle;
 	int n;
@@ -80,13 +80,13 @@ Test(fakecuda, devices_are_chosen_by_ordinal_and_uuid)
 	cr_expect(eq(int, number, 2));
 }
 
-Test(fakecuda, a_device_chosen_twice_is_no_device)
+Test(fakecuda, choosing_a_device_twice_leaves_no_device)
 {
 	setenv("CUDA_VISIBLE_DEVICES", "1,1", 1);
 	EXPECT_RESULT(cuInit(0), CUDA_ERROR_NO_DEVICE);
 }
 
-Test(fakecuda, what_devices_lack_is_neither_told_nor_done)
+Test(fakecuda, features_that_devices_lack_are_neither_reported_nor_provided)
 {
 	CUmemAllocationProp prop = vmm_prop(0);
 	CUmemGenericAllocationHandle handle;
@@ -119,7 +119,7 @@ Test(fakecuda, what_devices_lack_is_neither_told_nor_done)
 		      CUDA_ERROR_NOT_SUPPORTED);
 }
 
-Test(fakecuda, without_vmm_there_is_none)
+Test(fakecuda, calls_of_vmm_fail_on_a_device_without_it)
 {
 	CUmemAllocationProp prop = vmm_prop(0);
 	CUmemGenericAllocationHandle handle;
@@ -225,7 +225,7 @@ static void *get_device(void *data)
 	return NULL;
 }
 
-Test(fakecuda, the_current_context_is_the_threads_own)
+Test(fakecuda, each_thread_has_its_own_current_context)
 {
 	CUcontext first, second, found;
 	pthread_t thread;
@@ -245,7 +245,7 @@ Test(fakecuda, the_current_context_is_the_threads_own)
 	EXPECT_RESULT(cuCtxPopCurrent(NULL), CUDA_ERROR_INVALID_CONTEXT);
 }
 
-Test(fakecuda, what_was_made_in_a_destroyed_context_is_refused)
+Test(fakecuda, objects_of_a_destroyed_context_are_refused)
 {
 	CUcontext old = use_device(0), new;
 	CUstream stream = new_stream();
@@ -265,7 +265,7 @@ Test(fakecuda, what_was_made_in_a_destroyed_context_is_refused)
 	EXPECT_RESULT(cuMemFree(at), CUDA_ERROR_INVALID_VALUE);
 }
 
-Test(fakecuda, handles_that_are_gone_or_none_are_refused)
+Test(fakecuda, destroyed_and_invalid_handles_are_refused)
 {
 	CUmemGenericAllocationHandle handle;
 	CUevent event;
@@ -312,7 +312,7 @@ static void destroy_what_is_gone(void)
 	(void)cuStreamDestroy(make_gone());
 }
 
-Test(fakecuda, who_names_a_stream_that_is_gone_ends)
+Test(fakecuda, a_process_that_uses_a_destroyed_stream_is_aborted)
 {
 	cr_expect(ends_with(ask_what_is_gone, "StreamQuery"));
 	cr_expect(ends_with(record_in_what_is_gone, "EventRecord"));
@@ -321,7 +321,7 @@ Test(fakecuda, who_names_a_stream_that_is_gone_ends)
 
 /* --- VMM ----------------------------------------------------------------- */
 
-Test(fakecuda, wrong_allocations_are_refused)
+Test(fakecuda, invalid_allocations_are_refused)
 {
 	static const struct {
 		uint64_t size;
@@ -353,7 +353,7 @@ Test(fakecuda, wrong_allocations_are_refused)
 	}
 }
 
-Test(fakecuda, wrong_mappings_are_refused)
+Test(fakecuda, invalid_mappings_are_refused)
 {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
@@ -445,7 +445,7 @@ Test(fakecuda, a_read_only_mapping_cannot_be_written)
 	expect_fault(at);
 }
 
-Test(fakecuda, access_is_for_a_device_and_not_for_others)
+Test(fakecuda, access_applies_only_to_the_given_device)
 {
 	CUdeviceptr at;
 
@@ -473,7 +473,7 @@ Test(fakecuda, memory_unmapped_too_early_is_a_fault)
 	EXPECT_RESULT(cuStreamSynchronize(stream), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-Test(fakecuda, only_what_was_asked_for_is_exported)
+Test(fakecuda, memory_is_exported_only_as_a_requested_handle_type)
 {
 	CUmemAllocationProp prop = vmm_prop(0), found;
 	CUmemGenericAllocationHandle handle;
@@ -492,7 +492,7 @@ Test(fakecuda, only_what_was_asked_for_is_exported)
 	cr_expect(eq(int, found.location.id, 1));
 }
 
-Test(fakecuda, a_mapping_gives_its_handle_back)
+Test(fakecuda, the_handle_of_a_mapping_can_be_retained)
 {
 	CUmemGenericAllocationHandle handle, again;
 	CUdeviceptr at;
@@ -519,7 +519,7 @@ static bool is_same_file(int a, int b)
 		       (unsigned long)a, (unsigned long)b) == 0;
 }
 
-Test(fakecuda, a_process_may_import_what_it_made)
+Test(fakecuda, a_process_may_import_its_own_memory)
 {
 	CUmemGenericAllocationHandle handle, again;
 	CUdeviceptr at, other;
@@ -537,7 +537,7 @@ Test(fakecuda, a_process_may_import_what_it_made)
 	cr_expect(eq(u64, peek(other), 77));
 }
 
-Test(fakecuda, each_export_is_a_file_of_its_own)
+Test(fakecuda, each_export_is_a_separate_file)
 {
 	CUmemGenericAllocationHandle handle;
 	int one, two, copy;
@@ -557,7 +557,7 @@ Test(fakecuda, each_export_is_a_file_of_its_own)
 	close(two);
 }
 
-Test(fakecuda, what_was_imported_is_not_exported_again)
+Test(fakecuda, imported_memory_cannot_be_exported)
 {
 	CUmemGenericAllocationHandle handle, again;
 	int fd;
@@ -572,7 +572,7 @@ Test(fakecuda, what_was_imported_is_not_exported_again)
 		      CUDA_ERROR_INVALID_VALUE);
 }
 
-Test(fakecuda, descriptors_of_other_things_are_no_memory)
+Test(fakecuda, descriptors_of_other_files_are_refused_as_memory)
 {
 	CUmemGenericAllocationHandle handle;
 	int fd = memfd_create("other", 0);
@@ -586,7 +586,7 @@ Test(fakecuda, descriptors_of_other_things_are_no_memory)
 
 /* --- pointers ------------------------------------------------------------ */
 
-Test(fakecuda, a_freed_address_is_used_again)
+Test(fakecuda, a_freed_address_is_reused)
 {
 	CUdeviceptr at, again, base;
 	size_t size;
@@ -611,7 +611,7 @@ static void ask_pointer(void *ret, CUpointer_attribute attribute,
 	OK(cuPointerGetAttributes(1, &attribute, &ret, at));
 }
 
-Test(fakecuda, pointers_tell_what_they_are)
+Test(fakecuda, pointer_attributes_describe_the_memory)
 {
 	CUpointer_attribute both[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
 				      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
@@ -687,7 +687,7 @@ static int touch(void)
 	return 0;
 }
 
-Test(fakecuda, a_cpu_that_touches_device_memory_dies)
+Test(fakecuda, a_process_that_touches_device_memory_on_the_cpu_dies)
 {
 	struct actor actor;
 	int key = pkey_alloc(0, 0);

@@ -74,7 +74,7 @@ static int make_chunk(void)
 	return 0;
 }
 
-Test(fakecuda_process, a_descriptor_is_the_memory_and_its_lifetime)
+Test(fakecuda_process, a_descriptor_keeps_the_memory)
 {
 	CUmemGenericAllocationHandle imported;
 	CUdeviceptr mine;
@@ -95,7 +95,7 @@ Test(fakecuda_process, a_descriptor_is_the_memory_and_its_lifetime)
 	cr_expect(eq(u64, available(), 16));
 }
 
-Test(fakecuda_process, memory_is_shared_and_each_has_its_own_access)
+Test(fakecuda_process, shared_memory_has_separate_access_in_each_process)
 {
 	CUmemGenericAllocationHandle imported;
 	CUdeviceptr mine;
@@ -118,7 +118,8 @@ static int make_much(void)
 	return 0;
 }
 
-Test(fakecuda_process, all_processes_share_a_device_and_the_dead_have_nothing)
+Test(fakecuda_process,
+     processes_share_the_memory_of_a_device_and_free_it_at_death)
 {
 	CUmemGenericAllocationHandle big;
 
@@ -131,7 +132,7 @@ Test(fakecuda_process, all_processes_share_a_device_and_the_dead_have_nothing)
 	EXPECT_RESULT(vmm_try(12 * MIB, &big), CUDA_SUCCESS);
 }
 
-Test(fakecuda_process, a_context_may_take_memory)
+Test(fakecuda_process, a_context_may_use_memory)
 {
 	setenv("FAKECUDA_CONTEXT_MB", "5", 1);
 	use_device(0);
@@ -148,7 +149,7 @@ static int import_fabric(void)
 	return 0;
 }
 
-Test(fakecuda_process, fabric_handles_are_bytes)
+Test(fakecuda_process, a_fabric_handle_works_while_a_process_holds_the_memory)
 {
 	CUmemAllocationProp prop = vmm_prop(0);
 
@@ -169,7 +170,7 @@ Test(fakecuda_process, fabric_handles_are_bytes)
 		      CUDA_ERROR_INVALID_VALUE);
 }
 
-Test(fakecuda_process, memory_of_a_device_that_one_does_not_see_is_refused)
+Test(fakecuda_process, memory_of_a_hidden_device_is_refused)
 {
 	act(make_chunk);
 	setenv("CUDA_VISIBLE_DEVICES", "1", 1);
@@ -178,7 +179,8 @@ Test(fakecuda_process, memory_of_a_device_that_one_does_not_see_is_refused)
 		      CUDA_ERROR_NOT_SUPPORTED);
 }
 
-Test(fakecuda_process, without_descriptors_nothing_is_made_nor_forgotten)
+Test(fakecuda_process,
+     without_descriptors_allocation_fails_and_usage_is_unchanged)
 {
 	struct rlimit old, few;
 	int fd;
@@ -219,7 +221,8 @@ static CUresult open_legacy(CUdeviceptr *ret)
 				  CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
-Test(fakecuda_process, a_legacy_handle_is_opened_once_by_others_only)
+Test(fakecuda_process,
+     a_legacy_handle_is_mapped_once_and_only_by_other_processes)
 {
 	CUdeviceptr first, second;
 
@@ -239,7 +242,7 @@ Test(fakecuda_process, a_legacy_handle_is_opened_once_by_others_only)
 	EXPECT_RESULT(cuIpcCloseMemHandle(first), CUDA_ERROR_INVALID_VALUE);
 }
 
-Test(fakecuda_process, open_legacy_memory_outlives_its_maker)
+Test(fakecuda_process, open_legacy_memory_outlives_the_process_that_made_it)
 {
 	CUdeviceptr mine, again;
 
@@ -263,7 +266,8 @@ static int keep_legacy_open(void)
 	return 0;
 }
 
-Test(fakecuda_process, legacy_memory_of_the_dead_is_open_where_it_was_only)
+Test(fakecuda_process,
+     legacy_memory_of_a_dead_process_stays_open_but_is_not_opened_anew)
 {
 	struct actor other = {0};
 	CUdeviceptr mine;
@@ -302,7 +306,8 @@ static int make_legacy_to_free(void)
 	return 0;
 }
 
-Test(fakecuda_process, memory_freed_while_open_shows_it_and_its_handle_lives_on)
+Test(fakecuda_process,
+     memory_freed_while_open_is_overwritten_and_can_be_replaced)
 {
 	CUdeviceptr old, new;
 
@@ -395,7 +400,7 @@ static int record_event(void)
 	return 0;
 }
 
-Test(fakecuda_process, an_opened_event_can_be_recorded_for_its_maker)
+Test(fakecuda_process, an_opened_event_can_be_recorded_by_its_importer)
 {
 	CUevent mine, other;
 
@@ -452,7 +457,7 @@ static int try_context(void)
 	return 0;
 }
 
-Test(fakecuda_process, an_exclusive_device_has_one_process)
+Test(fakecuda_process, an_exclusive_device_allows_one_process)
 {
 	CUcontext context;
 
@@ -467,7 +472,7 @@ Test(fakecuda_process, an_exclusive_device_has_one_process)
 	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
 }
 
-Test(fakecuda_process, a_prohibited_device_has_none)
+Test(fakecuda_process, a_prohibited_device_allows_no_process)
 {
 	CUcontext context;
 
@@ -488,7 +493,7 @@ static void make_file(const char *name, const char *text)
 	MUST(file && fputs(text, file) >= 0 && fclose(file) == 0);
 }
 
-Test(fakecuda_process, a_lost_device_is_lost_to_all_at_any_time)
+Test(fakecuda_process, a_device_can_be_lost_for_all_processes_at_any_time)
 {
 	CUcontext second;
 	struct words words;
@@ -538,7 +543,7 @@ Test(fakecuda_process, a_forked_child_has_no_driver)
 
 /* --- faults -------------------------------------------------------------- */
 
-Test(fakecuda_process, the_nth_call_fails_as_wanted)
+Test(fakecuda_process, the_nth_call_fails_as_configured)
 {
 	setenv("FAKECUDA_FAIL",
 	       "cuMemCreate:2:2,MemCreate:4+:800,cuInit:1:46,"
@@ -555,7 +560,7 @@ Test(fakecuda_process, the_nth_call_fails_as_wanted)
 	EXPECT_RESULT(cuMemRelease(handle), CUDA_SUCCESS);
 }
 
-Test(fakecuda_process, contexts_and_devices_fail_as_wanted)
+Test(fakecuda_process, contexts_and_devices_fail_as_configured)
 {
 	CUcontext second;
 	int n;
@@ -593,7 +598,7 @@ static int signal_of(const char *name, const char *value)
 	return status_of(pid) & 0x7f;
 }
 
-Test(fakecuda_process, the_nth_call_kills_and_bad_settings_are_refused)
+Test(fakecuda_process, the_nth_call_kills_and_invalid_settings_are_refused)
 {
 	static const struct {
 		const char *name, *value;
@@ -629,7 +634,7 @@ static int be_broker(void)
 	return 0;
 }
 
-Test(fakecuda_process, calls_and_contexts_are_counted_past_any_end)
+Test(fakecuda_process, counts_of_calls_and_contexts_outlive_the_process)
 {
 	pid_t pid;
 
@@ -660,7 +665,7 @@ static void leak(void)
 	exit(0);
 }
 
-Test(fakecuda_process, leaks_are_told_at_exit)
+Test(fakecuda_process, leaks_are_reported_at_exit)
 {
 	char said[1024] = "";
 	int ends[2];

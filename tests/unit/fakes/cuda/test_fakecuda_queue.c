@@ -39,7 +39,7 @@ Test(fakecuda_queue, streams_of_one_queue_wait_for_each_other)
 	cr_expect(eq(u64, words.host[2], 7));
 }
 
-Test(fakecuda_queue, the_environment_says_how_many_queues_there_are)
+Test(fakecuda_queue, the_environment_determines_the_number_of_queues)
 {
 	struct words words;
 	CUstream streams[6];
@@ -62,7 +62,7 @@ static void spin_until_1(void *data)
 
 /* A kernel that runs lets later work of its queue begin. Only a wait blocks the
  * queue. */
-Test(fakecuda_queue, a_queue_is_held_up_by_waits_only)
+Test(fakecuda_queue, a_queue_is_blocked_only_by_waits)
 {
 	struct words words;
 	CUstream streams[2];
@@ -96,7 +96,7 @@ static void count_callback(void *unused)
 	n_callbacks++;
 }
 
-Test(fakecuda_queue, a_host_function_that_blocks_holds_up_all_others)
+Test(fakecuda_queue, a_host_function_that_blocks_delays_all_others)
 {
 	CUstream first, second, third;
 	struct words words;
@@ -143,7 +143,7 @@ static void make_one_more(void)
 	(void)new_stream();
 }
 
-Test(fakecuda_queue, no_stream_is_made_beside_many_of_which_the_host_holds_one)
+Test(fakecuda_queue, creating_a_stream_while_the_host_blocks_one_of_many_aborts)
 {
 	cr_expect(ends_with(make_one_more, "StreamCreate"));
 	make_streams_and_hold_one();

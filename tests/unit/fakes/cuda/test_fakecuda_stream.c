@@ -16,7 +16,8 @@ static void hold(CUstream stream, const struct words *words)
 
 /* --- copies -------------------------------------------------------------- */
 
-Test(fakecuda_stream, pinned_memory_is_read_in_turn_and_pageable_at_the_call)
+Test(fakecuda_stream,
+     copies_read_pinned_memory_in_stream_order_and_pageable_at_the_call)
 {
 	uint64_t pageable = 1;
 	struct words words;
@@ -58,7 +59,7 @@ Test(fakecuda_stream, a_copy_to_pageable_memory_waits)
 
 /* Other work sees the copy only if it is on the same stream, or waits for that
  * stream. */
-Test(fakecuda_stream, a_copy_from_pageable_memory_is_not_done_when_it_returns)
+Test(fakecuda_stream, a_copy_from_pageable_memory_is_incomplete_when_it_returns)
 {
 	uint64_t value = 1;
 	CUdeviceptr at;
@@ -74,7 +75,7 @@ Test(fakecuda_stream, a_copy_from_pageable_memory_is_not_done_when_it_returns)
 	cr_expect(gt(int, n_late, 0));
 }
 
-Test(fakecuda_stream, wrong_copies_are_refused)
+Test(fakecuda_stream, invalid_copies_are_refused)
 {
 	char host[64] = "";
 	CUdeviceptr at;
@@ -109,7 +110,7 @@ static void expect_turns(CUstream first, CUstream second)
 	cr_expect(eq(u64, words.host[3], 1));
 }
 
-Test(fakecuda_stream, blocking_streams_take_turns_with_the_legacy_one)
+Test(fakecuda_stream, blocking_streams_synchronise_with_the_legacy_stream)
 {
 	CUstream blocking, other;
 	struct words words;
@@ -139,7 +140,7 @@ static void *write_own(void *context)
 	return NULL;
 }
 
-Test(fakecuda_stream, every_thread_has_a_stream_of_its_own)
+Test(fakecuda_stream, every_thread_has_its_own_stream)
 {
 	CUcontext context = use_device(0);
 	pthread_t thread;
@@ -169,7 +170,7 @@ Test(fakecuda_stream, streams_describe_themselves)
 	cr_expect(eq(int, status, CU_STREAM_CAPTURE_STATUS_NONE));
 }
 
-Test(fakecuda_stream, a_destroyed_stream_does_what_it_was_given)
+Test(fakecuda_stream, a_destroyed_stream_completes_its_work)
 {
 	struct words words;
 	CUstream stream;
@@ -227,7 +228,7 @@ Test(fakecuda_stream, waits_compare_signed_and_cyclic)
 	}
 }
 
-Test(fakecuda_stream, wrong_words_are_refused)
+Test(fakecuda_stream, invalid_words_are_refused)
 {
 	static uint64_t page[512] __attribute__((aligned(4096)));
 	struct words words;
@@ -252,7 +253,7 @@ Test(fakecuda_stream, wrong_words_are_refused)
 	OK(cuCtxSynchronize());
 }
 
-Test(fakecuda_stream, without_memory_operations_they_are_refused)
+Test(fakecuda_stream, memory_operations_are_refused_if_the_device_lacks_them)
 {
 	struct words words;
 
@@ -277,7 +278,7 @@ static void *map_page(int *ret_fd, int rights)
 	return at;
 }
 
-Test(fakecuda_stream, registered_pages_stay_when_they_are_unmapped)
+Test(fakecuda_stream, registered_pages_are_kept_when_they_are_unmapped)
 {
 	uint64_t found = 0;
 	CUdeviceptr at;
@@ -300,7 +301,7 @@ Test(fakecuda_stream, registered_pages_stay_when_they_are_unmapped)
 	close(fd);
 }
 
-Test(fakecuda_stream, read_only_pages_are_registered_as_such_and_not_written)
+Test(fakecuda_stream, read_only_pages_are_registered_read_only_and_not_written)
 {
 	CUdeviceptr at;
 	void *pages;
@@ -323,7 +324,7 @@ Test(fakecuda_stream, read_only_pages_are_registered_as_such_and_not_written)
 	close(fd);
 }
 
-Test(fakecuda_stream, pages_registered_read_only_are_no_target_of_copies)
+Test(fakecuda_stream, copies_to_pages_registered_read_only_are_refused)
 {
 	CUdeviceptr from;
 	void *pages;
@@ -343,7 +344,7 @@ Test(fakecuda_stream, pages_registered_read_only_are_no_target_of_copies)
 	close(fd);
 }
 
-Test(fakecuda_stream, wrong_registrations_are_refused)
+Test(fakecuda_stream, invalid_registrations_are_refused)
 {
 	static char pages[8192] __attribute__((aligned(4096)));
 	CUdeviceptr at;
@@ -375,7 +376,7 @@ Test(fakecuda_stream, wrong_registrations_are_refused)
 
 /* --- events -------------------------------------------------------------- */
 
-Test(fakecuda_stream, an_event_is_what_was_there_when_it_was_recorded)
+Test(fakecuda_stream, an_event_captures_the_work_at_the_time_of_its_record)
 {
 	CUstream first, second;
 	struct words words;
@@ -402,7 +403,7 @@ Test(fakecuda_stream, an_event_is_what_was_there_when_it_was_recorded)
 	cr_expect(eq(u64, words.host[3], 1));
 }
 
-Test(fakecuda_stream, elapsed_time_needs_events_that_have_it)
+Test(fakecuda_stream, elapsed_time_needs_events_with_timing)
 {
 	CUevent begin, end, plain;
 	struct words words;
@@ -467,7 +468,7 @@ static CUresult launch(CUfunction function, CUstream stream, void **params)
 			      NULL);
 }
 
-Test(fakecuda_stream, a_kernel_has_the_parameters_of_its_launch)
+Test(fakecuda_stream, a_kernel_gets_the_parameters_of_its_launch)
 {
 	CUdeviceptr at;
 	uint64_t n = 2;
@@ -522,7 +523,7 @@ Test(fakecuda_stream, a_kernel_that_writes_unmapped_memory_is_a_fault)
 	EXPECT_RESULT(add_one(at), CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-Test(fakecuda_stream, impossible_launches_are_refused)
+Test(fakecuda_stream, invalid_launches_are_refused)
 {
 	static const unsigned int shapes[][4] = {
 		/* grid x, block x, block z, shared bytes */
@@ -582,7 +583,7 @@ Test(fakecuda_stream, a_host_function_must_not_call_the_driver)
 	EXPECT_RESULT(host_result, CUDA_ERROR_NOT_PERMITTED);
 }
 
-Test(fakecuda_stream, an_error_is_sticky_and_its_contexts_own)
+Test(fakecuda_stream, an_error_is_sticky_and_limited_to_its_context)
 {
 	CUcontext second;
 	CUstream stream;
@@ -622,7 +623,7 @@ static void fake_count(void *data)
 	calls->n_stopping += fake_is_stopping();
 }
 
-Test(fakecuda_stream, work_of_the_nccl_fake_is_called_once_in_any_case)
+Test(fakecuda_stream, work_of_the_nccl_fake_is_called_once_even_after_an_error)
 {
 	struct fake_calls calls = {0, 0};
 	CUfunction trap;
@@ -761,7 +762,7 @@ static void exit_waiting(void)
 	exit(0);
 }
 
-Test(fakecuda_stream, streams_end_with_their_process_whatever_they_wait_for)
+Test(fakecuda_stream, streams_that_wait_end_with_their_process)
 {
 	char said[256] = "";
 	int ends[2], status;

@@ -116,7 +116,7 @@ static int refuses_to_begin_without_context(void)
 		      ncclUnhandledCudaError, "no context");
 }
 
-Test(fakenccl, a_beginning_must_make_sense)
+Test(fakenccl, an_invalid_start_is_refused)
 {
 	mesh_start(1, 1);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_strange_configurations)));
@@ -144,7 +144,7 @@ static int join_as_rank_1(void)
 	return rank_say(r, err.msg);
 }
 
-Test(fakenccl, ranks_must_agree_on_how_many_they_are)
+Test(fakenccl, ranks_must_agree_on_the_number_of_ranks)
 {
 	mesh_start(3, 1);
 	actor_kill(&ranks.actors[1]);
@@ -168,7 +168,7 @@ static int refuses_use_before_it_is_ready(void)
 	return r;
 }
 
-Test(fakenccl, a_communicator_must_not_be_used_before_it_is_ready)
+Test(fakenccl, a_communicator_is_refused_before_it_is_ready)
 {
 	mesh_start(2, 1);
 	cr_expect(
@@ -196,7 +196,7 @@ static int refuses_wrong_overlaps(void)
 	return r;
 }
 
-Test(fakenccl, input_and_output_must_not_overlap_but_in_place)
+Test(fakenccl, input_and_output_must_not_overlap_unless_in_place)
 {
 	begin(2);
 	cr_expect(zero(int, rank_run(&ranks, 1, refuses_wrong_overlaps)));
@@ -220,7 +220,7 @@ static int refuses_what_is_no_device_memory(void)
 	return r;
 }
 
-Test(fakenccl, only_device_memory_is_sent_and_received)
+Test(fakenccl, memory_other_than_device_memory_is_refused)
 {
 	begin(2);
 	cr_expect(zero(int,
@@ -242,7 +242,7 @@ static int refuses_a_stream_of_another_device(void)
 		ncclUnhandledCudaError, "another context");
 }
 
-Test(fakenccl, a_stream_must_be_of_the_communicators_device)
+Test(fakenccl, a_stream_must_be_of_the_device_of_the_communicator)
 {
 	begin(2);
 	cr_expect(zero(
@@ -289,7 +289,7 @@ static int has_a_lost_context(void)
 	return result == CUDA_ERROR_ILLEGAL_ADDRESS ? 0 : -EPROTO;
 }
 
-Test(fakenccl, memory_that_may_not_be_touched_is_the_end_of_the_context)
+Test(fakenccl, accessing_forbidden_memory_fails_the_context)
 {
 	begin(2);
 	actor_begin(&ranks.actors[0], gather);
@@ -326,7 +326,7 @@ static int is_enqueued_only_when_asked(void)
 	return 0;
 }
 
-Test(fakenccl, what_is_in_progress_is_not_on_the_stream_yet)
+Test(fakenccl, a_call_in_progress_is_not_yet_on_the_stream)
 {
 	begin(2);
 	cr_expect(zero(int, rank_run(&ranks, 0, is_enqueued_only_when_asked)));
@@ -394,7 +394,7 @@ static int refuses_strange_operations(void)
 	return r;
 }
 
-Test(fakenccl, operations_must_be_known)
+Test(fakenccl, unknown_operations_are_refused)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_strange_operations)));
@@ -423,7 +423,7 @@ static int refuses_two_threads(void)
 	return 0;
 }
 
-Test(fakenccl, two_threads_at_a_time_are_refused)
+Test(fakenccl, use_by_two_threads_at_a_time_is_refused)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_two_threads)));
@@ -450,7 +450,7 @@ static int is_done_in_order(void)
 	return r < 0 ? r : rank_wait_stream();
 }
 
-Test(fakenccl, a_communicators_work_is_done_in_the_order_of_the_calls)
+Test(fakenccl, work_of_a_communicator_is_done_in_the_order_of_the_calls)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, is_done_in_order)));
@@ -506,7 +506,7 @@ static int is_aborted_behind_its_stream(void)
 	return 0;
 }
 
-Test(fakenccl, an_abort_waits_for_what_is_before_its_work_on_the_stream)
+Test(fakenccl, an_abort_waits_for_earlier_work_on_the_stream)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, is_aborted_behind_its_stream)));
@@ -543,7 +543,7 @@ static int has_others_wait(void)
 	return 0;
 }
 
-Test(fakenccl, calls_that_allocate_wait_for_an_abort_that_waits)
+Test(fakenccl, calls_that_allocate_wait_for_a_pending_abort)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks, has_others_wait)));
@@ -576,7 +576,7 @@ static int end_of_destroy(void)
 	return -pthread_join(ender, NULL);
 }
 
-Test(fakenccl, a_communicator_is_destroyed_with_those_of_the_other_ranks)
+Test(fakenccl, destroying_a_communicator_waits_for_the_other_ranks)
 {
 	begin(2);
 	cr_assert(zero(int, ranks_run(&ranks, finalize)));
@@ -591,7 +591,7 @@ static int gather_for_a_moment(void)
 	return gather();
 }
 
-Test(fakenccl, a_deaf_communicator_hears_of_no_death)
+Test(fakenccl, a_deaf_communicator_notices_no_death)
 {
 	setenv("FAKENCCL_DEAF", "1", 1);
 	begin(2);
@@ -621,7 +621,7 @@ static int refuses_to_deregister_what_is_unmapped(void)
 	return r == 0 && made == 1 && left == 0 ? 0 : -EPROTO;
 }
 
-Test(fakenccl, what_is_registered_must_stay_mapped_and_is_counted)
+Test(fakenccl, registered_memory_must_stay_mapped_and_is_counted)
 {
 	begin(1);
 	cr_expect(zero(int, ranks_run(&ranks,
@@ -669,14 +669,14 @@ static int refuses_use_after_the_end(void)
 	return r;
 }
 
-Test(fakenccl, an_end_must_be_in_order_and_is_one)
+Test(fakenccl, ends_must_be_in_order_and_forbid_later_use)
 {
 	begin(2);
 	cr_expect(zero(int, ranks_run(&ranks, refuses_early_ends)));
 	cr_expect(zero(int, ranks_run(&ranks, refuses_use_after_the_end)));
 }
 
-Test(fakenccl, nothing_stays_open_after_the_end)
+Test(fakenccl, closing_a_communicator_leaves_no_descriptor_open)
 {
 	int n;
 

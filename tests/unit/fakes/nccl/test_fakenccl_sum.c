@@ -66,7 +66,7 @@ static void expect_sum(const struct kind *kind, const uint64_t *bits,
 			  kind->dtype, bits[0], bits[1], factor, divisor);
 }
 
-Test(fakenccl_sum, every_16_bit_float_is_its_own_sum)
+Test(fakenccl_sum, every_16_bit_float_is_preserved_by_a_sum_of_one)
 {
 	for (int k = 0; k < 2; k++)
 		for (uint64_t bits = 0; bits < 65536; bits++) {
