@@ -121,7 +121,7 @@ static void trust(uint32_t uid)
 
 /* --- 0600 ---------------------------------------------------------------- */
 
-Test(access, what_is_0600_is_nobody_else_s_in_any_way)
+Test(access, a_tensor_of_mode_0600_is_inaccessible_to_others_in_any_way)
 {
 	uint8_t ticket[TICKET_SIZE];
 
@@ -164,7 +164,7 @@ static void check_read_only(void)
 	cr_assert(eq(int, actor_run(&bob, do_reopen_chunk), -EACCES));
 }
 
-Test(access, a_group_reads_0640_and_cannot_write_by_any_way)
+Test(access, a_group_can_read_0640_but_not_write_it_in_any_way)
 {
 	host_memory_only("nobody maps the file of a device's memory");
 	show(GROUP, 0640);
@@ -172,7 +172,7 @@ Test(access, a_group_reads_0640_and_cannot_write_by_any_way)
 	check_read_only();
 }
 
-Test(access, others_read_0644_and_cannot_write_by_any_way)
+Test(access, others_can_read_0644_but_not_write_it_in_any_way)
 {
 	host_memory_only("nobody maps the file of a device's memory");
 	show(GID_DEFAULT, 0644);
@@ -180,7 +180,7 @@ Test(access, others_read_0644_and_cannot_write_by_any_way)
 	check_read_only();
 }
 
-Test(access, the_owner_s_group_counts_before_others)
+Test(access, the_permissions_of_the_group_override_those_of_others)
 {
 	show(GROUP, 0604);
 	trust(ALICE);
@@ -190,7 +190,7 @@ Test(access, the_owner_s_group_counts_before_others)
 
 /* The memory belongs to its owner. A user that may write to the pool can map it
  * writable. */
-Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
+Test(access, a_writer_of_a_pool_can_map_it_writable_but_owns_no_tensor)
 {
 	show(GROUP, 0660);
 	trust(ALICE);
@@ -205,7 +205,7 @@ Test(access, who_may_write_a_pool_gets_it_writable_and_owns_nothing)
 	cr_assert(eq(int, actor_run(&bob, do_who), -EACCES));
 }
 
-Test(access, a_reader_is_not_told_which_process_made_it)
+Test(access, a_reader_is_not_shown_the_process_of_the_owner)
 {
 	show(GROUP, 0640);
 	cr_assert(eq(int, actor_run(&bob, do_list), 1));
@@ -215,7 +215,7 @@ Test(access, a_reader_is_not_told_which_process_made_it)
 }
 
 /* A second user who requests the same class gets another pool. */
-Test(access, a_pool_is_its_owner_s_whatever_its_mode)
+Test(access, a_pool_of_any_mode_is_used_only_by_its_owner)
 {
 	uint32_t chunk;
 
@@ -225,7 +225,7 @@ Test(access, a_pool_is_its_owner_s_whatever_its_mode)
 	cr_assert(ne(u32, shared->place.chunk, chunk));
 }
 
-Test(access, the_state_table_can_be_written_by_nobody)
+Test(access, the_state_table_is_read_only_for_clients)
 {
 	cr_assert(eq(int, actor_run(&bob, do_map_table_writable), -EACCES));
 	cr_assert(eq(int, actor_run(&bob, do_map_table_and_protect), -EACCES));
@@ -235,7 +235,7 @@ Test(access, the_state_table_can_be_written_by_nobody)
 
 /* --- classes ------------------------------------------------------------- */
 
-Test(access, modes_that_are_none_are_refused)
+Test(access, invalid_modes_are_refused)
 {
 	static const uint32_t modes[] = {0700, 01600,    0400,
 					 0060, 0640 | 1, 0xffffffff};
@@ -249,7 +249,7 @@ Test(access, modes_that_are_none_are_refused)
 	}
 }
 
-Test(access, memory_for_a_group_is_made_by_its_members)
+Test(access, memory_for_a_group_can_be_allocated_only_by_its_members)
 {
 	shared->access.gid = 61999;
 	shared->access.mode = 0640;
@@ -263,7 +263,7 @@ Test(access, memory_for_a_group_is_made_by_its_members)
 
 /* --- names --------------------------------------------------------------- */
 
-Test(access, a_first_component_is_its_first_user_s)
+Test(access, a_first_component_belongs_to_its_first_user)
 {
 	show(GID_DEFAULT, 0644);
 	cr_assert(zero(int, actor_run(&bob, do_alloc)));
@@ -280,7 +280,7 @@ Test(access, a_first_component_is_its_first_user_s)
 	cr_assert(eq(int, actor_run(&alice, do_publish), -EPERM));
 }
 
-Test(access, who_empties_a_first_component_keeps_it)
+Test(access, an_empty_first_component_is_kept_by_its_user)
 {
 	show(GID_DEFAULT, 0644);
 	cr_assert(zero(int, actor_run(&alice, do_remove)));
@@ -288,7 +288,7 @@ Test(access, who_empties_a_first_component_keeps_it)
 	cr_assert(eq(int, actor_run(&bob, do_publish), -EPERM));
 }
 
-Test(access, others_cannot_replace_or_remove_a_name)
+Test(access, other_users_cannot_replace_or_remove_a_name)
 {
 	struct tensor_place place;
 
@@ -319,7 +319,7 @@ Test(access, a_get_trusts_the_owner_of_the_first_component)
 	cr_assert(eq(int, actor_run(&bob, do_get), -EACCES));
 }
 
-Test(access, a_get_trusts_root_and_nobody_else_behind_a_name)
+Test(access, a_get_trusts_root_unless_another_user_is_named)
 {
 	const struct access_class all = {.gid = GID_DEFAULT, .mode = 0644};
 
@@ -384,7 +384,7 @@ Test(access, a_user_sees_its_own_first_components)
 	cr_expect(zero(u32, reply->items[1].uid));
 }
 
-Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
+Test(access_identity, the_admin_group_sees_holders_and_clients_but_no_memory)
 {
 	const struct identity first = {ALICE, ALICE, 0};
 	const struct identity second = {BOB, BOB, ADMIN};
@@ -402,7 +402,7 @@ Test(access_identity, the_admin_group_sees_holders_and_clients_and_no_memory)
 
 /* --- sessions ------------------------------------------------------------ */
 
-Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
+Test(access_identity, the_overflow_uid_is_refused)
 {
 	const struct identity first = {65534, ALICE, 0};
 	const struct identity second = {BOB, BOB, 0};
@@ -415,7 +415,7 @@ Test(access_identity, the_user_that_stands_for_all_unknown_ones_is_refused)
 
 /* The kernel shows this group id for every group that has no id here, so
  * membership in it gives no rights. */
-Test(access_identity, the_group_that_stands_for_all_unknown_ones_has_no_members)
+Test(access_identity, the_overflow_gid_has_no_members)
 {
 	const struct identity first = {ALICE, 65534, 0};
 	const struct identity second = {BOB, 65534, 0};
@@ -499,7 +499,8 @@ Test(access, freed_memory_does_not_move_to_a_wider_class)
 }
 
 /* The broker may use no more memory, so Alice's chunk must be freed first. */
-Test(access_identity, memory_that_changes_hands_comes_from_the_kernel)
+Test(access_identity,
+     memory_freed_by_a_user_is_returned_to_the_kernel_before_reuse)
 {
 	const struct identity first = {ALICE, ALICE, 0};
 	const struct identity second = {BOB, BOB, 0};

@@ -159,7 +159,7 @@ static int join_as(enum fsdp_channel_role role, bool changes_items)
 	return actor_run(&bob, do_join);
 }
 
-Test(access_channel, a_reader_receives_what_it_cannot_write)
+Test(access_channel, a_reader_can_receive_but_not_produce)
 {
 	make_with(0640);
 	cr_expect(eq(int, join_as(FSDP_PRODUCER, false), -EACCES));
@@ -183,7 +183,7 @@ static int do_resize(void)
 	return fsdp_channel_resize(channel, 4, 0);
 }
 
-Test(access_channel, only_who_may_write_it_resizes_it)
+Test(access_channel, only_a_user_that_may_write_can_resize_a_channel)
 {
 	make_with(0640);
 	cr_assert(zero(int, join_as(FSDP_CONSUMER, false)));
@@ -191,14 +191,14 @@ Test(access_channel, only_who_may_write_it_resizes_it)
 	cr_expect(zero(int, actor_run(&alice, do_resize)));
 }
 
-Test(access_channel, one_without_permission_stays_outside)
+Test(access_channel, a_user_without_permission_cannot_open_a_channel)
 {
 	make_with(0600);
 	cr_expect(eq(int, join_as(FSDP_CONSUMER, false), -EACCES));
 	cr_expect(eq(int, join_as(FSDP_PRODUCER, false), -EACCES));
 }
 
-Test(access_channel, the_channel_of_a_stranger_is_not_opened)
+Test(access_channel, a_channel_of_an_untrusted_user_is_not_opened)
 {
 	/* The first component of this name belongs to no user. */
 	talk->name = "free/batches";
@@ -206,7 +206,7 @@ Test(access_channel, the_channel_of_a_stranger_is_not_opened)
 	cr_expect(eq(int, join_as(FSDP_CONSUMER, false), -EACCES));
 }
 
-Test(access_channel, nobody_makes_one_under_the_prefix_of_another)
+Test(access_channel, a_channel_under_the_prefix_of_another_user_is_refused)
 {
 	talk->access = (struct fsdp_access){GROUP, 0640};
 	cr_expect(eq(int, actor_run(&bob, do_make), -EPERM));
@@ -241,7 +241,7 @@ static int do_fill(void)
 	return r < 0 ? r : fsdp_item_begin(channel, 10000, &items[1]);
 }
 
-Test(access_channel, who_has_used_up_the_quota_delays_nobody_elses_buffers)
+Test(access_channel, a_user_at_its_quota_does_not_delay_buffers_of_others)
 {
 	talk->capacity = QUOTA / 2;
 	make_with(0600);

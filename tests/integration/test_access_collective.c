@@ -250,7 +250,7 @@ Test(access_collective, of_another_user_is_not_joined)
 	refuse(&bob, REMOVE, -EPERM, "belongs to uid 61001");
 }
 
-Test(access_collective, is_not_had_by_guessing_ids)
+Test(access_collective, is_not_accessible_by_guessing_ids)
 {
 	uint64_t comm, group;
 	struct slot_ref slot;
@@ -293,7 +293,7 @@ Test(access_collective, is_not_had_by_guessing_ids)
 	must(&alice, all[6]);
 }
 
-Test(access_collective, is_shown_to_who_may_read_it)
+Test(access_collective, is_shown_to_users_that_may_read_it)
 {
 	set_stage(0);
 	must(&bob, COMMS);

@@ -154,7 +154,7 @@ static int attach_and_count(void)
 
 /* --- the tests ----------------------------------------------------------- */
 
-Test(attach, a_model_takes_one_request_and_eight_calls_for_each_chunk)
+Test(attach, a_model_needs_one_request_and_eight_calls_per_chunk)
 {
 	need_fake("its calls are counted");
 	commit_model("one/", 1);
@@ -175,7 +175,7 @@ static void *alloc_elsewhere(void *data)
 	return NULL;
 }
 
-Test(attach_waiting, who_maps_nothing_does_not_wait)
+Test(attach_waiting, a_thread_that_maps_no_memory_does_not_wait)
 {
 	struct fsdp_tensor *tensor, *again = NULL, *elsewhere = NULL;
 	pthread_t thread;

@@ -90,14 +90,14 @@ static int meet_often(void)
 	return 0;
 }
 
-Test(barrier, nobody_is_let_through_before_all_have_come)
+Test(barrier, no_rank_passes_before_all_have_arrived)
 {
 	crew_start(4, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, meet_often)));
 	cr_assert(eq(u32, atomic_load(n_arrived), 4 * N_ROUNDS));
 }
 
-Test(barrier, one_whose_time_is_over_can_be_waited_for_again)
+Test(barrier, a_barrier_that_timed_out_can_be_waited_for_again)
 {
 	crew_start(3, &DEFAULTS);
 	for (int i = 0; i < 2; i++) {
@@ -140,7 +140,7 @@ static int meet_strictly(void)
 	return r;
 }
 
-Test(barrier, who_need_not_sleep_makes_no_system_call)
+Test(barrier, a_rank_that_need_not_sleep_makes_no_system_call)
 {
 	bool is_ended_by_itself;
 	int status;
@@ -162,7 +162,7 @@ static void begin_and_sleep(uint32_t n)
 	ranks_await_still(&ranks, n);
 }
 
-Test(barrier, who_sleeps_is_told_of_a_death_by_name)
+Test(barrier, a_sleeping_rank_gets_an_error_that_names_the_dead_rank)
 {
 	crew_start(3, &DEFAULTS);
 	begin_and_sleep(2);
@@ -175,7 +175,8 @@ Test(barrier, who_sleeps_is_told_of_a_death_by_name)
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
 }
 
-Test(barrier, who_sleeps_is_told_before_the_kernel_reports_the_death)
+Test(barrier,
+     a_sleeping_rank_gets_the_error_before_the_kernel_reports_the_death)
 {
 	pid_t thread;
 
@@ -195,7 +196,7 @@ Test(barrier, who_sleeps_is_told_before_the_kernel_reports_the_death)
 
 /* The points are: the rank has arrived, but has not woken any rank; the rank is
  * counted as a sleeper; the rank is about to wake the others. */
-Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+Test(barrier, a_rank_that_dies_at_any_failpoint_leaves_no_rank_waiting)
 {
 	static const char *const points[] = {"board.arrived", "bell.counted",
 					     "bell.bumped"};
@@ -209,7 +210,7 @@ Test(barrier, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
 	}
 }
 
-Test(barrier, a_late_rank_is_named_to_all)
+Test(barrier, all_ranks_get_an_error_that_names_the_late_rank)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, meet), -ECONNABORTED));
@@ -218,7 +219,7 @@ Test(barrier, a_late_rank_is_named_to_all)
 	assert_says(1, ") has not reached a barrier within 5000 ms");
 }
 
-Test(barrier, who_sleeps_is_told_that_another_has_left)
+Test(barrier, a_sleeping_rank_gets_an_error_when_another_leaves)
 {
 	crew_start(2, &DEFAULTS);
 	/* Each rank maps the board at its first barrier. */
@@ -230,7 +231,7 @@ Test(barrier, who_sleeps_is_told_that_another_has_left)
 	assert_says(0, ") left before it reached a barrier");
 }
 
-Test(barrier, who_sleeps_does_not_notice_that_the_broker_is_restarted)
+Test(barrier, a_sleeping_rank_does_not_notice_a_restart_of_the_broker)
 {
 	crew_start(2, &DEFAULTS);
 	begin_and_sleep(1);
@@ -273,7 +274,7 @@ static void await_look(void)
 	}
 }
 
-Test(barrier, a_rank_that_lives_is_not_taken_for_dead)
+Test(barrier, a_live_rank_is_not_reported_dead)
 {
 	struct actor other = {.fd = -1};
 	pid_t thread;
@@ -316,7 +317,7 @@ static int meet_shortly(void)
 	return 0;
 }
 
-Test(barrier, who_scribbles_on_the_board_harms_its_own_run_only)
+Test(barrier, a_rank_that_overwrites_the_board_affects_only_its_own_run)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	actor_begin(&ranks.actors[1], meet);

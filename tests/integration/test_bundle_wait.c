@@ -81,7 +81,7 @@ static int pin(int fd)
 
 /* The kernel retries for a while before it refuses to seal the memory. If the
  * test is too slow to observe that time, it commits again. */
-Test(bundle_wait, others_are_served_while_a_pinned_page_holds_up_a_commit)
+Test(bundle_wait, other_clients_are_served_while_a_pinned_page_delays_a_commit)
 {
 	struct request commit;
 	struct tensor_place place;
@@ -148,7 +148,7 @@ static void receive(struct wire *wire)
 	wire_must(wire, wire->frame.code);
 }
 
-Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
+Test(bundle_wait, other_clients_are_served_while_a_large_bundle_is_committed)
 {
 	struct wire *alice, *bob;
 	bool is_seen = false;
@@ -168,7 +168,7 @@ Test(bundle_wait, others_are_served_while_a_large_one_is_committed)
 
 /* The client that gets the bundle waits with its next request until all members
  * are granted. */
-Test(bundle_wait, others_are_served_while_a_large_one_is_granted)
+Test(bundle_wait, other_clients_are_served_while_a_large_bundle_is_granted)
 {
 	const struct request get = {.kind = MESSAGE_BUNDLE_GET,
 				    .bundle_get = {.name = "m/"}};

@@ -103,7 +103,7 @@ static int try_begin(struct fsdp_channel *channel)
 
 /* --- items --------------------------------------------------------------- */
 
-Test(channel, items_come_in_order_and_slots_are_used_again)
+Test(channel, items_are_received_in_order_and_slots_are_reused)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
 
@@ -119,7 +119,7 @@ Test(channel, items_come_in_order_and_slots_are_used_again)
 	cr_expect(zero(int, fsdp_channel_close(to)));
 }
 
-Test(channel, an_item_has_several_arrays_each_of_its_type)
+Test(channel, an_item_has_several_arrays_of_different_types)
 {
 	const struct fsdp_spec specs[] = {
 		{FSDP_U8, 1, {5}}, {FSDP_F32, 2, {3, 7}}, {FSDP_F64, 0, {0}}};
@@ -174,7 +174,7 @@ Test(channel, an_item_is_no_larger_than_the_capacity)
 	cr_expect(zero(int, try_begin(from)));
 }
 
-Test(channel, a_consumer_that_asked_changes_items_in_place)
+Test(channel, a_writable_consumer_can_change_items_in_place)
 {
 	struct fsdp_channel_options options = OPTIONS;
 	struct fsdp_item_view view = {.struct_size = sizeof(view)};
@@ -191,7 +191,7 @@ Test(channel, a_consumer_that_asked_changes_items_in_place)
 	cr_expect(zero(u64, number_of(item)));
 }
 
-Test(channel, several_producers_and_consumers_share_the_work)
+Test(channel, several_producers_and_consumers_share_a_channel)
 {
 	struct fsdp_channel *from[2] = {producer(), producer()};
 	struct fsdp_channel *to[2] = {consumer(), consumer()};
@@ -290,7 +290,7 @@ Test(channel, a_forged_error_ends_within_its_text)
 
 /* --- broadcast ----------------------------------------------------------- */
 
-Test(channel, a_broadcast_reaches_every_consumer)
+Test(channel, every_consumer_receives_all_items_of_a_broadcast)
 {
 	struct fsdp_channel_options options = OPTIONS;
 	struct fsdp_channel *from, *to[2];
@@ -417,7 +417,7 @@ static void *receive_one(void *to)
 
 /* A process that only polls does not take a wake-up from another process that
  * sleeps. */
-Test(channel, who_polls_takes_no_wake_up_from_others)
+Test(channel, a_process_that_polls_takes_no_wake_up_from_others)
 {
 	struct fsdp_channel *from = producer(), *polls[2], *to = consumer();
 	pthread_t thread;
@@ -450,7 +450,7 @@ Test(channel, who_polls_takes_no_wake_up_from_others)
 
 /* --- ends ---------------------------------------------------------------- */
 
-Test(channel, the_end_comes_after_the_last_item)
+Test(channel, the_end_is_received_after_the_last_item)
 {
 	struct fsdp_channel *from[2] = {producer(), producer()};
 	struct fsdp_channel *to = consumer();
@@ -466,7 +466,7 @@ Test(channel, the_end_comes_after_the_last_item)
 	cr_expect(eq(int, try_receive(to), -ENODATA));
 }
 
-Test(channel, an_error_is_received_in_its_order)
+Test(channel, an_error_is_received_in_the_order_of_sending)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
 
@@ -479,7 +479,7 @@ Test(channel, an_error_is_received_in_its_order)
 	cr_expect(eq(u64, receive_number(to), 2));
 }
 
-Test(channel, producers_are_told_that_all_consumers_have_gone)
+Test(channel, producers_get_an_error_when_all_consumers_have_left)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
 
@@ -494,7 +494,7 @@ Test(channel, producers_are_told_that_all_consumers_have_gone)
 
 /* --- opening ------------------------------------------------------------- */
 
-Test(channel, one_without_a_capacity_waits_for_the_channel)
+Test(channel, opening_without_a_capacity_waits_for_the_channel)
 {
 	struct fsdp_channel_options options = {0};
 	struct fsdp_channel *to;
@@ -515,7 +515,7 @@ Test(channel, one_without_a_capacity_waits_for_the_channel)
 
 /* The user's first channel needs a chunk, and making one takes time. A time-out
  * of 0 does not limit it. */
-Test(channel, one_that_does_not_wait_is_made_all_the_same)
+Test(channel, a_channel_is_created_even_with_a_time_out_of_0)
 {
 	struct fsdp_channel_options options = OPTIONS;
 	struct fsdp_channel *from;
@@ -525,7 +525,7 @@ Test(channel, one_that_does_not_wait_is_made_all_the_same)
 					      FSDP_PRODUCER, &from)));
 }
 
-Test(channel, one_that_can_never_fit_is_refused)
+Test(channel, a_channel_that_can_never_fit_is_refused)
 {
 	struct fsdp_channel_options options = OPTIONS;
 	struct fsdp_channel *from;
@@ -563,7 +563,7 @@ Test(channel, other_options_are_refused)
 	cr_expect(eq(int, try_receive(from), -EINVAL));
 }
 
-Test(channel, it_ends_with_its_last_user)
+Test(channel, a_channel_ends_with_its_last_user)
 {
 	struct fsdp_channel *from = producer(), *other;
 	struct fsdp_channel_options options = {0};
@@ -575,7 +575,7 @@ Test(channel, it_ends_with_its_last_user)
 		     -ENOENT));
 }
 
-Test(channel, no_more_than_64_have_it_open)
+Test(channel, a_channel_has_at_most_64_users)
 {
 	struct fsdp_channel *other;
 
@@ -589,7 +589,7 @@ Test(channel, no_more_than_64_have_it_open)
 
 /* --- keeping ------------------------------------------------------------- */
 
-Test(channel, a_kept_array_is_a_tensor_and_the_channel_goes_on)
+Test(channel, a_kept_array_becomes_a_tensor_and_its_buffer_is_replaced)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
 	struct fsdp_tensor *kept[8];
@@ -645,7 +645,7 @@ static void die_reading(struct fsdp_channel *channel)
 		must(fsdp_item_receive(channel, -1, &item) == 0);
 }
 
-Test(channel, a_producer_that_dies_gives_back_its_slots_and_is_named)
+Test(channel, the_slots_of_a_dead_producer_are_freed_and_the_error_names_it)
 {
 	struct victim victim = {die_writing, FSDP_PRODUCER};
 	struct fsdp_channel *to = consumer(), *from;
@@ -664,7 +664,7 @@ Test(channel, a_producer_that_dies_gives_back_its_slots_and_is_named)
 		cr_expect(eq(u64, receive_number(to), i));
 }
 
-Test(channel, a_consumer_that_dies_gives_back_its_slots)
+Test(channel, the_slots_of_a_dead_consumer_are_freed)
 {
 	struct victim victim = {die_reading, FSDP_CONSUMER};
 	struct fsdp_channel *from = producer();

@@ -425,12 +425,12 @@ static void kill_everywhere(child_fn *fn, meet_fn *meet, const char *point)
 	cr_assert(gt(uint, n_at_point, 0));
 }
 
-Test(channel_death, a_producer_that_dies_anywhere_loses_no_slot)
+Test(channel_death, a_producer_that_dies_at_any_failpoint_loses_no_slot)
 {
 	kill_everywhere(produce, meet_producer, "slots.queued");
 }
 
-Test(channel_death, a_consumer_that_dies_anywhere_loses_no_slot)
+Test(channel_death, a_consumer_that_dies_at_any_failpoint_loses_no_slot)
 {
 	kill_everywhere(consume, meet_consumer, "slots.taken");
 }
@@ -441,7 +441,7 @@ Test(channel_death, a_producer_of_a_broadcast_that_dies_loses_no_slot)
 	kill_everywhere(produce, meet_producer, "slots.queued");
 }
 
-Test(channel_death, a_producer_that_nobody_hears_and_that_dies_loses_no_slot)
+Test(channel_death, a_producer_without_consumers_that_dies_loses_no_slot)
 {
 	options = &broadcast;
 	kill_everywhere(produce_unheard, meet_nobody, "slots.finished");
@@ -453,7 +453,7 @@ Test(channel_death, a_consumer_of_a_broadcast_that_dies_keeps_no_slot)
 	kill_everywhere(listen, meet_listener, "slots.finished");
 }
 
-Test(channel_death, a_producer_that_has_consumers_cut_and_dies_loses_no_slot)
+Test(channel_death, a_producer_that_dies_while_it_cuts_consumers_loses_no_slot)
 {
 	options = &limited;
 	kill_everywhere(produce_until_cut, meet_producer,
@@ -497,7 +497,7 @@ static void receive_and_tell(void *unused)
 	fsdp_close(mine);
 }
 
-Test(channel_death, all_who_sleep_are_told_of_a_death)
+Test(channel_death, all_sleeping_processes_get_an_error_after_a_death)
 {
 	pid_t victim = child_start(open_and_pause, NULL), pids[3];
 
@@ -548,7 +548,7 @@ Test(channel_death, a_restart_of_the_broker_is_not_noticed)
 	check_slots();
 }
 
-Test(channel_death, who_dies_while_there_is_no_broker_is_buried_by_the_next)
+Test(channel_death, a_death_without_a_broker_is_handled_by_the_next_broker)
 {
 	pid_t pid = child_start(open_and_pause, NULL);
 	uint64_t number;
@@ -586,7 +586,8 @@ static void scribble(void *data)
 	fsdp_close(mine);
 }
 
-Test(channel_death, who_scribbles_harms_its_own_channel_only)
+Test(channel_death,
+     a_process_that_overwrites_its_channel_affects_only_that_channel)
 {
 	uint8_t bytes[] = {0, 0x02, 0xa5, 0xff};
 	struct fsdp_tensor *kept;

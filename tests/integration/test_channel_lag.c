@@ -80,7 +80,7 @@ static void open_two(void)
 	quick = open_as(client, FSDP_CONSUMER);
 }
 
-Test(channel_lag, who_keeps_items_while_a_producer_waits_is_cut)
+Test(channel_lag, a_consumer_that_keeps_items_while_a_producer_waits_is_cut)
 {
 	struct fsdp_channel *slow;
 	struct fsdp_item *held;
@@ -107,7 +107,7 @@ Test(channel_lag, who_keeps_items_while_a_producer_waits_is_cut)
 	cr_expect(zero(int, fsdp_item_release(item_receive(slow, 40))));
 }
 
-Test(channel_lag, buffers_are_replaced_if_one_that_was_cut_keeps_all)
+Test(channel_lag, buffers_are_replaced_if_a_cut_consumer_keeps_all)
 {
 	struct fsdp_item *held[N_SLOTS];
 	struct fsdp_channel *slow;
@@ -137,7 +137,7 @@ static int find_cut(const struct fsdp_channel_entry *entry, void *data)
 	return 0;
 }
 
-Test(channel_lag, the_list_of_channels_shows_who_was_cut)
+Test(channel_lag, the_list_of_channels_shows_consumers_that_were_cut)
 {
 	int n = 0;
 
@@ -165,7 +165,7 @@ static int count_lines(const char *word)
 	return n;
 }
 
-Test(channel_lag, cutting_many_writes_one_line_to_the_log)
+Test(channel_lag, cutting_many_consumers_writes_one_line_to_the_log)
 {
 	int n = 0;
 
@@ -179,7 +179,7 @@ Test(channel_lag, cutting_many_writes_one_line_to_the_log)
 	cr_expect(eq(int, count_lines("was cut"), 1));
 }
 
-Test(channel_lag, who_waits_by_a_descriptor_is_not_kept_waiting)
+Test(channel_lag, a_producer_that_polls_a_descriptor_is_woken_by_a_cut)
 {
 	struct pollfd polled = {.events = POLLIN};
 	struct fsdp_channel *slow;
@@ -196,7 +196,7 @@ Test(channel_lag, who_waits_by_a_descriptor_is_not_kept_waiting)
 	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
 }
 
-Test(channel_lag, without_any_other_consumer_the_producer_is_told)
+Test(channel_lag, a_producer_gets_an_error_when_its_only_consumer_is_cut)
 {
 	struct fsdp_channel *slow;
 	struct fsdp_item *item;
@@ -209,7 +209,7 @@ Test(channel_lag, without_any_other_consumer_the_producer_is_told)
 	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
 }
 
-Test(channel_lag, a_channel_that_shares_has_no_limit_and_others_must_agree)
+Test(channel_lag, a_lag_limit_needs_a_broadcast_and_must_be_equal_for_all_users)
 {
 	struct fsdp_channel_options options = OPTIONS;
 	struct fsdp_channel *channel;
@@ -265,7 +265,7 @@ static void claim_all_late(void)
 		atomic_store(&page->masks[i], UINT64_MAX);
 }
 
-Test(channel_lag, a_producer_is_never_cut_whatever_the_file_says)
+Test(channel_lag, a_producer_is_never_cut_even_if_the_file_says_so)
 {
 	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
 	struct fsdp_channel *other, *slow;
@@ -286,7 +286,7 @@ Test(channel_lag, a_producer_is_never_cut_whatever_the_file_says)
 	cr_expect(zero(int, fsdp_channel_close(other)));
 }
 
-Test(channel_lag, a_process_that_was_cut_and_is_killed_leaves_nothing)
+Test(channel_lag, a_cut_consumer_that_is_killed_keeps_no_slot)
 {
 	pid_t pid;
 

@@ -90,7 +90,7 @@ static void await_memory(uint64_t n)
 	wire_close(wire);
 }
 
-Test(channel_resize, a_larger_channel_has_more_under_way)
+Test(channel_resize, a_larger_channel_holds_more_items)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
@@ -103,7 +103,7 @@ Test(channel_resize, a_larger_channel_has_more_under_way)
 	await_slots(FSDP_CHANNEL_SLOTS);
 }
 
-Test(channel_resize, a_smaller_channel_loses_nothing_and_frees_memory)
+Test(channel_resize, a_smaller_channel_loses_no_item_and_frees_memory)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
@@ -126,7 +126,7 @@ Test(channel_resize, a_smaller_channel_loses_nothing_and_frees_memory)
 
 /* A slot above the new limit that is still in use stays if the limit grows
  * again. */
-Test(channel_resize, a_buffer_that_has_not_left_yet_stays)
+Test(channel_resize, a_buffer_that_was_not_removed_yet_is_kept)
 {
 	struct fsdp_item *held[N_SLOTS];
 
@@ -165,7 +165,7 @@ Test(channel_resize, an_item_that_was_begun_is_sent)
 	await_memory(1);
 }
 
-Test(channel_resize, a_broadcast_loses_nothing)
+Test(channel_resize, a_resized_broadcast_loses_no_item)
 {
 	struct fsdp_channel *other;
 
@@ -206,7 +206,7 @@ Test(channel_resize, a_kept_item_beyond_the_limit_is_not_replaced)
 }
 
 /* The consumer that was cut still holds all old buffers. */
-Test(channel_resize, what_one_that_was_cut_keeps_stays_valid)
+Test(channel_resize, items_kept_by_a_cut_consumer_stay_valid)
 {
 	struct fsdp_item *held[N_SLOTS], *item;
 	struct fsdp_channel *slow;
@@ -247,7 +247,8 @@ static int note_slots(const struct fsdp_channel_entry *entry, void *data)
 	return 0;
 }
 
-Test(channel_resize, who_opens_it_need_not_know_and_the_list_does)
+Test(channel_resize,
+     a_resized_channel_can_be_opened_and_the_list_shows_its_slots)
 {
 	uint32_t n = 0;
 
@@ -263,7 +264,7 @@ Test(channel_resize, who_opens_it_need_not_know_and_the_list_does)
 
 /* --- deaths and restarts -------------------------------------------------- */
 
-Test(channel_resize, a_restart_in_between_changes_nothing)
+Test(channel_resize, a_restart_of_the_broker_does_not_disturb_a_resize)
 {
 	open_both(FSDP_CHANNEL_SHARE);
 	for (uint64_t i = 0; i < N_SLOTS; i++)
@@ -297,7 +298,7 @@ static void hold_all(void *unused)
 		pause();
 }
 
-Test(channel_resize, what_the_dead_had_in_their_hands_leaves)
+Test(channel_resize, buffers_held_by_a_dead_consumer_are_removed)
 {
 	pid_t pid;
 
@@ -407,7 +408,7 @@ static struct fsdp_tensor *take_chunk(void)
 	return tensor;
 }
 
-Test(channel_resize, without_memory_it_stays_as_it_was)
+Test(channel_resize, without_memory_a_resize_changes_nothing)
 {
 	struct fsdp_tensor *hog;
 	struct fsdp_item *items[2];
@@ -422,7 +423,7 @@ Test(channel_resize, without_memory_it_stays_as_it_was)
 	drop_broker();
 }
 
-Test(channel_resize, above_the_quota_it_stays_as_it_was)
+Test(channel_resize, above_the_quota_a_resize_changes_nothing)
 {
 	struct fsdp_tensor *hog;
 	struct fsdp_item *items[2];
@@ -448,7 +449,7 @@ static void *grow_patiently(void *data)
 
 /* If a resize that waits made the buffers for which there is memory, their
  * freeing would resume it again and again. */
-Test(channel_resize, one_that_waits_makes_no_buffer)
+Test(channel_resize, a_resize_that_waits_allocates_no_buffer)
 {
 	struct fsdp_item *items[2];
 	struct fsdp_tensor *hog;
@@ -507,7 +508,7 @@ static void sweep_failures(const char *point)
 	drop_broker();
 }
 
-Test(channel_resize, whatever_the_broker_lacks_it_stays_as_it_was)
+Test(channel_resize, a_resize_that_fails_at_any_failpoint_changes_nothing)
 {
 	if (!chaos_has_points())
 		cr_skip_test("the build has no failpoints");
@@ -517,7 +518,7 @@ Test(channel_resize, whatever_the_broker_lacks_it_stays_as_it_was)
 }
 
 /* The memory of a chunk is refused once, while no request waits for memory. */
-Test(channel_resize, a_buffer_that_could_not_be_made_comes_later)
+Test(channel_resize, a_buffer_that_could_not_be_allocated_is_allocated_later)
 {
 	struct fsdp_tensor *kept;
 	struct fsdp_item *item;
@@ -554,7 +555,7 @@ static int open_as_before(struct wire *wire)
 	return wire_call(wire, &request);
 }
 
-Test(channel_resize, a_library_that_does_not_know_of_it_is_refused)
+Test(channel_resize, a_library_without_support_for_resizing_is_refused)
 {
 	struct wire *wire = wire_open(daemon_socket(&daemon_));
 
