@@ -445,7 +445,7 @@ static void check_after_holder(void)
 	}
 }
 
-Test(client_dies, with_everything_in_its_hands)
+Test(client_dies, with_holds_of_all_kinds)
 {
 	pid_t pid = start_holder();
 	struct figures now;
@@ -509,7 +509,7 @@ static void kill_client(pid_t pid)
 	must(child_kill(pid) == SIGKILL);
 }
 
-Test(client_dies, and_the_broker_while_it_clears_up)
+Test(client_dies, and_the_broker_dies_while_it_cleans_up)
 {
 	need_points();
 	cr_assert(ge(uint, sweep(kill_client), 20));
@@ -526,7 +526,7 @@ static void kill_both(pid_t pid)
 	daemon_kill_broker(&chaos.daemon);
 }
 
-Test(client_dies, and_the_broker_and_the_broker_again_as_it_takes_over)
+Test(client_dies, and_the_broker_dies_and_dies_again_as_it_takes_over)
 {
 	need_points();
 	cr_assert(ge(uint, sweep(kill_both), 30));
@@ -547,7 +547,7 @@ static void hold_many(void *unused)
 }
 
 /* The client holds more than is released in one round. */
-Test(client_dies, with_much_and_the_broker_between_two_rounds_of_its_end)
+Test(client_dies, with_many_holds_and_the_broker_dies_between_clean_up_rounds)
 {
 	pid_t pid, broker;
 
@@ -576,7 +576,7 @@ static void kill_both_unreaped(pid_t pid)
 	daemon_kill_broker(&chaos.daemon);
 }
 
-Test(client_dies, with_the_broker_and_is_not_reaped)
+Test(client_dies, together_with_the_broker_and_is_not_reaped)
 {
 	pid_t pid = start_holder();
 
@@ -638,7 +638,7 @@ static void die_on_return(const char *point, unsigned int n)
 	cr_assert(is_published("work/a", 1));
 }
 
-Test(client_dies, while_it_comes_back_to_a_new_broker)
+Test(client_dies, while_it_reconnects_to_a_new_broker)
 {
 	struct passages passages;
 	pid_t pid;
@@ -778,7 +778,7 @@ static void work_for_days(void *unused)
 	fsdp_close(client);
 }
 
-Test(client_dies, after_scribbling_over_its_own_counts)
+Test(client_dies, after_overwriting_its_own_counts)
 {
 	struct figures now;
 	uint64_t n_before;

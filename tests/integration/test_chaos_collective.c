@@ -29,7 +29,7 @@
 TestSuite(chaos_collective, .init = drill_open, .fini = drill_close,
 	  .timeout = 300);
 
-Test(chaos_collective, undisturbed_training_ends_with_the_right_numbers)
+Test(chaos_collective, undisturbed_training_ends_with_correct_values)
 {
 	static const uint32_t worlds[][2] = {{1, 1}, {2, 2}, {3, 3},
 					     {4, 4}, {4, 2}, {2, 1}};
@@ -424,7 +424,7 @@ Test(chaos_collective, the_worker_dies_before_a_rank_s_calls)
 	cr_assert(ge(uint, n_deaths, 24));
 }
 
-Test(chaos_collective, the_worker_dies_with_work_on_its_hands)
+Test(chaos_collective, the_worker_dies_while_it_has_jobs)
 {
 	static const struct training two = {2, 2, 3, {0}, 0, 0};
 	unsigned int n, n_told = 0;

@@ -250,7 +250,7 @@ static bool broker_dies_at(const char *point, unsigned int n)
 	return is_done;
 }
 
-Test(chaos_device, the_broker_dies_at_every_point)
+Test(chaos_device, the_broker_dies_at_every_failpoint)
 {
 	struct passages passages;
 	unsigned int n_deaths = 0;
@@ -381,12 +381,12 @@ static void die_everywhere(child_fn *fn)
 	fsdp_close(watcher);
 }
 
-Test(chaos_device, a_producer_dies_at_every_point)
+Test(chaos_device, a_producer_dies_at_every_failpoint)
 {
 	die_everywhere(produce_some);
 }
 
-Test(chaos_device, a_consumer_dies_at_every_point)
+Test(chaos_device, a_consumer_dies_at_every_failpoint)
 {
 	die_everywhere(consume_some);
 }
@@ -422,7 +422,7 @@ static void await_reads(uint64_t n)
 #define ROUNDS        32
 #define BROKER_ROUNDS 8 /* every eighth victim is the broker */
 
-Test(chaos_device, anybody_dies_at_any_moment)
+Test(chaos_device, any_process_dies_at_any_moment)
 {
 	struct fsdp_client *watcher = chaos_connect(&chaos);
 	pid_t producer = child_start(produce_for_ever, NULL);

@@ -141,7 +141,7 @@ static bool die_twice(const char *point, unsigned int n)
 	return is_done;
 }
 
-Test(restart, is_taken_up_again_wherever_it_was_interrupted)
+Test(restart, is_repeated_after_an_interruption_at_any_failpoint)
 {
 	struct passages passages;
 	struct figures now;
@@ -191,7 +191,7 @@ static void await_waiting(void)
 		must(fsdp_clients(client, add_waiting, &n) == 0);
 }
 
-Test(restart, leaves_an_allocation_waiting_for_room)
+Test(restart, leaves_an_allocation_waiting_for_memory)
 {
 	struct fsdp_connect_options options = {
 		.path = daemon_socket(&chaos.daemon), .budget = 4096};
@@ -227,7 +227,7 @@ static void *put_and_get(void *data)
 	return NULL;
 }
 
-Test(restart, answers_what_many_threads_have_under_way_once)
+Test(restart, answers_each_pending_request_of_many_threads_once)
 {
 	struct figures before, now;
 	pthread_t threads[N_THREADS];
@@ -290,7 +290,7 @@ static bool die_undoing(unsigned int n)
 	return is_done;
 }
 
-Test(restart, undoes_half_a_request_again_when_that_was_interrupted)
+Test(restart, undoes_a_partial_request_again_if_undoing_was_interrupted)
 {
 	unsigned int n = 1;
 
@@ -311,7 +311,7 @@ static void ping_at_last(struct fsdp_client *asking)
 		cr_assert(is_shortage(r), "%s", fsdp_error());
 }
 
-Test(restart, that_lacks_memory_is_tried_again_and_loses_nothing)
+Test(restart, that_lacks_memory_is_retried_and_loses_no_tensor)
 {
 	unsigned int n_failures = 0;
 
@@ -379,7 +379,7 @@ static void check_empty(void)
 	fsdp_close(fresh);
 }
 
-Test(restart, that_fails_a_second_time_starts_empty_and_says_so)
+Test(restart, that_fails_a_second_time_starts_empty_and_reports_it)
 {
 	static const char *const points[] = {
 		"catalog.attempt", "catalog.undone", "adopt.begin",
@@ -403,7 +403,7 @@ Test(restart, that_fails_a_second_time_starts_empty_and_says_so)
 	}
 }
 
-Test(restart, whose_undoing_fails_twice_starts_empty)
+Test(restart, that_fails_twice_to_undo_a_request_starts_empty)
 {
 	struct fsdp_publication it = half_done();
 
@@ -416,7 +416,7 @@ Test(restart, whose_undoing_fails_twice_starts_empty)
 }
 
 /* Only consecutive failures count. */
-Test(restart, that_went_well_makes_an_earlier_failure_forgotten)
+Test(restart, that_succeeds_resets_the_count_of_failures)
 {
 	need_points();
 	for (int i = 0; i < 2; i++) {
@@ -461,7 +461,7 @@ static void kill_supervisor(void)
 	chaos.daemon.is_supervised = false;
 }
 
-Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
+Test(restart, is_impossible_without_the_supervisor_but_the_broker_continues)
 {
 	const struct fsdp_spec large = {FSDP_U8, 1, {8 << 20}};
 	struct fsdp_tensor *tensor = NULL;
@@ -480,7 +480,7 @@ Test(restart, is_over_without_the_supervisor_but_the_broker_serves_on)
 	check_all();
 }
 
-Test(restart, never_comes_without_a_supervisor_and_no_call_hangs)
+Test(restart, does_not_happen_without_a_supervisor_and_no_call_hangs)
 {
 	struct fsdp_client *impatient =
 		connect_impatiently(daemon_socket(&chaos.daemon), 100);

@@ -120,7 +120,7 @@ static void end_all(const struct crew *crew)
 		cr_assert(eq(int, child_wait(crew->pids[i]), 0));
 }
 
-Test(soak, leaves_the_books_in_balance, .timeout = 300)
+Test(soak, leaves_consistent_accounts, .timeout = 300)
 {
 	uint64_t seed = choose_seed("FSDP_SOAK_SEED");
 	struct crew crew = {.chance = {seed << 1 | 1}};

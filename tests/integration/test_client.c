@@ -14,7 +14,7 @@
 
 CHECKED_SUITE(client, client_setup, client_teardown, .timeout = 300);
 
-Test(client, a_published_tensor_is_found_by_another_process_s_connection)
+Test(client, a_published_tensor_is_found_by_another_connection)
 {
 	struct fsdp_client *other = connect_to(&daemon_, 0);
 	struct fsdp_tensor *tensor = NULL;
@@ -58,7 +58,7 @@ Test(client, options_of_a_later_release_are_refused_only_if_they_are_used)
 		     -E2BIG));
 }
 
-Test(client, publications_lie_as_far_apart_as_the_caller_has_them)
+Test(client, publications_have_the_stride_of_the_caller)
 {
 	struct {
 		struct fsdp_publication known;
@@ -75,7 +75,7 @@ Test(client, publications_lie_as_far_apart_as_the_caller_has_them)
 	cr_expect(eq(u64, items[1].known.version, 1));
 }
 
-Test(client, an_unknown_name_is_refused_with_a_sentence)
+Test(client, an_unknown_name_is_refused_with_a_message)
 {
 	struct fsdp_tensor *tensor = NULL;
 
@@ -84,7 +84,7 @@ Test(client, an_unknown_name_is_refused_with_a_sentence)
 	cr_assert(eq(ptr, tensor, NULL));
 }
 
-Test(client, a_handle_is_held_as_often_as_it_says)
+Test(client, a_handle_counts_its_holds)
 {
 	struct fsdp_tensor *tensor = make(client, &VECTOR, 1);
 
@@ -130,7 +130,7 @@ Test(client, a_taken_name_is_refused_unless_it_is_replaced)
 	cr_assert(eq(ptr, fsdp_data_mut(tensor), NULL));
 }
 
-Test(client, scalars_and_empty_tensors_travel_like_others)
+Test(client, scalars_and_empty_tensors_can_be_published)
 {
 	struct fsdp_spec scalar = {FSDP_F32, 0, {0}};
 	struct fsdp_spec empty = {FSDP_F32, 2, {3, 0}};
@@ -151,7 +151,7 @@ Test(client, scalars_and_empty_tensors_travel_like_others)
 	cr_assert(eq(i64, info.shape[0], 3));
 }
 
-Test(client, a_bad_spec_is_refused_before_anything_is_made)
+Test(client, a_bad_spec_is_refused_before_any_tensor_is_created)
 {
 	struct fsdp_spec specs[2] = {VECTOR, {FSDP_F32, 1, {-1}}};
 	struct fsdp_tensor *tensors[2] = {NULL, NULL};
@@ -167,7 +167,7 @@ Test(client, a_bad_spec_is_refused_before_anything_is_made)
 	cr_assert(eq(ptr, tensors[0], NULL));
 }
 
-Test(client, a_view_keeps_the_memory_after_its_base_is_gone)
+Test(client, a_view_keeps_the_memory_after_its_base_was_freed)
 {
 	struct fsdp_tensor *base = make(client, &VECTOR, 1), *view = NULL;
 	struct fsdp_spec spec = {FSDP_F32, 1, {4}};
@@ -187,7 +187,7 @@ Test(client, a_view_keeps_the_memory_after_its_base_is_gone)
 	cr_assert(eq(flt, first_of(base), 42));
 }
 
-Test(client, a_view_that_reaches_outside_is_refused)
+Test(client, a_view_that_exceeds_its_base_is_refused)
 {
 	struct fsdp_tensor *base = make(client, &VECTOR, 1), *view = NULL;
 
@@ -196,7 +196,7 @@ Test(client, a_view_that_reaches_outside_is_refused)
 	cr_assert(eq(int, fsdp_view(base, &VECTOR, NULL, 0, &view), -EINVAL));
 }
 
-Test(client, a_ticket_carries_an_unnamed_tensor_once)
+Test(client, a_ticket_passes_on_an_unnamed_tensor_once)
 {
 	struct fsdp_tensor *tensor = make(client, &VECTOR, 5), *got = NULL;
 	struct fsdp_client *other = connect_to(&daemon_, 0);
@@ -230,7 +230,7 @@ static struct fsdp_tensor *pass_on(uint32_t mode, uint32_t n_uses,
 	return tensor;
 }
 
-Test(client, processes_write_one_tensor_together)
+Test(client, several_processes_can_write_one_tensor)
 {
 	struct fsdp_client *others[] = {connect_to(&daemon_, 0),
 					connect_to(&daemon_, 0)};
@@ -263,7 +263,7 @@ Test(client, processes_write_one_tensor_together)
 	fsdp_close(others[1]);
 }
 
-Test(client, a_tensor_with_a_name_is_not_redeemed_to_be_written)
+Test(client, a_published_tensor_cannot_be_redeemed_writable)
 {
 	struct fsdp_tensor *tensor = make(client, &VECTOR, 1), *got = NULL;
 	struct fsdp_client *other = connect_to(&daemon_, 0);
@@ -279,7 +279,7 @@ Test(client, a_tensor_with_a_name_is_not_redeemed_to_be_written)
 	fsdp_close(other);
 }
 
-Test(client, who_may_only_read_redeems_nothing_to_be_written)
+Test(client, a_user_that_may_only_read_cannot_redeem_a_ticket_writable)
 {
 	struct fsdp_tensor *got = NULL;
 	struct fsdp_client *reader;
@@ -347,7 +347,7 @@ static int use_in_child(struct fsdp_tensor *inherited)
 	return 0;
 }
 
-Test(client, a_forked_child_reads_on_and_connects_itself)
+Test(client, a_forked_child_can_read_and_connect_itself)
 {
 	struct fsdp_client *reader = client;
 	struct fsdp_client *maker = connect_to(&daemon_, 0);
@@ -434,7 +434,7 @@ static void *work(void *data)
 	return NULL;
 }
 
-Test(client, more_threads_than_the_broker_remembers_answers_share_a_connection)
+Test(client, more_threads_than_recorded_replies_can_share_a_connection)
 {
 	struct worker workers[80] = {{0}};
 	pthread_t threads[80];
@@ -475,7 +475,7 @@ static uint64_t count_requests(void)
 	return n;
 }
 
-Test(client, a_look_at_what_is_known_asks_nobody)
+Test(client, a_get_of_a_cached_name_sends_no_request)
 {
 	struct fsdp_tensor *tensor;
 	uint64_t n;
@@ -497,7 +497,7 @@ Test(client, a_look_at_what_is_known_asks_nobody)
 
 /* --- invalid handles ----------------------------------------------------- */
 
-Test(client, a_null_client_is_refused_by_everything)
+Test(client, a_null_client_is_refused_by_all_functions)
 {
 	struct fsdp_get_options patient = {.timeout_ms = -1};
 	struct fsdp_tensor *tensor, **tensors;
@@ -525,7 +525,7 @@ Test(client, a_null_client_is_refused_by_everything)
 	cr_expect(zero(int, fsdp_close(NULL)));
 }
 
-Test(client, a_null_tensor_or_bundle_is_refused_by_everything)
+Test(client, a_null_tensor_or_bundle_is_refused_by_all_functions)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
 	struct fsdp_publication it = {.name = "test/a"};
@@ -597,7 +597,7 @@ Test(client, a_freed_handle_is_refused)
 	cr_expect(zero(int, count_limbo(client)));
 }
 
-Test(client, a_wrong_spec_is_named_with_its_field)
+Test(client, the_error_for_an_invalid_spec_names_its_field)
 {
 	struct fsdp_spec specs[2] = {VECTOR, VECTOR};
 	struct fsdp_tensor *ret[2];

@@ -46,7 +46,7 @@ static void load(float value)
 	fsdp_free(made[1]);
 }
 
-Test(client_bundle, a_committed_bundle_lies_where_it_was_and_cannot_be_written)
+Test(client_bundle, a_committed_bundle_keeps_its_address_and_is_read_only)
 {
 	struct fsdp_tensor *made[2];
 	struct fsdp_bundle *bundle = stage(1, made);
@@ -86,7 +86,7 @@ static void commit_one(struct fsdp_bundle *bundle)
 	fsdp_free(made);
 }
 
-Test(client_bundle, one_at_a_time_stages_what_is_loaded_once)
+Test(client_bundle, one_client_at_a_time_stages_a_bundle_that_is_loaded_once)
 {
 	struct fsdp_client *other = connect_to(&daemon_, 0);
 	struct fsdp_bundle *bundle, *second;
@@ -111,7 +111,7 @@ static void *begin_late(void *data)
 }
 
 /* The session of a process that is killed ends in the same way. */
-Test(client_bundle, the_next_loader_begins_when_the_first_is_gone)
+Test(client_bundle, the_next_loader_starts_when_the_first_has_disconnected)
 {
 	struct fsdp_client *other = connect_to(&daemon_, 0);
 	struct fsdp_bundle *first, *second;
@@ -135,7 +135,7 @@ static int check_gid(const struct fsdp_entry *entry, void *data)
 }
 
 /* The access is all zeros, as in options that do not set it. */
-Test(client_bundle, access_that_is_all_0_is_for_the_caller_alone)
+Test(client_bundle, access_of_all_zeros_is_for_the_caller_alone)
 {
 	struct fsdp_bundle_options options = {.device = memory_device()};
 	gid_t group = getuid() == 0 ? 61001 : getegid();
@@ -204,7 +204,7 @@ Test(client_bundle, a_private_mapping_is_written_by_its_owner_alone)
 	cr_assert(eq(int, fsdp_private_map(held[1], (void **)&mine), -EINVAL));
 }
 
-Test(client_bundle, memory_that_is_used_again_is_not_mapped_privately)
+Test(client_bundle, memory_that_may_be_reused_cannot_be_mapped_privately)
 {
 	struct fsdp_tensor *made[2];
 	struct fsdp_bundle *bundle;
@@ -220,7 +220,7 @@ Test(client_bundle, memory_that_is_used_again_is_not_mapped_privately)
 	fsdp_bundle_abort(bundle);
 }
 
-Test(client_bundle, an_aborted_bundle_was_never_seen)
+Test(client_bundle, an_aborted_bundle_is_never_visible)
 {
 	struct fsdp_tensor *made[2], *got = NULL;
 	struct fsdp_bundle *bundle = stage(1, made);
@@ -294,7 +294,7 @@ static int count_mapped_bundles(void)
 	return n;
 }
 
-Test(client_bundle, memory_that_is_gone_is_unmapped)
+Test(client_bundle, memory_of_a_removed_bundle_is_unmapped)
 {
 	const char *name = "test/model/";
 

@@ -46,7 +46,7 @@ Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
-Test(client_restart, a_reader_stays_one_until_it_connects_again)
+Test(client_restart, a_reader_is_listed_as_not_connected_until_it_reconnects)
 {
 	struct fsdp_tensor *held = NULL;
 
@@ -60,7 +60,7 @@ Test(client_restart, a_reader_stays_one_until_it_connects_again)
 	fsdp_free(held);
 }
 
-Test(client_restart, the_log_says_what_was_taken_over)
+Test(client_restart, the_log_lists_adopted_tensors_and_sessions)
 {
 	struct fsdp_client *others[5];
 	char line[128];
@@ -83,8 +83,7 @@ Test(client_restart, the_log_says_what_was_taken_over)
 		fsdp_close(others[i]);
 }
 
-Test(client_restart,
-     calls_go_through_while_the_broker_is_killed_again_and_again)
+Test(client_restart, calls_succeed_while_the_broker_is_killed_repeatedly)
 {
 	for (int i = 0; i < 4; i++) {
 		struct fsdp_tensor *tensor = NULL;
@@ -99,7 +98,7 @@ Test(client_restart,
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
-Test(client_restart, without_a_broker_calls_fail_in_time_and_releases_do_not)
+Test(client_restart, without_a_broker_calls_time_out_but_releases_succeed)
 {
 	struct fsdp_client *impatient =
 		connect_impatiently(daemon_socket(&daemon_), 50);
@@ -125,7 +124,7 @@ static int count_sleep(void *data)
 
 /* A program that ends while there is no broker makes many releases, one after
  * another. Only the first waits for the broker. */
-Test(client_restart, the_calls_of_an_outage_wait_once_together)
+Test(client_restart, calls_during_an_outage_wait_for_one_common_time_out)
 {
 	int n_sleeps = 0;
 	const struct fsdp_connect_options options = {
@@ -151,7 +150,7 @@ Test(client_restart, the_calls_of_an_outage_wait_once_together)
 
 /* The process that accepts the connection may be no broker, or a stopped one.
  * The call must report that, not that the name was not published in time. */
-Test(client_lost, a_broker_that_does_not_answer_is_away)
+Test(client_lost, a_broker_that_does_not_reply_counts_as_unavailable)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -195,7 +194,7 @@ static int ping_without_descriptors(struct fsdp_client *hurried)
 
 /* The lack of descriptors does not mean that the broker is away, so the next
  * call waits for it again. */
-Test(client_lost, a_process_without_descriptors_has_not_waited)
+Test(client_lost, a_lack_of_descriptors_does_not_use_up_the_reconnect_time)
 {
 	const struct fsdp_connect_options options = {
 		.path = daemon_socket(&daemon_),
@@ -213,7 +212,7 @@ Test(client_lost, a_process_without_descriptors_has_not_waited)
 
 /* The client must not send its holds to a broker that does not know it. The
  * memory stays readable, and every call reports what happened. */
-Test(client_lost, a_broker_without_its_memory_ends_the_connection_for_good)
+Test(client_lost, a_broker_that_has_lost_its_state_ends_the_connection)
 {
 	char path[96];
 	struct fsdp_connect_options options = {.path = path};
@@ -300,8 +299,7 @@ static void check_one_kill(const char *point)
 	cr_assert(eq(u64, n_slots, 0), "held after a kill at %s", point);
 }
 
-Test(client_lost,
-     a_broker_killed_within_a_request_neither_loses_nor_doubles_a_hold)
+Test(client_lost, a_broker_killed_within_a_request_keeps_holds_exact)
 {
 	static const char *const verbs[] = {"alloc",   "publish", "get",
 					    "release", "remove",  "ticket",

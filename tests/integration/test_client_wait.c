@@ -9,7 +9,7 @@
 
 CHECKED_SUITE(client_wait, client_setup, client_teardown, .timeout = 300);
 
-Test(client_wait, one_thread_gets_what_another_publishes_on_the_same_connection)
+Test(client_wait, a_thread_gets_a_tensor_published_by_another_on_its_connection)
 {
 	struct waiting waits[4];
 	pthread_t threads[4];
@@ -27,7 +27,7 @@ Test(client_wait, one_thread_gets_what_another_publishes_on_the_same_connection)
 	}
 }
 
-Test(client_wait, a_get_that_waits_in_vain_times_out)
+Test(client_wait, a_get_of_a_name_that_is_not_published_times_out)
 {
 	struct fsdp_tensor *tensor = NULL;
 
@@ -51,7 +51,7 @@ Test(client_wait, a_wait_for_a_newer_version_ends_with_its_publication)
 	cr_expect(eq(u64, reading.version, 2));
 }
 
-Test(client_wait, a_newer_version_that_is_there_is_given_at_once)
+Test(client_wait, a_newer_version_that_exists_is_returned_at_once)
 {
 	uint64_t version = 0;
 
@@ -61,7 +61,7 @@ Test(client_wait, a_newer_version_that_is_there_is_given_at_once)
 	cr_expect(eq(u64, version, 3), "the newest");
 }
 
-Test(client_wait, the_version_that_was_had_is_not_given_again)
+Test(client_wait, the_version_that_was_read_is_not_returned_again)
 {
 	uint64_t version = 0;
 
@@ -74,7 +74,8 @@ Test(client_wait, the_version_that_was_had_is_not_given_again)
 	cr_expect(eq(int, get_newer("test/step", 1, 20, &version), -ETIMEDOUT));
 }
 
-Test(client_wait, a_name_that_begins_again_is_told_to_those_who_saw_more_of_it)
+Test(client_wait,
+     a_reader_of_a_later_version_gets_an_error_if_the_name_restarts)
 {
 	struct reading reading = {"test/step", 2, 1, 0};
 	const char *name = "test/step";
@@ -108,7 +109,7 @@ static void *alloc_patiently(void *data)
 	return NULL;
 }
 
-Test(client_wait, a_full_budget_holds_the_producer_back_until_a_release)
+Test(client_wait, a_full_budget_blocks_the_producer_until_a_release)
 {
 	struct fsdp_client *small = connect_to(&daemon_, 1024);
 	struct fsdp_tensor *first = make(small, &VECTOR, 1), *second = NULL;
@@ -126,7 +127,7 @@ Test(client_wait, a_full_budget_holds_the_producer_back_until_a_release)
 	fsdp_close(small);
 }
 
-Test(client_wait, what_is_freed_before_it_was_published_goes_back)
+Test(client_wait, a_tensor_freed_before_its_publication_returns_its_memory)
 {
 	struct fsdp_client *small = connect_to(&daemon_, 1024);
 	struct fsdp_tensor *tensor = make(small, &VECTOR, 1);

@@ -76,7 +76,7 @@ static void use_after_closing(void *unused)
 	use_mine();
 }
 
-Test(closed_descriptors, each_call_says_what_has_happened)
+Test(closed_descriptors, each_call_reports_the_closed_descriptors)
 {
 	cr_expect(child_run(use_after_closing, NULL));
 }
@@ -97,7 +97,8 @@ static void call_as_a_rank(void *unused)
 	must(fsdp_close(mine) == 0);
 }
 
-Test(closed_descriptors, a_rank_is_not_told_that_the_broker_has_exited)
+Test(closed_descriptors,
+     a_rank_gets_another_error_than_that_the_broker_has_exited)
 {
 	cr_expect(child_run(call_as_a_rank, NULL));
 }
@@ -190,7 +191,7 @@ static void list_pages(void *unused)
 	must(fsdp_close(mine) == 0);
 }
 
-Test(closed_descriptors, no_list_receives_the_messages_of_the_program)
+Test(closed_descriptors, a_list_does_not_receive_messages_of_the_program)
 {
 	char name[32];
 
@@ -218,7 +219,7 @@ static void fork_and_close(void *data)
 	must(fsdp_ping(mine) == 0);
 }
 
-Test(closed_descriptors, a_forked_child_closes_no_file_of_its_own)
+Test(closed_descriptors, a_forked_child_does_not_close_its_own_files)
 {
 	for (enum kind kind = SOCKETS; kind <= FILES; kind++)
 		cr_expect(child_run(fork_and_close, &kind));
@@ -237,7 +238,7 @@ static void connect_again(void *unused)
 	must(fsdp_close(again) == 0);
 }
 
-Test(closed_descriptors, a_connection_made_after_that_is_not_disturbed)
+Test(closed_descriptors, a_connection_made_afterwards_is_not_disturbed)
 {
 	cr_expect(child_run(connect_again, NULL));
 }

@@ -100,7 +100,7 @@ static const struct difference {
 	{gather_or_broadcast, "calls a gather (f32, rank 0)"},
 };
 
-Test(collective, all_are_told_which_calls_differ)
+Test(collective, all_ranks_get_an_error_that_names_the_differing_calls)
 {
 	for (size_t i = 0; i < sizeof(differences) / sizeof(*differences);
 	     i++) {
@@ -155,7 +155,7 @@ static int refuse_badly(void)
 	return reduce_64();
 }
 
-Test(collective, a_bad_argument_is_refused_and_changes_nothing)
+Test(collective, a_bad_argument_is_refused_without_effect)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, refuse_badly)));
@@ -163,7 +163,7 @@ Test(collective, a_bad_argument_is_refused_and_changes_nothing)
 
 /* --- late and missing ranks ---------------------------------------------- */
 
-Test(collective, who_waits_is_told_of_a_death_by_name)
+Test(collective, a_waiting_rank_gets_an_error_that_names_the_dead_rank)
 {
 	crew_start(3, &DEFAULTS);
 	for (uint32_t i = 0; i < 2; i++)
@@ -209,22 +209,22 @@ static void kill_at_each_point(const char *held_at)
 	cr_assert(!held_at || n_held > 0);
 }
 
-Test(collective, who_sleeps_is_told_of_a_death_at_any_point)
+Test(collective, a_sleeping_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(NULL);
 }
 
-Test(collective, who_spins_is_told_of_a_death_at_any_point)
+Test(collective, a_spinning_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(SPINNING);
 }
 
-Test(collective, who_copies_is_told_of_a_death_at_any_point)
+Test(collective, a_copying_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point("exchange.copied");
 }
 
-Test(collective, a_late_rank_is_named_to_all)
+Test(collective, all_ranks_get_an_error_that_names_the_late_rank)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, reduce_64), -ECONNABORTED));
@@ -234,7 +234,7 @@ Test(collective, a_late_rank_is_named_to_all)
 	assert_says(1, ") has not started an all-reduce within 5000 ms");
 }
 
-Test(collective, who_waits_is_told_that_another_has_left)
+Test(collective, a_waiting_rank_gets_an_error_when_another_leaves)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
@@ -245,7 +245,7 @@ Test(collective, who_waits_is_told_that_another_has_left)
 }
 
 /* If runs cannot go on, the rank that waits is told instead. */
-Test(collective, who_waits_does_not_notice_that_the_broker_is_restarted)
+Test(collective, a_waiting_rank_does_not_notice_a_restart_of_the_broker)
 {
 	int told = runs_go_on() ? 0 : -ECONNABORTED;
 
@@ -312,7 +312,7 @@ static int interrupt_one(void)
 	return rank_self() == 0 ? reduce_interrupted() : reduce_too_late();
 }
 
-Test(collective, an_interrupt_ends_the_run_with_a_sentence_for_all)
+Test(collective, an_interrupt_ends_the_run_with_an_error_for_all_ranks)
 {
 	crew_start(2, &DEFAULTS);
 	ranks_begin(&ranks, interrupt_one);
@@ -364,7 +364,7 @@ static int send_large_until_told(void)
 	return rank_note(r);
 }
 
-Test(collective, who_scribbles_on_mail_harms_its_own_run_only)
+Test(collective, a_rank_that_overwrites_mail_affects_only_its_own_run)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
@@ -376,7 +376,7 @@ Test(collective, who_scribbles_on_mail_harms_its_own_run_only)
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
 }
 
-Test(collective, who_scribbles_on_the_board_harms_its_own_run_only)
+Test(collective, a_rank_that_overwrites_the_board_affects_only_its_own_run)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
@@ -409,7 +409,7 @@ static int pretend_a_petabyte(void)
 	return 0;
 }
 
-Test(collective, a_rank_that_makes_too_many_rounds_is_named)
+Test(collective, the_error_names_a_rank_that_makes_too_many_rounds)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(zero(int, ranks_run(&ranks, reduce_64)));
@@ -428,7 +428,7 @@ static int come_to_barrier(void)
 	return rank_note(fsdp_barrier(comm(), -1));
 }
 
-Test(collective, a_call_that_quota_refuses_can_be_made_again)
+Test(collective, a_call_that_a_quota_refuses_can_be_repeated)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {15 << 20}};
 	struct fsdp_tensor *hog;

@@ -215,7 +215,7 @@ static void start_without_keeping_board(unsigned int n_failures)
 	cr_assert(plan_is_done(chaos.failures));
 }
 
-Test(collective_restart, a_run_whose_board_was_not_kept_ends_with_the_broker)
+Test(collective_restart, a_run_whose_board_was_not_stored_ends_with_the_broker)
 {
 	start_without_keeping_board(2);
 	ranks_begin(&ranks, gather_until_told);
@@ -228,7 +228,7 @@ Test(collective_restart, a_run_whose_board_was_not_kept_ends_with_the_broker)
 }
 
 /* The keeper accepts the board when the second rank requests it. */
-Test(collective_restart, a_run_whose_board_was_kept_late_goes_on)
+Test(collective_restart, a_run_whose_board_was_stored_late_continues)
 {
 	start_without_keeping_board(1);
 	daemon_kill_broker(&chaos.daemon);
@@ -239,7 +239,7 @@ Test(collective_restart, a_run_whose_board_was_kept_late_goes_on)
 
 /* The supervisor restarts only a broker that was killed by a signal. So this
  * one is killed after SIGTERM has made it leave its runs. */
-Test(collective_restart, a_run_goes_on_when_the_broker_is_stopped_and_started)
+Test(collective_restart, a_run_continues_when_the_broker_is_stopped_and_started)
 {
 	need_ranks_that_work();
 	if (!chaos_has_points())
@@ -262,7 +262,7 @@ Test(collective_restart, a_run_goes_on_when_the_broker_is_stopped_and_started)
  * board of a run only if the next broker can use it. */
 #define N_KEPT 3
 
-Test(collective_restart, only_a_run_that_goes_on_has_its_board_kept)
+Test(collective_restart, the_board_is_stored_only_for_a_run_that_can_continue)
 {
 	const struct fsdp_comm_options fsdp1 = {.limiter = FSDP_LIMITER_FSDP1};
 

@@ -535,22 +535,22 @@ static void expect_right(uint32_t world)
 		  (unsigned long long)seed);
 }
 
-Test(collective_values, one_rank_gets_what_is_computed_plainly)
+Test(collective_values, one_rank_gets_the_values_of_a_plain_computation)
 {
 	expect_right(1);
 }
 
-Test(collective_values, two_ranks_get_what_is_computed_plainly)
+Test(collective_values, two_ranks_get_the_values_of_a_plain_computation)
 {
 	expect_right(2);
 }
 
-Test(collective_values, three_ranks_get_what_is_computed_plainly)
+Test(collective_values, three_ranks_get_the_values_of_a_plain_computation)
 {
 	expect_right(3);
 }
 
-Test(collective_values, four_ranks_get_what_is_computed_plainly)
+Test(collective_values, four_ranks_get_the_values_of_a_plain_computation)
 {
 	expect_right(4);
 }
