@@ -143,7 +143,7 @@ static uint32_t look(void)
 
 /* --- joining ------------------------------------------------------------- */
 
-Test(comm, ranks_that_have_joined_are_listed_and_leave_nothing_behind)
+Test(comm, joined_ranks_are_listed_and_leaving_frees_all_memory)
 {
 	start(3, 0);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -170,7 +170,7 @@ static void await_joined(uint32_t n)
 	cr_assert(eq(u32, seen.n_joined, n));
 }
 
-Test(comm, a_rank_that_is_there_is_not_joined_twice)
+Test(comm, a_rank_that_has_joined_cannot_be_joined_twice)
 {
 	struct fsdp_comm *comm;
 
@@ -195,7 +195,7 @@ static void *join_first(void *ret)
 	return NULL;
 }
 
-Test(comm, one_connection_is_one_rank)
+Test(comm, a_connection_can_be_only_one_rank)
 {
 	struct fsdp_client *other = connect_client();
 	struct fsdp_comm *first, *second;
@@ -219,7 +219,7 @@ Test(comm, one_connection_is_one_rank)
 	assert_as_before();
 }
 
-Test(comm, who_does_not_join_in_time_is_named_to_the_others)
+Test(comm, the_error_of_the_others_names_a_rank_that_does_not_join_in_time)
 {
 	start_with(3, 0, LATE_MS);
 	actor_kill(&ranks.actors[1]);
@@ -232,7 +232,7 @@ Test(comm, who_does_not_join_in_time_is_named_to_the_others)
 	assert_as_before();
 }
 
-Test(comm, who_was_late_to_join_can_join_again)
+Test(comm, a_rank_that_joined_late_can_join_again)
 {
 	host_memory_only("NCCL may need longer to begin");
 	start_with(2, 0, 500);
@@ -247,7 +247,7 @@ Test(comm, who_was_late_to_join_can_join_again)
 	assert_as_before();
 }
 
-Test(comm, who_joins_with_other_options_is_told_which)
+Test(comm, the_error_names_the_option_that_differs_from_other_ranks)
 {
 	static const struct {
 		struct fsdp_comm_options options;
@@ -287,7 +287,7 @@ Test(comm, who_joins_with_other_options_is_told_which)
 	fsdp_close(other);
 }
 
-Test(comm, a_run_that_some_have_left_is_over_before_the_next_begins)
+Test(comm, the_next_run_waits_until_all_have_left_the_previous_one)
 {
 	start(2, 1);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -304,7 +304,7 @@ Test(comm, a_run_that_some_have_left_is_over_before_the_next_begins)
 	cr_assert(eq(u64, status_value(client, "comms_failed"), 0));
 }
 
-Test(comm, a_new_run_names_who_has_not_left_the_earlier_one)
+Test(comm, the_error_names_a_rank_that_has_not_left_the_earlier_run)
 {
 	start_with(2, 1, LATE_MS);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
@@ -352,7 +352,7 @@ static struct wire *reconnect(const struct wire *lost)
 	return wire;
 }
 
-Test(comm, a_rank_that_lost_its_connection_has_still_joined)
+Test(comm, a_rank_that_reconnects_while_it_joins_has_still_joined)
 {
 	struct wire *lost = wire_open(daemon_socket(&daemon_));
 	struct wire *other = wire_open(daemon_socket(&daemon_));
@@ -375,7 +375,7 @@ Test(comm, a_rank_that_lost_its_connection_has_still_joined)
 	wire_close(other);
 }
 
-Test(comm, a_request_of_a_communicator_that_is_not_running_is_told_so)
+Test(comm, a_request_of_a_communicator_that_is_not_running_is_refused)
 {
 	struct wire *wire = wire_open(daemon_socket(&daemon_));
 	struct request commit = {.kind = MESSAGE_COMMIT,
@@ -449,7 +449,7 @@ static void assert_refused(const char *what)
 	assert_all_say(-EINVAL, what);
 }
 
-Test(comm, a_registration_that_differs_names_the_parameter_to_all)
+Test(comm, all_ranks_get_an_error_that_names_the_differing_parameter)
 {
 	start(3, 0);
 	cr_assert(eq(int, ranks_run(&ranks, join_only), 0));
@@ -480,7 +480,7 @@ Test(comm, a_registration_that_differs_names_the_parameter_to_all)
 	cr_assert(eq(int, ranks_run(&ranks, register_same), 0));
 }
 
-Test(comm, groups_are_registered_in_one_order)
+Test(comm, groups_must_be_registered_in_the_same_order)
 {
 	start(2, 0);
 	cr_assert(eq(int, ranks_run(&ranks, join_only), 0));
@@ -490,7 +490,7 @@ Test(comm, groups_are_registered_in_one_order)
 	cr_assert(eq(int, ranks_run(&ranks, register_same), 0));
 }
 
-Test(comm, what_cannot_be_cut_is_refused_and_who_waits_is_told)
+Test(comm, a_parameter_that_cannot_be_sharded_is_an_error_for_all_ranks)
 {
 	start(2, 0);
 	cr_assert(eq(int, ranks_run(&ranks, join_only), 0));
@@ -513,7 +513,7 @@ Test(comm, a_group_is_registered_once)
 	assert_says(1, "has registered group 'l0' already");
 }
 
-Test(comm, who_does_not_register_in_time_is_named_to_the_others)
+Test(comm, the_error_names_a_rank_that_does_not_register_in_time)
 {
 	start_with(3, 0, LATE_MS);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
@@ -554,7 +554,7 @@ static int await_commit(void)
 	return rank_note(fsdp_wait(&commit_work, -1));
 }
 
-Test(comm, a_step_is_committed_when_all_have)
+Test(comm, a_step_is_committed_when_all_ranks_have_committed_it)
 {
 	start(2, 2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -574,7 +574,7 @@ Test(comm, a_step_is_committed_when_all_have)
 	assert_says(1, "step 2 must be greater than the last committed step");
 }
 
-Test(comm, who_does_not_commit_in_time_is_named_to_the_others)
+Test(comm, the_error_names_a_rank_that_does_not_commit_in_time)
 {
 	start_with(2, 1, LATE_MS);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join_patiently), 0));
@@ -590,7 +590,7 @@ Test(comm, who_does_not_commit_in_time_is_named_to_the_others)
 
 /* --- leaving ------------------------------------------------------------- */
 
-Test(comm, what_is_done_can_be_fetched_after_others_have_left)
+Test(comm, a_finished_commit_can_be_awaited_after_others_have_left)
 {
 	start(2, 1);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -602,7 +602,7 @@ Test(comm, what_is_done_can_be_fetched_after_others_have_left)
 	cr_assert(eq(u64, status_value(client, "comms_failed"), 0));
 }
 
-Test(comm, who_goes_on_without_a_rank_that_left_is_told_so)
+Test(comm, a_rank_that_continues_after_another_left_gets_an_error)
 {
 	start(2, 1);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -642,7 +642,7 @@ static int note_entry(const struct fsdp_plan_entry *entry, void *data)
 	return 0;
 }
 
-Test(comm, groups_and_plans_are_shown)
+Test(comm, groups_and_plans_can_be_inspected)
 {
 	uint32_t n = 0;
 

@@ -163,7 +163,7 @@ static void assert_goes_on(uint64_t step)
 
 /* --- runs ---------------------------------------------------------------- */
 
-Test(comm_kept, a_later_run_goes_on_from_the_last_committed_step)
+Test(comm_kept, a_later_run_continues_from_the_last_committed_step)
 {
 	start(2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -179,7 +179,7 @@ Test(comm_kept, a_later_run_goes_on_from_the_last_committed_step)
 	assert_only_kept();
 }
 
-Test(comm_kept, what_was_never_committed_is_kept_without_a_step)
+Test(comm_kept, groups_that_were_never_committed_are_kept_without_a_step)
 {
 	start(2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -189,7 +189,7 @@ Test(comm_kept, what_was_never_committed_is_kept_without_a_step)
 	cr_assert(eq(int, ranks_run(&ranks, use_both), -ENODATA));
 }
 
-Test(comm_kept, groups_are_registered_as_they_are_kept)
+Test(comm_kept, groups_must_be_registered_as_they_were_kept)
 {
 	start(2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -224,7 +224,7 @@ Test(comm_kept, a_kept_communicator_is_removed_by_name)
 	assert_as_before();
 }
 
-Test(comm_kept, the_time_of_what_nobody_is_in_ends)
+Test(comm_kept, a_communicator_without_ranks_ends_when_its_time_to_live_is_over)
 {
 	set_crew(LAYERS, 2, 20);
 	ranks_start(&ranks, 2);
@@ -280,7 +280,7 @@ static int count_comms(void)
 	return fsdp_comms(trainer()->client, note_name, &n) < 0 ? -EIO : n;
 }
 
-Test(comm_kept, another_user_can_neither_join_nor_see_nor_remove)
+Test(comm_kept, another_user_can_neither_join_see_nor_remove_a_communicator)
 {
 	const struct identity alice = {ALICE, ALICE, 0}, bob = {BOB, BOB, 0};
 	struct actor first, second;
@@ -344,7 +344,7 @@ static int register_third(void)
 					     NULL, &group));
 }
 
-Test(comm_kept, a_death_is_told_to_those_who_join)
+Test(comm_kept, ranks_that_join_get_an_error_after_a_death)
 {
 	/* Rank 2 never joins. Rank 3 is killed after it has joined. */
 	start(4);
@@ -365,7 +365,7 @@ Test(comm_kept, a_death_is_told_to_those_who_join)
 	assert_as_before();
 }
 
-Test(comm_kept, a_death_is_told_to_those_who_register)
+Test(comm_kept, ranks_that_register_get_an_error_after_a_death)
 {
 	start(N_RANKS);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -375,7 +375,8 @@ Test(comm_kept, a_death_is_told_to_those_who_register)
 	assert_only_kept();
 }
 
-Test(comm_kept, a_death_is_told_to_those_who_commit_and_the_step_before_counts)
+Test(comm_kept,
+     ranks_that_commit_get_an_error_after_a_death_and_keep_the_last_step)
 {
 	start(N_RANKS);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -410,7 +411,7 @@ static int join_beside(void)
 	return shard.next == next ? -EIO : trainer_commit();
 }
 
-Test(comm_kept, survivors_form_a_new_run_beside_the_one_that_failed)
+Test(comm_kept, survivors_form_a_new_run_while_the_failed_one_still_exists)
 {
 	start(2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -440,7 +441,7 @@ static int must_be_told(void)
 	return r == -ECONNABORTED ? 0 : r < 0 ? r : -EIO;
 }
 
-Test(comm_kept, a_broker_that_is_killed_has_kept_what_was_committed)
+Test(comm_kept, committed_steps_survive_a_kill_of_the_broker)
 {
 	start(2);
 	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
@@ -480,14 +481,14 @@ static void die_in_commit(const char *point, uint64_t step)
 	assert_as_before();
 }
 
-Test(comm_kept, a_commit_that_a_broker_died_before_has_not_been)
+Test(comm_kept, a_commit_before_which_the_broker_died_is_not_made)
 {
 	if (!chaos_has_points())
 		cr_skip_test("needs FSDP_TEST_POINTS");
 	die_in_commit("comm.committing", 2);
 }
 
-Test(comm_kept, a_commit_that_a_broker_died_after_has_been)
+Test(comm_kept, a_commit_after_which_the_broker_died_is_made)
 {
 	if (!chaos_has_points())
 		cr_skip_test("needs FSDP_TEST_POINTS");

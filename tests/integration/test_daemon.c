@@ -82,12 +82,12 @@ Test(fsdpd, wrong_arguments_end_with_status_2)
 	cr_assert(eq(int, run("--help", NULL), 0));
 }
 
-Test(fsdpd, a_config_that_is_not_there_is_refused)
+Test(fsdpd, a_missing_configuration_file_is_refused)
 {
 	cr_assert(eq(int, run("--config", "/nonexistent/fsdpd.conf"), 1));
 }
 
-Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
+Test(fsdpd, a_socket_that_cannot_be_created_is_refused_with_a_remedy)
 {
 	refuse_start("/proc/nobody/folder/sock", NULL,
 		     "cannot make the directory /proc/nobody/folder for the "
@@ -96,7 +96,7 @@ Test(fsdpd, a_socket_that_cannot_be_made_is_refused_with_the_way_out)
 	refuse_start("", NULL, "the path of the socket is empty; name one");
 }
 
-Test(fsdpd, a_supervisor_without_a_folder_to_write_to_says_what_to_set)
+Test(fsdpd, the_error_for_no_writable_folder_names_the_variable_to_set)
 {
 	char folder[] = "/tmp/fsdpd-test-XXXXXX";
 	char path[sizeof(folder) + 5];
@@ -114,7 +114,7 @@ Test(fsdpd, a_supervisor_without_a_folder_to_write_to_says_what_to_set)
 	cr_expect(zero(int, rmdir(folder)), "the socket is removed");
 }
 
-Test(fsdpd, the_log_says_where_it_listens)
+Test(fsdpd, the_log_names_the_socket)
 {
 	char path[80], wanted[112], line[256] = "";
 	FILE *file;
@@ -145,7 +145,7 @@ Test(fsdpd, a_second_broker_on_the_same_path_is_refused)
 	daemon_stop(&daemon_);
 }
 
-Test(fsdpd, a_file_that_is_no_socket_is_left_alone)
+Test(fsdpd, a_file_that_is_not_a_socket_is_not_removed)
 {
 	char path[] = "/tmp/fsdpd-file-XXXXXX";
 
@@ -166,7 +166,7 @@ Test(fsdpd, the_socket_file_of_a_killed_broker_is_replaced)
 
 /* If SIGHUP killed the broker, it would die before its next reply. The
  * supervisor has survived SIGHUP if it restarts a broker that is killed. */
-Test(fsdpd, a_closed_terminal_takes_no_tensor_with_it)
+Test(fsdpd, closing_the_terminal_loses_no_tensor)
 {
 	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
 	struct fsdp_client *client;
@@ -209,7 +209,7 @@ static pid_t start_with_worker(int pidfd, const char *path)
 	_exit(127);
 }
 
-Test(fsdpd, the_worker_of_an_earlier_broker_is_ended_and_is_no_socket)
+Test(fsdpd, the_worker_of_an_earlier_broker_is_killed_and_not_used_as_socket)
 {
 	char path[] = "/tmp/fsdpd-dir-XXXXXX/sock", *slash = strrchr(path, '/');
 	struct fsdp_connect_options options = {.path = path};
@@ -276,7 +276,7 @@ static void wait_until_parked(struct fsdp_client *client, uint32_t n)
 
 /* The broker may use 100 MiB. One large tensor fits, two do not, and a small
  * one fits next to the first. */
-Test(fsdpd, who_does_not_fit_waits_and_holds_up_nobody_smaller)
+Test(fsdpd, an_allocation_that_waits_for_memory_does_not_block_a_smaller_one)
 {
 	const struct daemon_options options = {
 		.config = "[memory]\nmemory_max = 100M\nchunk_min = 64M\n"

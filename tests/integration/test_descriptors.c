@@ -77,7 +77,7 @@ static void die_with_it(void *data)
 }
 
 Test(descriptors,
-     that_are_too_few_after_a_restart_cost_no_living_process_memory)
+     that_are_too_few_after_a_restart_lose_no_memory_of_live_processes)
 {
 	struct fsdp_client *clients[N_SESSIONS], *stranger;
 	struct fsdp_tensor *tensors[N_SESSIONS];
@@ -112,7 +112,7 @@ Test(descriptors,
 }
 
 /* Descriptors are available again when the client has reconnected. */
-Test(descriptors, that_lack_while_a_session_comes_back_do_not_end_it)
+Test(descriptors, that_are_missing_during_a_reconnect_do_not_end_the_session)
 {
 	struct fsdp_tensor *tensor;
 	struct fsdp_client *client;
@@ -172,8 +172,7 @@ static void *ping(void *data)
 }
 
 /* This connection uses the last descriptor. */
-Test(descriptors,
-     that_lack_when_a_session_comes_back_with_its_own_do_not_end_it)
+Test(descriptors, that_are_missing_for_those_of_a_session_do_not_end_it)
 {
 	struct fsdp_tensor *tensor;
 	struct fsdp_client *client;
@@ -225,7 +224,7 @@ static int connect_with(unsigned int n)
 	return r;
 }
 
-Test(descriptors, that_lack_in_a_client_leave_no_session)
+Test(descriptors, that_are_missing_in_a_client_leave_no_session)
 {
 	struct fsdp_client *client;
 	unsigned int n = 0;
@@ -244,7 +243,7 @@ Test(descriptors, that_lack_in_a_client_leave_no_session)
 	fsdp_close(client);
 }
 
-Test(descriptors, memory_that_lacks_in_a_client_leaves_no_session)
+Test(descriptors, a_lack_of_memory_in_a_client_leaves_no_session)
 {
 	struct fsdp_client *client;
 
@@ -259,7 +258,7 @@ Test(descriptors, memory_that_lacks_in_a_client_leaves_no_session)
 }
 
 /* A client that has reconnected is watched at once, by its connection. */
-Test(descriptors, of_a_process_come_with_its_connection)
+Test(descriptors, of_a_process_are_received_with_its_connection)
 {
 	struct fsdp_client *client;
 
@@ -279,7 +278,7 @@ static int see_note(const char *name, uint64_t value, void *data)
 	return 0;
 }
 
-Test(descriptors, that_are_too_few_for_the_quota_are_noted)
+Test(descriptors, that_are_too_few_for_the_quota_cause_a_note)
 {
 	struct rlimit low = {500, 500};
 	struct fsdp_client *client;
@@ -299,7 +298,7 @@ Test(descriptors, that_are_too_few_for_the_quota_are_noted)
 	fsdp_close(client);
 }
 
-Test(descriptors, may_be_few_for_few_sessions)
+Test(descriptors, may_be_few_for_a_small_quota_of_sessions)
 {
 	struct rlimit low = {3000, 3000};
 	struct fsdp_client *client;

@@ -204,7 +204,7 @@ Test(device, a_published_tensor_is_read_by_another_process)
 	cr_expect(eq(u32, shared->first, 42));
 }
 
-Test(device, its_maker_cannot_write_what_is_published)
+Test(device, the_owner_cannot_write_a_published_tensor)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 1);
 	uint8_t byte = 2;
@@ -216,7 +216,7 @@ Test(device, its_maker_cannot_write_what_is_published)
 	fsdp_free(tensor);
 }
 
-Test(device, where_it_is_can_be_seen)
+Test(device, the_device_of_a_tensor_can_be_queried)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 1), *host = NULL;
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -248,7 +248,7 @@ static int keep_device(const struct fsdp_entry *entry, void *data)
 	return 0;
 }
 
-Test(device, a_listing_shows_where_each_is)
+Test(device, a_listing_shows_the_device_of_each_tensor)
 {
 	struct fsdp_device listed = {0};
 
@@ -274,7 +274,7 @@ static int note_device(const struct fsdp_device_entry *entry, void *data)
 		       : -EINVAL;
 }
 
-Test(device, those_that_are_there_can_be_listed)
+Test(device, devices_can_be_listed)
 {
 	struct seen seen = {0};
 
@@ -285,7 +285,7 @@ Test(device, those_that_are_there_can_be_listed)
 
 /* --- handles ------------------------------------------------------------- */
 
-Test(device, a_view_shows_part_of_it)
+Test(device, a_view_shows_part_of_a_tensor)
 {
 	const struct fsdp_spec half = {FSDP_U8, 1, {2048}};
 	struct fsdp_tensor *base = make(&BYTES, 1), *view = NULL;
@@ -303,7 +303,7 @@ Test(device, a_view_shows_part_of_it)
 	fsdp_free(view);
 }
 
-Test(device, a_known_tensor_is_held_again_without_asking)
+Test(device, a_cached_tensor_is_held_again_without_a_request)
 {
 	struct fsdp_tensor *tensor;
 	uint64_t before;
@@ -319,7 +319,7 @@ Test(device, a_known_tensor_is_held_again_without_asking)
 	fsdp_free(tensor);
 }
 
-Test(device, a_ticket_carries_it_to_another_process)
+Test(device, a_ticket_passes_a_tensor_to_another_process)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 5);
 
@@ -331,7 +331,7 @@ Test(device, a_ticket_carries_it_to_another_process)
 	cr_expect(eq(int, actor_run(&other, other_redeems), -ENOENT));
 }
 
-Test(device, one_without_elements_is_like_any_other)
+Test(device, a_tensor_without_elements_can_be_used_like_any_other)
 {
 	const struct fsdp_spec none = {FSDP_F32, 2, {0, 4}};
 	struct fsdp_tensor *tensor = NULL;
@@ -351,7 +351,7 @@ Test(device, one_without_elements_is_like_any_other)
 	fsdp_free(tensor);
 }
 
-Test(device, memory_that_is_let_go_is_unmapped_and_given_back)
+Test(device, released_memory_is_unmapped_and_freed)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 1);
 	long before = gpu_count(getpid(), "MemUnmap");
@@ -423,7 +423,7 @@ static struct fsdp_bundle *begin_model(void)
 	return bundle;
 }
 
-Test(device, a_model_of_a_thousand_is_attached_in_one_request)
+Test(device, a_model_of_a_thousand_tensors_is_attached_in_one_request)
 {
 	struct fsdp_bundle *bundle = begin_model();
 	struct model *model = stage_model(bundle);
@@ -439,7 +439,7 @@ Test(device, a_model_of_a_thousand_is_attached_in_one_request)
 	free_model(model);
 }
 
-Test(device, a_committed_model_faults_who_writes_it)
+Test(device, writing_a_committed_model_is_a_fault)
 {
 	struct fsdp_bundle *bundle = begin_model();
 	struct model *model = stage_model(bundle);
@@ -454,7 +454,7 @@ Test(device, a_committed_model_faults_who_writes_it)
 	free_model(model);
 }
 
-Test(device, a_model_that_is_given_up_leaves_nothing)
+Test(device, an_aborted_model_leaves_no_memory)
 {
 	struct fsdp_bundle *bundle = begin_model();
 	struct model *model = stage_model(bundle);
@@ -489,7 +489,7 @@ static int read_counting(size_t i, void *into, size_t size, void *data)
 	return 0;
 }
 
-Test(device, what_is_filled_piece_by_piece_is_there_in_order)
+Test(device, tensors_filled_piece_by_piece_have_all_bytes_in_order)
 {
 	/* This is larger than two of the pinned buffers, and not a multiple of
 	 * one. */
@@ -535,7 +535,7 @@ Test(device, a_reader_that_fails_ends_the_copy)
 	fsdp_free(tensors[1]);
 }
 
-Test(device, copies_stay_inside_of_the_tensor)
+Test(device, copies_beyond_the_tensor_are_refused)
 {
 	struct fsdp_tensor *tensor = make(&BYTES, 1);
 	uint8_t bytes[2] = {0};
@@ -594,7 +594,7 @@ static int use_both(void)
 	return r;
 }
 
-Test(device, a_forked_child_has_host_memory_only)
+Test(device, a_forked_child_can_use_only_host_memory)
 {
 	struct fsdp_tensor *host = NULL;
 	int status;

@@ -166,7 +166,7 @@ static int write_it(void)
 
 /* --- a device that registers pages read-only ----------------------------- */
 
-Test(device_access_readonly, another_user_s_stream_waits_as_well)
+Test(device_access_readonly, a_stream_of_another_user_waits_as_well)
 {
 	need_root();
 	publish_late(&FOR_ALL);
@@ -177,7 +177,7 @@ Test(device_access_readonly, another_user_s_stream_waits_as_well)
 
 /* --- and one that does not ----------------------------------------------- */
 
-Test(device_access, where_a_stream_cannot_wait_the_call_does)
+Test(device_access, the_call_waits_if_the_stream_cannot_wait)
 {
 	need_root();
 	publish_late(&FOR_ALL);
@@ -187,7 +187,7 @@ Test(device_access, where_a_stream_cannot_wait_the_call_does)
 	cr_expect(zero(int, actor_run(&somebody, end_to_read)));
 }
 
-Test(device_access, the_call_waits_no_longer_than_it_may)
+Test(device_access, the_call_waits_no_longer_than_its_time_out)
 {
 	need_root();
 	publish_late(&FOR_ALL);
@@ -206,7 +206,7 @@ Test(device_access, the_call_can_be_interrupted)
 	open_gate();
 }
 
-Test(device_access, the_call_is_told_of_a_dead_producer)
+Test(device_access, the_call_gets_an_error_when_the_producer_dies)
 {
 	need_root();
 	must(actor_run(&stage.producer, produce_for_all) == 0);
@@ -215,7 +215,8 @@ Test(device_access, the_call_is_told_of_a_dead_producer)
 	cr_expect(eq(int, actor_end(&somebody), -EOWNERDEAD));
 }
 
-Test(device_access, what_others_may_not_read_they_do_not_get)
+Test(device_access,
+     a_tensor_without_permission_to_read_is_not_granted_to_others)
 {
 	need_root();
 	publish_late(NULL);
@@ -223,7 +224,7 @@ Test(device_access, what_others_may_not_read_they_do_not_get)
 	open_gate();
 }
 
-Test(device_access, another_user_s_write_faults)
+Test(device_access, a_write_of_another_user_is_a_fault)
 {
 	struct fsdp_tensor *mine = NULL;
 	uint8_t bytes[STAGE_SIZE];

@@ -151,7 +151,7 @@ static void expect_no_context(pid_t broker)
 	fclose(file);
 }
 
-Test(device_broker, it_never_has_a_context_also_not_after_a_restart)
+Test(device_broker, the_broker_never_has_a_context_even_after_a_restart)
 {
 	struct device_uuid gpu;
 	pid_t first;
@@ -170,7 +170,7 @@ Test(device_broker, it_never_has_a_context_also_not_after_a_restart)
 	expect_no_context(daemon_broker_pid(&daemon_));
 }
 
-Test(device_broker, a_server_of_mps_in_its_environment_is_passed_by)
+Test(device_broker, an_mps_server_in_the_environment_is_ignored)
 {
 	char control[96];
 	FILE *file;
@@ -190,7 +190,7 @@ Test(device_broker, a_server_of_mps_in_its_environment_is_passed_by)
 		       gpu_count(daemon_broker_pid(&daemon_), "mps_clients")));
 }
 
-Test(device_broker, without_a_driver_the_status_says_so_and_hosts_work)
+Test(device_broker, without_a_driver_the_status_says_so_and_host_memory_works)
 {
 	const struct device_uuid stranger = {{1}};
 
@@ -205,7 +205,7 @@ Test(device_broker, without_a_driver_the_status_says_so_and_hosts_work)
 	cr_expect(zero(int, wire_put(alice, "a", 100, NULL, NULL)));
 }
 
-Test(device_broker, the_status_says_loudly_that_a_fake_is_in_use)
+Test(device_broker, the_status_warns_that_a_fake_driver_is_in_use)
 {
 	need_fake("it must be another machine");
 	start(CONFIG);
@@ -216,7 +216,7 @@ Test(device_broker, the_status_says_loudly_that_a_fake_is_in_use)
 
 /* --- restarts ------------------------------------------------------------ */
 
-Test(device_broker, its_death_costs_no_memory_of_devices)
+Test(device_broker, a_death_of_the_broker_loses_no_memory_of_devices)
 {
 	struct device_uuid gpu;
 	ino_t inode;
@@ -240,7 +240,7 @@ Test(device_broker, its_death_costs_no_memory_of_devices)
 	cr_expect(eq(u64, chunk_inode(alice, place.chunk), inode));
 }
 
-Test(device_broker, a_driver_that_is_gone_after_a_restart_costs_nothing)
+Test(device_broker, a_driver_that_is_missing_after_a_restart_loses_no_tensor)
 {
 	char link[96];
 	struct tensor_place host, got;
@@ -312,7 +312,7 @@ Test(device_broker, a_bundle_on_a_device_outlives_the_broker)
 
 /* --- fences -------------------------------------------------------------- */
 
-Test(device_broker, a_fence_is_waited_for_also_over_a_restart)
+Test(device_broker, the_broker_waits_for_a_fence_across_a_restart)
 {
 	struct device_uuid gpu;
 
@@ -347,7 +347,7 @@ Test(device_broker, the_file_of_timelines_is_the_same_after_a_restart)
 	timelines_close(&again);
 }
 
-Test(device_broker, an_allocation_waits_for_what_devices_still_read)
+Test(device_broker, an_allocation_waits_for_memory_that_devices_still_read)
 {
 	const struct request status = {.kind = MESSAGE_STATUS};
 	struct device_uuid gpu;
@@ -447,7 +447,7 @@ static void expect_taint(const struct timelines *theirs)
 	cr_expect(zero(u64, wire_status(bob, "timelines")));
 }
 
-Test(device_broker, a_writer_that_is_killed_taints_what_it_did_not_finish)
+Test(device_broker, a_writer_that_is_killed_taints_its_unfinished_tensors)
 {
 	struct timelines theirs = TIMELINES_NULL;
 
@@ -460,7 +460,7 @@ Test(device_broker, a_writer_that_is_killed_taints_what_it_did_not_finish)
 	timelines_close(&theirs);
 }
 
-Test(device_broker, a_writer_that_dies_while_there_is_no_broker_as_well)
+Test(device_broker, a_writer_that_dies_without_a_broker_taints_them_as_well)
 {
 	struct timelines theirs = TIMELINES_NULL;
 	pid_t broker;
@@ -502,7 +502,7 @@ static void expect_nothing_ended(const struct timelines *theirs)
 	cr_expect(eq(u64, wire_status(bob, "sessions"), 3));
 }
 
-Test(device_broker, in_quarantine_the_dead_keep_what_they_had)
+Test(device_broker, in_quarantine_dead_sessions_keep_their_memory)
 {
 	struct timelines theirs = TIMELINES_NULL;
 	struct actor other;
@@ -526,7 +526,7 @@ Test(device_broker, in_quarantine_the_dead_keep_what_they_had)
 	timelines_close(&theirs);
 }
 
-Test(device_broker, after_the_quarantine_the_dead_end)
+Test(device_broker, after_the_quarantine_dead_sessions_end)
 {
 	struct timelines theirs = TIMELINES_NULL;
 
@@ -540,7 +540,7 @@ Test(device_broker, after_the_quarantine_the_dead_end)
 	timelines_close(&theirs);
 }
 
-Test(device_broker, what_is_finished_in_quarantine_is_good)
+Test(device_broker, a_tensor_that_is_finished_in_quarantine_is_not_tainted)
 {
 	struct timelines theirs = TIMELINES_NULL;
 
@@ -564,7 +564,8 @@ Test(device_broker, what_is_finished_in_quarantine_is_good)
 #ifdef FSDP_TEST_POINTS
 /* The broker dies while it cleans up after the writer. The next broker must do
  * the rest. */
-Test(device_broker, a_burial_that_is_interrupted_is_done_by_the_next_broker)
+Test(device_broker,
+     an_interrupted_end_of_a_session_is_completed_by_the_next_broker)
 {
 	static const char *const points[] = {"ready_fence.ended",
 					     "timeline_file.poisoned"};
@@ -643,7 +644,7 @@ static int get_as_other(void)
 	return r;
 }
 
-Test(device_broker, another_user_gets_timelines_to_read_and_no_more)
+Test(device_broker, another_user_gets_timelines_read_only)
 {
 	const struct identity identity = {.uid = 12345, .gid = 12345};
 	struct actor other = {0};

@@ -94,7 +94,7 @@ static int note_nothing(const struct fsdp_device_entry *entry, void *data)
 
 /* --- the driver ---------------------------------------------------------- */
 
-Test(device_refusal, without_a_driver_there_is_host_memory)
+Test(device_refusal, without_a_driver_host_memory_can_be_used)
 {
 	struct fsdp_device device = some_device();
 	struct fsdp_tensor *tensor;
@@ -116,7 +116,7 @@ Test(device_refusal, host_memory_needs_no_driver)
 	cr_expect(gpu_is_loaded());
 }
 
-Test(device_refusal, a_driver_that_is_too_old_is_named)
+Test(device_refusal, the_error_names_a_driver_that_is_too_old)
 {
 	struct fsdp_device device = some_device();
 	struct fsdp_tensor *tensor;
@@ -130,7 +130,7 @@ Test(device_refusal, a_driver_that_is_too_old_is_named)
 
 /* --- devices ------------------------------------------------------------- */
 
-Test(device_refusal, an_unknown_device_is_refused_with_those_there_are)
+Test(device_refusal, an_unknown_device_is_refused_with_a_list_of_known_ones)
 {
 	struct fsdp_device device, mine;
 	struct fsdp_tensor *tensor;
@@ -147,7 +147,7 @@ Test(device_refusal, an_unknown_device_is_refused_with_those_there_are)
 	cr_expect(host_works());
 }
 
-Test(device_refusal, what_is_no_name_of_a_device_is_refused)
+Test(device_refusal, an_invalid_name_of_a_device_is_refused)
 {
 	static const char *const bad[] = {
 		"",
@@ -213,7 +213,7 @@ static void put(const struct fsdp_device *device, const char *name,
 	fsdp_free(it.tensor);
 }
 
-Test(device_refusal, a_device_that_a_process_does_not_see_is_said)
+Test(device_refusal, the_error_names_a_device_that_is_hidden_from_the_process)
 {
 	struct fsdp_device first, second;
 	struct actor blind;
@@ -247,7 +247,7 @@ static int occupy(void)
 	return 0;
 }
 
-Test(device_refusal, a_device_in_exclusive_mode_is_said)
+Test(device_refusal, a_device_in_exclusive_mode_is_refused)
 {
 	struct fsdp_device device;
 	struct fsdp_tensor *tensor;
@@ -264,7 +264,7 @@ Test(device_refusal, a_device_in_exclusive_mode_is_said)
 	actor_kill(&first);
 }
 
-Test(device_refusal, a_device_that_is_full_is_said)
+Test(device_refusal, an_allocation_on_a_full_device_is_refused)
 {
 	const struct fsdp_spec huge = {FSDP_U8, 1, {INT64_C(3) << 30}};
 	const struct fsdp_spec large = {FSDP_U8, 1, {INT64_C(48) << 20}};
@@ -337,7 +337,7 @@ Test(device_refusal, a_stream_of_another_device_is_refused)
 	fsdp_free(tensor);
 }
 
-Test(device_refusal, no_stream_orders_host_memory)
+Test(device_refusal, streams_are_refused_for_host_memory)
 {
 	struct fsdp_tensor *tensor;
 	CUstream stream;
@@ -355,7 +355,7 @@ Test(device_refusal, no_stream_orders_host_memory)
 	fsdp_free(tensor);
 }
 
-Test(device_refusal, what_is_not_held_is_not_waited_for)
+Test(device_refusal, a_wait_for_a_tensor_that_is_not_held_is_refused)
 {
 	struct fsdp_device device;
 	struct fsdp_tensor *tensor;
@@ -407,7 +407,8 @@ static int publish_late(void)
 	return publish_on(tensor, "t/a", stream);
 }
 
-Test(device_refusal, what_cannot_be_registered_read_only_is_mapped_writable)
+Test(device_refusal,
+     timelines_that_cannot_be_registered_read_only_are_mapped_writable)
 {
 	const struct fsdp_get_options options = {.timeout_ms = -1};
 	struct fsdp_tensor *tensor = NULL;
@@ -436,7 +437,7 @@ Test(device_refusal, what_cannot_be_registered_read_only_is_mapped_writable)
 
 /* --- nonsense ------------------------------------------------------------ */
 
-Test(device_refusal, nothing_is_a_device_too)
+Test(device_refusal, a_device_of_zeros_is_host_memory)
 {
 	static const struct fsdp_device host;
 	struct fsdp_tensor *tensor;
