@@ -87,7 +87,7 @@ Test(direct, gathers_in_place_make_no_system_call)
 	cr_assert(eq(int, WEXITSTATUS(status), 7));
 }
 
-Test(direct, groups_in_place_come_in_any_order_and_take_no_place)
+Test(direct, groups_in_place_need_no_order_and_do_not_count_for_the_limiter)
 {
 	start(2, &(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
@@ -131,7 +131,7 @@ static int reshard0_to_3(void)
 	return rank_note(fsdp_reshard(trainer()->groups[0], 3));
 }
 
-Test(direct, nothing_is_whole_before_a_commit)
+Test(direct, an_unshard_before_the_first_commit_is_refused)
 {
 	crew_start(1, &CREW);
 	cr_assert(eq(int, rank_run(&ranks, 0, unshard0), -ENODATA));
@@ -140,7 +140,7 @@ Test(direct, nothing_is_whole_before_a_commit)
 	cr_assert(zero(int, rank_run(&ranks, 0, unshard0)));
 }
 
-Test(direct, a_parameter_is_seen_between_wait_and_reshard_only)
+Test(direct, a_parameter_is_accessible_only_between_wait_and_reshard)
 {
 	start(2, NULL);
 	cr_assert(zero(int, rank_run(&ranks, 0, begin0)));
@@ -187,7 +187,7 @@ static int cycle_until_told(void)
 }
 
 /* Ranks that make no system call learn of the death from the state table. */
-Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
+Test(direct, ranks_that_make_no_request_get_an_error_that_names_the_dead_rank)
 {
 	start(3, NULL);
 	for (uint32_t i = 0; i < 2; i++)
@@ -201,7 +201,7 @@ Test(direct, a_death_is_told_by_name_to_ranks_that_ask_nobody)
 }
 
 /* Each new run uses again the words of the state table that ended runs had. */
-Test(direct, a_later_run_goes_on_from_the_last_commit)
+Test(direct, a_later_run_continues_from_the_last_commit)
 {
 	for (int i = 0; i < 3; i++) {
 		crew_start(2, &CREW);
@@ -218,7 +218,7 @@ Test(direct, a_later_run_goes_on_from_the_last_commit)
 }
 
 /* A broker that was stopped before the rank died cannot notice its death. */
-Test(direct, a_death_without_a_broker_is_told_by_the_next_one)
+Test(direct, a_death_without_a_broker_is_reported_by_the_next_broker)
 {
 	start(2, NULL);
 	actor_begin(&ranks.actors[0], cycle_until_told);

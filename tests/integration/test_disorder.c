@@ -455,7 +455,7 @@ static void check_nothing_is_left(void)
 		wire_wait_status(other, names[i], 0);
 }
 
-Test(disorder, of_requests_leaves_nothing_behind)
+Test(disorder, of_requests_leaves_no_state)
 {
 	for (uint64_t seed = 1; seed <= 2; seed++) {
 		run(seed);
@@ -483,7 +483,7 @@ static void send_beginnings(const struct request *request)
 	free(body);
 }
 
-Test(disorder, of_bytes_costs_nothing_but_the_request)
+Test(disorder, of_bytes_fails_only_the_request)
 {
 	const struct comm comm = {.id = 999, .committing = 1};
 	const struct group group = {
@@ -541,7 +541,7 @@ static struct fsdp_comm *join_alone(struct fsdp_client *client,
 /* Clients do not wait for reshards. However many they send, reshards must not
  * reach the broker after later unshards, because it keeps a limited number of
  * replies for each session. */
-Test(disorder, of_many_reshards_does_not_reach_what_comes_behind)
+Test(disorder, of_many_reshards_does_not_overtake_later_unshards)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
 	static struct fsdp_group *layers[N_LAYERS];
@@ -585,7 +585,7 @@ static void break_connection(void)
 }
 
 /* The one-way request may have arrived or not. It is sent again. */
-Test(disorder, of_a_broken_connection_loses_and_doubles_no_post)
+Test(disorder, of_a_broken_connection_repeats_and_loses_no_one_way_request)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
 	static struct fsdp_group *layers[N_LAYERS];

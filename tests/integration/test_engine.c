@@ -75,7 +75,7 @@ static bool is_gone(int timeout_ms)
 
 TestSuite(engine, .timeout = 300);
 
-Test(engine, an_ordered_stop_takes_the_worker_along)
+Test(engine, stopping_the_broker_ends_the_worker)
 {
 	start_worker(false);
 	daemon_stop(&daemon_);
@@ -83,7 +83,7 @@ Test(engine, an_ordered_stop_takes_the_worker_along)
 	ranks_stop(&ranks);
 }
 
-Test(engine, a_stop_waits_for_no_worker_that_hangs)
+Test(engine, stopping_the_broker_does_not_wait_for_a_worker_that_hangs)
 {
 	start_worker(true);
 	cr_assert(zero(int, kill(worker, SIGSTOP)));
@@ -92,7 +92,7 @@ Test(engine, a_stop_waits_for_no_worker_that_hangs)
 	ranks_stop(&ranks);
 }
 
-Test(engine, a_broker_that_is_killed_takes_the_worker_along)
+Test(engine, killing_the_broker_ends_the_worker)
 {
 	start_worker(false);
 	cr_assert(zero(int, kill(worker, SIGSTOP)));
@@ -136,7 +136,7 @@ static int oom_score_adj(pid_t pid)
 
 /* A real protection would need CAP_SYS_RESOURCE, so a preloaded library makes
  * processes read and write a lower score than they have. */
-Test(engine, the_broker_keeps_its_protection_from_the_oom_killer_for_itself)
+Test(engine, the_worker_does_not_inherit_protection_from_the_oom_killer)
 {
 	int unprotected = oom_score_adj(getpid());
 	char preload[PATH_MAX];
@@ -166,7 +166,7 @@ static int count_filters(pid_t pid)
 	return n;
 }
 
-Test(engine, the_worker_has_a_filter_more_than_its_broker)
+Test(engine, the_worker_has_one_filter_more_than_its_broker)
 {
 	start_confined_worker(NULL);
 	if (daemon_log_has(&daemon_, "no sandbox"))
@@ -179,7 +179,7 @@ Test(engine, the_worker_has_a_filter_more_than_its_broker)
 	daemon_stop(&daemon_);
 }
 
-Test(engine, the_worker_of_a_broker_without_a_sandbox_has_none)
+Test(engine, the_worker_of_a_broker_without_a_sandbox_has_no_sandbox)
 {
 	start_worker_with("[access]\nsandbox = no\n", NULL);
 	cr_expect(eq(int, count_filters(worker),
@@ -191,7 +191,7 @@ Test(engine, the_worker_of_a_broker_without_a_sandbox_has_none)
 #ifdef FSDP_TEST_POINTS
 /* Both try to execute a program whose name is NULL, which fails with EFAULT if
  * the filter permits the call. */
-Test(engine, the_worker_may_not_start_programs_as_its_broker_may)
+Test(engine, the_worker_unlike_its_broker_may_not_start_programs)
 {
 	char text[128];
 
@@ -259,7 +259,7 @@ static void await_pidfds(int n)
 		nap_ms(1);
 }
 
-Test(engine, its_process_is_known_to_the_next_broker_while_it_lives)
+Test(engine, the_descriptor_of_a_live_worker_is_stored_for_the_next_broker)
 {
 	start_worker(true);
 	await_pidfds(2);
@@ -291,7 +291,7 @@ static void join_alone(const char *socket)
 
 /* The failpoint lets the worker's queue appear full, as if other communicators
  * had filled it. */
-Test(engine, what_has_no_place_in_its_queue_waits_and_fails_nobody)
+Test(engine, a_job_waits_if_the_queue_of_the_worker_is_full)
 {
 	struct fsdp_work first, second;
 
@@ -334,7 +334,7 @@ Test(engine, the_worker_has_the_limit_of_descriptors_that_the_broker_was_given)
 	check_limits(false);
 }
 
-Test(engine, so_has_the_worker_of_a_supervised_broker)
+Test(engine, the_worker_of_a_supervised_broker_has_its_limit_of_descriptors)
 {
 	check_limits(true);
 }
@@ -345,7 +345,7 @@ static int join_again(void)
 	return trainer_join();
 }
 
-Test(engine, a_broker_that_is_started_again_ends_the_earlier_worker)
+Test(engine, a_restarted_broker_ends_the_earlier_worker)
 {
 	start_worker(true);
 	await_pidfds(2);
@@ -360,7 +360,7 @@ Test(engine, a_broker_that_is_started_again_ends_the_earlier_worker)
 	daemon_stop(&daemon_);
 }
 
-Test(engine, without_its_program_a_collective_says_which_is_missing)
+Test(engine, the_error_of_a_collective_names_the_missing_worker_program)
 {
 	static const char *const env[] = {"FSDP_WORKER=/nowhere/fsdp-worker",
 					  NULL};

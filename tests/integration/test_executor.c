@@ -37,7 +37,7 @@ static bool has_mapped(pid_t pid, const char *library)
 	return is_found;
 }
 
-Test(executor, nccl_is_in_the_worker_and_nowhere_else)
+Test(executor, only_the_worker_loads_nccl)
 {
 	pid_t worker;
 
@@ -77,7 +77,7 @@ static int train_blindly(void)
 	return rank_note(r);
 }
 
-Test(executor, a_rank_that_asks_for_no_address_has_no_context)
+Test(executor, a_rank_that_uses_no_address_has_no_context)
 {
 	executor_start(2, 1);
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
@@ -111,7 +111,7 @@ static int look(void)
 	return rank_note(fsdp_shard(trainer()->groups[0], 0, &shard));
 }
 
-Test(executor, a_rank_that_cannot_map_its_memory_gives_up_for_all)
+Test(executor, a_rank_that_cannot_map_its_memory_fails_the_run_of_all_ranks)
 {
 	executor_start(2, 1);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_half_blind)));
@@ -125,7 +125,7 @@ Test(executor, a_rank_that_cannot_map_its_memory_gives_up_for_all)
 	executor_expect_says(0, "rank 1 ");
 }
 
-Test(executor, frozen_parameters_stay_as_they_were)
+Test(executor, frozen_parameters_keep_their_values)
 {
 	executor_start(2, 2);
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_join)));
@@ -269,7 +269,7 @@ static int reshard_what_is_read(void)
 	return memcmp(seen, whole, WEIGHT_SIZE) ? -EBADMSG : 0;
 }
 
-Test(executor, what_a_stream_reads_is_resharded_after_it)
+Test(executor, a_reshard_waits_for_a_stream_that_reads)
 {
 	need_fake("a stream is held");
 	make_gates();
@@ -329,7 +329,7 @@ static int reduce_without_end(void)
 	return rank_note(r);
 }
 
-Test(executor, a_stream_that_does_not_end_ends_its_communicator_alone)
+Test(executor, a_stream_that_does_not_end_fails_only_its_communicator)
 {
 	pid_t worker;
 
@@ -392,7 +392,7 @@ static int reshard_by_another_s_stream(void)
 	return rank_note(fsdp_reshard_on(trainer()->groups[0], 0, stream));
 }
 
-Test(executor, what_a_stream_is_to_write_is_waited_for)
+Test(executor, collectives_wait_for_streams_that_write)
 {
 	setenv("FAKECUDA_DELAY_US", "20000", 1);
 	executor_start(2, 1);
@@ -411,7 +411,7 @@ Test(executor, a_stream_of_another_device_is_refused)
 }
 
 /* --- the list ------------------------------------------------------------ */
-Test(executor, it_is_shown)
+Test(executor, the_executor_is_shown)
 {
 	executor_start_crew();
 	cr_assert(zero(int,
@@ -444,7 +444,7 @@ static bool is_joining(void)
 	return executor_seen.n_joined == 1;
 }
 
-Test(executor, all_ranks_must_give_the_same)
+Test(executor, all_ranks_must_choose_the_same_executor)
 {
 	executor_start(2, 1);
 	actor_begin(&executor_ranks.actors[0], join_mixed);
@@ -456,7 +456,7 @@ Test(executor, all_ranks_must_give_the_same)
 	cr_assert(zero(int, actor_end(&executor_ranks.actors[0])));
 }
 
-Test(executor, on_host_memory_it_can_be_chosen_too)
+Test(executor, the_executor_can_be_chosen_for_host_memory)
 {
 	const struct fsdp_comm_options options = {.executor =
 							  FSDP_EXECUTOR_WORKER};
@@ -468,7 +468,7 @@ Test(executor, on_host_memory_it_can_be_chosen_too)
 	cr_expect(zero(int, fsdp_comm_leave(comm)));
 }
 
-Test(executor, without_nccl_the_joins_say_so)
+Test(executor, without_nccl_joins_fail_with_the_reason)
 {
 	static const char *const env[] = {"FSDP_LIBNCCL=/nowhere/libnccl.so",
 					  NULL};
@@ -488,7 +488,7 @@ Test(executor, without_nccl_the_joins_say_so)
 	cr_expect(eq(int, worker_pid(&executor_daemon), worker), "it lives on");
 }
 
-Test(executor, two_ranks_of_one_device_are_told_the_way_out)
+Test(executor, the_error_for_two_ranks_on_one_device_names_a_remedy)
 {
 	setenv("FAKECUDA_DEVICES", "1", 1);
 	executor_start(2, 1);
@@ -536,7 +536,7 @@ Test(executor, the_worker_dies_in_a_reduction)
 	kill_worker_during(executor_reduce);
 }
 
-Test(executor, an_idle_worker_takes_its_communicators_along)
+Test(executor, the_death_of_an_idle_worker_fails_its_communicators)
 {
 	pid_t worker;
 

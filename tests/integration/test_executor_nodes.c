@@ -73,7 +73,7 @@ static void await_unshard(void)
 
 /* On the first node the unshard could begin before the reduction, which waits
  * for a rank. */
-Test(executor_nodes, nodes_do_the_same_in_the_order_of_the_calls)
+Test(executor_nodes, all_nodes_run_collectives_in_the_order_of_the_calls)
 {
 	start_nodes(3);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_nodes)));
@@ -94,7 +94,7 @@ Test(executor_nodes, nodes_do_the_same_in_the_order_of_the_calls)
 }
 
 Test(executor_nodes,
-     plans_that_differ_between_nodes_are_told_before_they_are_used)
+     plans_that_differ_between_nodes_are_reported_before_their_use)
 {
 	start_nodes(2);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_with_other_plan)));
@@ -139,7 +139,7 @@ static int unshard_in_passing(void)
 	return rank_note(r);
 }
 
-Test(executor_nodes, what_was_begun_on_one_node_is_done_on_all)
+Test(executor_nodes, a_gather_started_on_one_node_is_done_on_all_nodes)
 {
 	start_nodes(2);
 	cr_assert(zero(int, ranks_run(&executor_ranks, join_nodes)));
@@ -151,7 +151,7 @@ Test(executor_nodes, what_was_begun_on_one_node_is_done_on_all)
 }
 
 /* The rank of the other node never joins. */
-Test(executor_nodes, a_rank_that_dies_while_nccl_is_opened_is_not_waited_for)
+Test(executor_nodes, ranks_do_not_wait_for_one_that_dies_while_nccl_is_opened)
 {
 	start_nodes(2);
 	actor_begin(&executor_ranks.actors[0], join_nodes);

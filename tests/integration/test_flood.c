@@ -58,7 +58,7 @@ static void check_flood(struct wire *alice, const struct request *request)
 	wire_wait_status(alice, "own_queue_bytes", 16384);
 }
 
-Test(flood, of_requests_whose_answers_nobody_reads)
+Test(flood, of_requests_whose_replies_are_not_read)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct wire *alice;
@@ -69,7 +69,7 @@ Test(flood, of_requests_whose_answers_nobody_reads)
 	wire_close(alice);
 }
 
-Test(flood, of_requests_whose_answers_bring_descriptors)
+Test(flood, of_requests_whose_replies_have_descriptors)
 {
 	struct tensor_place place;
 	struct request chunk = {
@@ -87,7 +87,7 @@ Test(flood, of_requests_whose_answers_bring_descriptors)
 
 /* The replies to parked requests are sent all at once, each with a descriptor.
  * Alice is charged for each until it is read or its connection is closed. */
-Test(flood, of_queued_descriptors_is_charged_and_given_back)
+Test(flood, of_queued_descriptors_is_charged_and_refunded)
 {
 	static const char *const name = "test/a/";
 	struct request get = {
@@ -223,7 +223,7 @@ static int try_fd(int sock_fd, int fd)
 	return frame_send(sock_fd, &frame, NULL);
 }
 
-Test(flood, of_descriptors_that_cannot_be_closed_stops_their_sender_only)
+Test(flood, of_descriptors_that_cannot_be_closed_stops_only_their_sender)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct siege siege;
@@ -276,7 +276,7 @@ static bool is_hung_up(int fd)
 /* Memory in sockets that the broker still has to close is not charged to a
  * user, because the broker cannot count the contents of a socket. So it must
  * refuse these descriptors. */
-Test(flood, of_memory_in_sockets_stays_with_its_sender)
+Test(flood, of_memory_in_sockets_is_limited_in_the_broker)
 {
 	struct siege siege;
 	int ends[N_FILES], n_kept = 0;
@@ -302,7 +302,7 @@ Test(flood, of_memory_in_sockets_stays_with_its_sender)
 
 /* Other users must still be able to send descriptors, which a reconnect
  * needs. */
-Test(flood, of_one_users_descriptors_lets_others_send_theirs)
+Test(flood, of_descriptors_of_one_user_does_not_stop_those_of_others)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct siege siege;
@@ -337,7 +337,7 @@ Test(flood, of_one_users_descriptors_lets_others_send_theirs)
 #define N_PAUSED 20
 
 /* The paused connections are resumed one after another. */
-Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
+Test(flood, of_descriptors_is_followed_by_replies_to_all_paused_connections)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct wire *waiting[N_PAUSED];
@@ -368,7 +368,7 @@ Test(flood, of_descriptors_is_followed_by_answers_to_all_who_waited)
 
 /* Paused connections that send nothing must not keep the waiting one from its
  * reply. */
-Test(flood, of_descriptors_is_followed_by_answers_past_silent_connections)
+Test(flood, of_descriptors_is_followed_by_replies_despite_silent_connections)
 {
 	const struct request ping = {.kind = MESSAGE_PING};
 	struct wire *silent[N_PAUSED], *waiting;
@@ -435,7 +435,7 @@ static uint64_t received_value(const struct wire *wire, const char *name)
 
 /* While the broker is stopped, Alice sends a large request on each of her
  * connections, and then Bob sends a small one. Bob must not be served last. */
-Test(flood, of_long_requests_lets_others_go_first)
+Test(flood, of_long_requests_does_not_delay_short_ones_of_others)
 {
 	struct request status = {.kind = MESSAGE_STATUS};
 	struct alloc_item items[MESSAGE_MAX_ITEMS];
@@ -476,7 +476,7 @@ Test(flood, of_long_requests_lets_others_go_first)
 #define N_HELD 5000
 
 /* A client that holds much does not make every list of clients long. */
-Test(flood, of_holds_does_not_make_a_list_of_clients_long)
+Test(flood, of_holds_does_not_lengthen_a_list_of_clients)
 {
 	struct request clients = {.kind = MESSAGE_CLIENTS};
 	struct alloc_item items[200];

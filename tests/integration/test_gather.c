@@ -127,22 +127,22 @@ static void check_cycles(uint32_t n, uint32_t n_shards)
 	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 }
 
-Test(gather, one_rank_sees_what_it_committed)
+Test(gather, one_rank_sees_its_committed_values)
 {
 	check_cycles(1, 0);
 }
 
-Test(gather, two_ranks_see_each_other_s_shards)
+Test(gather, two_ranks_see_the_shards_of_each_other)
 {
 	check_cycles(2, 0);
 }
 
-Test(gather, four_ranks_see_uneven_and_empty_shards_whole)
+Test(gather, four_ranks_with_uneven_and_empty_shards_see_whole_parameters)
 {
 	check_cycles(4, 0);
 }
 
-Test(gather, replicas_each_have_whole_parameters_of_their_own)
+Test(gather, each_replica_has_its_own_whole_parameters)
 {
 	check_cycles(4, 2);
 }
@@ -167,13 +167,13 @@ static int run_ahead(void)
 	return r;
 }
 
-Test(gather, ranks_that_prefetch_at_their_own_pace_see_the_same)
+Test(gather, ranks_that_prefetch_at_different_speeds_see_the_same_values)
 {
 	start(4, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
 }
 
-Test(gather, a_gather_in_place_moves_nothing)
+Test(gather, a_gather_in_place_copies_nothing)
 {
 	host_memory_only("on devices nothing is gathered in place");
 	start(2, &(struct crew){.layers = KINDS, .n_layers = 1});
@@ -182,7 +182,7 @@ Test(gather, a_gather_in_place_moves_nothing)
 	cr_assert(eq(u64, status_value(client, "gathers"), 0));
 }
 
-Test(gather, one_rank_s_copy_serves_those_that_come_later)
+Test(gather, later_ranks_use_the_copy_of_the_first_rank)
 {
 	host_memory_only("on devices no rank gathers without the others");
 	start(2, &(struct crew){0});
@@ -221,7 +221,7 @@ Test(gather, the_third_group_waits_until_all_have_resharded_the_first)
 	cr_assert(eq(u64, status_value(client, "limiter_waits"), 1));
 }
 
-Test(gather, what_waits_and_is_resharded_by_all_is_withdrawn)
+Test(gather, a_waiting_gather_that_all_ranks_reshard_is_withdrawn)
 {
 	host_memory_only("on devices no rank gathers without the others");
 	start(1, &(struct crew){.options = {.limit = 1}});
@@ -234,7 +234,7 @@ Test(gather, what_waits_and_is_resharded_by_all_is_withdrawn)
 	cr_assert(eq(u64, status_value(client, "gathers"), 2));
 }
 
-Test(gather, one_that_is_larger_than_the_limit_goes_alone)
+Test(gather, a_gather_larger_than_the_limit_runs_alone)
 {
 	struct crew crew = {.options = {.limit_bytes = 4096}};
 
@@ -246,7 +246,7 @@ Test(gather, one_that_is_larger_than_the_limit_goes_alone)
 	cr_assert(eq(int, ranks_run(&ranks, await1), 0));
 }
 
-Test(gather, in_place_parameters_take_no_bytes_of_the_limiter)
+Test(gather, in_place_parameters_do_not_count_for_the_limiter)
 {
 	struct crew crew = {
 		.layers = KINDS, .n_layers = 2, .options = {.limit_bytes = 1}};
@@ -259,7 +259,7 @@ Test(gather, in_place_parameters_take_no_bytes_of_the_limiter)
 	cr_assert(eq(u32, comm_entry().n_in_flight, 1));
 }
 
-Test(gather, a_root_that_stays_unsharded_takes_no_place)
+Test(gather, a_root_that_stays_unsharded_does_not_count_for_the_limiter)
 {
 	start(2, &(struct crew){.layers = WITH_ROOT, .n_layers = 4});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
@@ -276,7 +276,7 @@ Test(gather, a_root_that_stays_unsharded_takes_no_place)
 	cr_assert(eq(u64, comm_entry().bytes_in_flight, 0));
 }
 
-Test(gather, the_fsdp1_limiter_waits_for_the_event_of_the_last_but_one)
+Test(gather, the_fsdp1_limiter_waits_for_the_reshard_of_the_last_group_but_one)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
@@ -296,7 +296,7 @@ Test(gather, the_fsdp1_limiter_waits_for_the_event_of_the_last_but_one)
 	cr_assert(eq(int, rank_run(&ranks, 0, await2), 0));
 }
 
-Test(gather, the_fsdp1_limiter_keeps_no_count_of_what_is_open)
+Test(gather, the_fsdp1_limiter_does_not_count_open_groups)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
@@ -313,7 +313,7 @@ static int cycle_steps(void)
 	return run_ahead();
 }
 
-Test(gather, the_fsdp1_limiter_lets_iterations_go_on)
+Test(gather, the_fsdp1_limiter_does_not_block_iterations)
 {
 	struct crew crew = {.options = {.limiter = FSDP_LIMITER_FSDP1}};
 
@@ -337,7 +337,7 @@ static int unshard_twice(void)
 	return rank_note(fsdp_wait(&self->works[0], -1));
 }
 
-Test(gather, what_is_unsharded_is_the_same_work_again)
+Test(gather, unsharding_an_unsharded_group_returns_the_same_work)
 {
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, unshard_twice), 0));
@@ -346,7 +346,7 @@ Test(gather, what_is_unsharded_is_the_same_work_again)
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 }
 
-Test(gather, another_order_is_refused_and_changes_nothing)
+Test(gather, an_unshard_in_another_order_is_refused_without_effect)
 {
 	host_memory_only("on devices no rank gathers without the others");
 	start(2, &(struct crew){0});
@@ -373,7 +373,7 @@ static int begin_commit(void)
 		fsdp_commit(self->comm, self->step + 1, &self->works[3]));
 }
 
-Test(gather, a_commit_waits_for_no_reshard)
+Test(gather, a_commit_is_refused_before_the_reshard)
 {
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
@@ -389,7 +389,7 @@ Test(gather, a_commit_waits_for_no_reshard)
 	cr_assert(eq(int, ranks_run(&ranks, await3), 0));
 }
 
-Test(gather, who_has_not_unsharded_what_others_did_cannot_commit)
+Test(gather, a_rank_that_lacks_an_unshard_of_the_others_cannot_commit)
 {
 	host_memory_only("on devices no rank gathers without the others");
 	start(2, &(struct crew){0});
@@ -398,7 +398,7 @@ Test(gather, who_has_not_unsharded_what_others_did_cannot_commit)
 	assert_says(1, "unshard 'l0'");
 }
 
-Test(gather, nothing_is_whole_before_something_was_committed)
+Test(gather, an_unshard_before_the_first_commit_is_refused)
 {
 	struct crew crew = {.layers = CASTS, .n_layers = 1};
 
@@ -431,7 +431,7 @@ static int reshard0_to_3(void)
 	return reshard0_to(3);
 }
 
-Test(gather, from_a_smaller_mesh_an_unshard_moves_nothing)
+Test(gather, an_unshard_from_a_smaller_mesh_gathers_nothing)
 {
 	start(4, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, unshard0), 0));
@@ -467,7 +467,7 @@ Test(gather, a_mesh_that_does_not_fit_is_refused)
 
 /* --- deaths -------------------------------------------------------------- */
 
-Test(gather, after_an_ordinary_end_only_kept_groups_have_memory)
+Test(gather, after_an_orderly_end_only_kept_groups_have_memory)
 {
 	start(2, &(struct crew){0});
 	cr_assert(eq(int, ranks_run(&ranks, run_ahead), 0));
@@ -476,7 +476,7 @@ Test(gather, after_an_ordinary_end_only_kept_groups_have_memory)
 	expect_memory_back();
 }
 
-Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
+Test(gather, the_error_names_a_rank_that_is_killed_during_a_gather)
 {
 	pid_t worker, victim;
 	char text[64];
@@ -504,7 +504,7 @@ Test(gather, a_rank_that_is_killed_while_a_gather_runs_is_named)
 	expect_memory_back();
 }
 
-Test(gather, a_rank_that_does_not_come_is_named)
+Test(gather, the_error_names_a_rank_that_does_not_unshard)
 {
 	struct crew crew = {.options = {.timeout_ms = 5000}};
 
@@ -522,7 +522,7 @@ Test(gather, a_rank_that_does_not_come_is_named)
 	expect_memory_back();
 }
 
-Test(gather, ranks_that_wait_for_themselves_are_told)
+Test(gather, the_error_names_a_reshard_that_the_ranks_owe_themselves)
 {
 	struct crew crew = {.options = {.timeout_ms = 5000, .limit = 1}};
 
@@ -535,7 +535,7 @@ Test(gather, ranks_that_wait_for_themselves_are_told)
 	expect_memory_back();
 }
 
-Test(gather, a_worker_that_is_killed_fails_the_run_and_no_more)
+Test(gather, a_worker_that_is_killed_fails_only_the_run)
 {
 	uint64_t starts;
 	pid_t worker;
@@ -583,7 +583,7 @@ static const struct layer HUGE_LAYER[] = {
 	LAYER("huge", HUGE_PARAM, CAST),
 };
 
-Test(gather, one_that_finds_no_room_waits_for_it)
+Test(gather, a_gather_without_memory_waits_for_it)
 {
 	struct crew crew = {.layers = HUGE_LAYER, .n_layers = 1};
 
@@ -608,7 +608,7 @@ static const struct layer SIZES[] = {
 };
 
 /* The memory of the large group is idle, and too large for the small one. */
-Test(gather, idle_memory_makes_room_for_what_finds_none)
+Test(gather, idle_memory_is_freed_for_a_gather_without_memory)
 {
 	struct crew crew = {.layers = SIZES, .n_layers = 2};
 
