@@ -108,22 +108,22 @@ static void kill_at_each_point(const char *held_at)
 	cr_assert(zero(int, ranks_run(&ranks, await0)));
 }
 
-Test(host_gather, who_sleeps_is_told_of_a_death_at_any_point)
+Test(host_gather, a_sleeping_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(NULL);
 }
 
-Test(host_gather, who_spins_is_told_of_a_death_at_any_point)
+Test(host_gather, a_spinning_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(SPINNING);
 }
 
-Test(host_gather, who_copies_is_told_of_a_death_at_any_point)
+Test(host_gather, a_copying_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point("host_gather.taken");
 }
 
-Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
+Test(host_gather, a_rank_that_waits_for_the_limiter_gets_an_error_after_a_death)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
@@ -136,7 +136,8 @@ Test(host_gather, who_waits_for_the_limiter_is_told_of_a_death)
 	assert_says(0, "rank 1 (pid ");
 }
 
-Test(host_gather, who_waits_is_told_before_the_kernel_reports_the_death)
+Test(host_gather,
+     a_waiting_rank_gets_the_error_before_the_kernel_reports_the_death)
 {
 	pid_t thread;
 
@@ -154,7 +155,8 @@ Test(host_gather, who_waits_is_told_before_the_kernel_reports_the_death)
 	actor_kill(&ranks.actors[1]);
 }
 
-Test(host_gather, who_waits_for_the_limiter_is_told_that_another_has_left)
+Test(host_gather,
+     a_rank_that_waits_for_the_limiter_gets_an_error_when_another_leaves)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
@@ -261,7 +263,7 @@ Test(host_gather, the_gathers_of_each_group_are_counted_in_all_runs)
 
 /* --- without waiting ----------------------------------------------------- */
 
-Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
+Test(host_gather, testing_a_gather_copies_piece_by_piece)
 {
 	start(NULL);
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
@@ -272,7 +274,7 @@ Test(host_gather, a_test_makes_a_group_whole_piece_by_piece)
 	cr_assert(eq(u64, status_value(client, "gathers"), 1));
 }
 
-Test(host_gather, a_test_says_what_a_gather_waits_for)
+Test(host_gather, testing_a_gather_reports_for_what_it_waits)
 {
 	start(&(struct fsdp_comm_options){.limit = 1});
 	cr_assert(zero(int, ranks_run(&ranks, begin0)));
@@ -294,7 +296,7 @@ static int test_commit(void)
 	return rank_note(r < 0 ? r : fsdp_test(&work));
 }
 
-Test(host_gather, a_commit_is_tested_by_the_broker)
+Test(host_gather, testing_a_commit_is_done_by_the_broker)
 {
 	start(NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, test_commit), -EAGAIN));
@@ -311,7 +313,7 @@ static int begin_commit(void)
 	return rank_note(fsdp_commit(self->comm, self->step + 1, &work));
 }
 
-Test(host_gather, a_commit_in_the_place_of_a_gather_is_refused)
+Test(host_gather, a_commit_instead_of_a_gather_is_refused)
 {
 	start(NULL);
 	cr_assert(zero(int, rank_run(&ranks, 0, begin0)));
@@ -322,7 +324,7 @@ Test(host_gather, a_commit_in_the_place_of_a_gather_is_refused)
 	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
 }
 
-Test(host_gather, a_gather_in_the_place_of_a_commit_is_refused)
+Test(host_gather, a_gather_instead_of_a_commit_is_refused)
 {
 	start(NULL);
 	cr_assert(zero(int, rank_run(&ranks, 0, begin_commit)));
@@ -362,7 +364,7 @@ static int alloc_rest(int32_t timeout_ms, struct fsdp_tensor **ret)
 	return fsdp_alloc(client, &spec, 1, NULL, timeout_ms, ret);
 }
 
-Test(host_gather, idle_memory_goes_to_a_client_that_was_refused)
+Test(host_gather, idle_memory_is_freed_for_a_client_that_was_refused)
 {
 	struct fsdp_tensor *rest;
 
@@ -389,7 +391,7 @@ static void *alloc_patiently(void *data)
 	return NULL;
 }
 
-Test(host_gather, idle_memory_goes_to_a_client_that_waits)
+Test(host_gather, idle_memory_is_freed_for_a_client_that_waits)
 {
 	pthread_t thread;
 	int code = 1;
@@ -405,7 +407,7 @@ Test(host_gather, idle_memory_goes_to_a_client_that_waits)
 }
 
 /* Memory that is in use is not recalled, whoever waits for memory. */
-Test(host_gather, memory_in_use_is_not_given_back)
+Test(host_gather, memory_in_use_is_not_freed)
 {
 	struct fsdp_tensor *rest;
 
@@ -424,7 +426,7 @@ Test(host_gather, memory_in_use_is_not_given_back)
 
 /* A rank that has gathered leaves before the other rank has looked, and its
  * memory is recalled. The other rank then gathers by itself. */
-Test(host_gather, memory_that_was_lost_is_gathered_again)
+Test(host_gather, values_whose_memory_was_freed_are_gathered_again)
 {
 	struct fsdp_tensor *rest;
 	uint64_t used;
@@ -447,7 +449,7 @@ Test(host_gather, memory_that_was_lost_is_gathered_again)
 
 /* A client that has used up its own budget is refused. That does not recall the
  * idle buffer of the ranks. */
-Test(host_gather, idle_memory_stays_if_only_a_budget_is_short)
+Test(host_gather, idle_memory_is_kept_if_only_a_budget_is_exceeded)
 {
 	const struct fsdp_connect_options options = {
 		.path = daemon_socket(&daemon_), .budget = 64 << 10};

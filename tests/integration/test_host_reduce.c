@@ -112,17 +112,17 @@ static void kill_at_each_point(const char *held_at)
 	cr_assert(!held_at || n_held > 0);
 }
 
-Test(host_reduce, who_sleeps_is_told_of_a_death_at_any_point)
+Test(host_reduce, a_sleeping_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(NULL);
 }
 
-Test(host_reduce, who_spins_is_told_of_a_death_at_any_point)
+Test(host_reduce, a_spinning_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point(SPINNING);
 }
 
-Test(host_reduce, who_sums_is_told_of_a_death_at_any_point)
+Test(host_reduce, a_summing_rank_gets_an_error_after_a_death_at_any_failpoint)
 {
 	kill_at_each_point("host_reduce.taken");
 }
@@ -153,7 +153,7 @@ static int test_piece_by_piece(void)
 	return r == 0 && n < 2 ? -EIO : r;
 }
 
-Test(host_reduce, a_test_does_one_piece)
+Test(host_reduce, testing_a_reduction_does_one_piece)
 {
 	struct crew crew = CREW;
 
@@ -171,7 +171,7 @@ Test(host_reduce, a_test_does_one_piece)
 
 /* Rank 1 hands in after the time-out, but no rank was waiting for it. The time
  * for its pieces begins when it hands in. */
-Test(host_reduce, a_rank_that_hands_in_late_has_all_of_the_time_for_its_pieces)
+Test(host_reduce, a_rank_that_submits_late_has_the_full_time_for_its_pieces)
 {
 	crew_start(2, &CREW);
 	cr_assert(zero(int, rank_run(&ranks, 0, hand_in)));
@@ -202,7 +202,7 @@ static int test_until_all_are_taken(void)
 
 /* Rank 0 does pieces for longer than the time-out. The time for rank 1 begins
  * when rank 0 has to wait. */
-Test(host_reduce, a_rank_that_tests_for_long_gives_others_all_of_the_time)
+Test(host_reduce, a_rank_that_tests_for_long_leaves_others_the_full_time)
 {
 	struct crew crew = CREW;
 

@@ -64,7 +64,7 @@ static int point_at_small(void)
 	return 0;
 }
 
-Test(hostile_rank, nobody_gathers_into_memory_that_is_too_small)
+Test(hostile_rank, a_gather_into_memory_that_is_too_small_is_refused)
 {
 	start(0);
 	cr_assert(zero(int, ranks_run(&ranks, unshard1)));
@@ -83,7 +83,7 @@ static int give_up_buffer_of_large(void)
 
 /* Rank 0 has a hold of this memory. Without it, the broker would give the
  * memory to the other group, which has the same size. */
-Test(hostile_rank, memory_in_use_stays_whatever_the_board_says)
+Test(hostile_rank, memory_in_use_is_kept_even_if_the_board_releases_it)
 {
 	start(0);
 	cr_assert(zero(int, ranks_run(&ranks, unshard0)));
@@ -178,7 +178,7 @@ static int await_gather(void)
 	return await0();
 }
 
-Test(hostile_rank, who_copies_does_not_do_so_for_ever)
+Test(hostile_rank, a_rank_that_copies_does_not_loop_for_ever)
 {
 	int n;
 
@@ -237,7 +237,7 @@ static int await_rewound_reduction(void)
 	return await_reduction();
 }
 
-Test(hostile_rank, who_reduces_does_not_do_so_for_ever)
+Test(hostile_rank, a_rank_that_reduces_does_not_loop_for_ever)
 {
 	int n;
 
@@ -289,7 +289,7 @@ static uint64_t gathers_shown(void)
 	return n;
 }
 
-Test(hostile_rank, the_gathers_that_a_group_shows_never_get_less)
+Test(hostile_rank, the_number_of_gathers_shown_for_a_group_never_decreases)
 {
 	start(0);
 	cr_assert(zero(int, ranks_run(&ranks, unshard0)));

@@ -109,7 +109,7 @@ static uint64_t bytes_live(void)
 
 /* Status and list count memory that was never published, is staged, is kept by
  * a view, or is kept by a ticket. */
-Test(inspect, all_memory_is_in_the_list_whatever_keeps_it)
+Test(inspect, all_memory_is_listed_for_any_reason_that_keeps_it)
 {
 	struct fsdp_tensor *unpublished = make(1000), *member = NULL, *view;
 	struct fsdp_tensor *sent = make(3000), *base = make(100 << 10);
@@ -188,7 +188,7 @@ static void publish_batch(int from)
 }
 
 /* One tensor of each batch is held, and the grants of the others are unused. */
-Test(inspect, clients_counts_what_is_held_and_no_unused_grants)
+Test(inspect, clients_counts_held_tensors_but_no_unused_grants)
 {
 	struct fsdp_peer self;
 
@@ -237,7 +237,7 @@ static int step(const struct fsdp_entry *entry, void *data)
 
 /* While the next page is requested, one walk makes other requests, one ends,
  * and one sees the broker die. */
-Test(inspect, a_walk_may_ask_and_may_end_early)
+Test(inspect, the_callback_of_a_list_may_make_requests_and_end_it)
 {
 	struct walk walks[] = {{0}, {.stop_at = 300}, {.kills = true}};
 
@@ -321,7 +321,7 @@ static int keep_entry(const struct fsdp_entry *entry, void *data)
 	return 1;
 }
 
-Test(inspect, a_member_of_a_bundle_ends_as_the_bundle_does)
+Test(inspect, a_member_has_the_time_to_live_and_flags_of_its_bundle)
 {
 	const struct fsdp_bundle_options options = {.ttl_ms = 3600 * 1000,
 						    .flags = FSDP_TIED};
@@ -343,7 +343,7 @@ Test(inspect, a_member_of_a_bundle_ends_as_the_bundle_does)
 	fsdp_free(member);
 }
 
-Test(inspect, a_slot_that_is_used_again_has_no_digest)
+Test(inspect, a_reused_slot_has_no_digest)
 {
 	struct fsdp_tensor *tensor = make(100);
 	uint64_t digest = 7;
@@ -371,7 +371,7 @@ static int keep_event(const struct fsdp_event *event, void *data)
 	return 0;
 }
 
-Test(inspect, a_watcher_sees_why_a_name_went)
+Test(inspect, a_watcher_sees_why_a_name_ended)
 {
 	struct fsdp_publication tied = {
 		.tensor = make(1), .name = "watch/tied", .flags = FSDP_TIED};
@@ -394,7 +394,7 @@ Test(inspect, a_watcher_sees_why_a_name_went)
 	fsdp_close(other);
 }
 
-Test(inspect, a_restart_loses_events_and_says_so)
+Test(inspect, a_restart_loses_events_and_the_watcher_is_told)
 {
 	uint64_t cursor = 0;
 	struct seen seen = {0};
@@ -503,7 +503,7 @@ static struct fsdp_tensor *publish_held(void)
 }
 
 /* The broker keeps the hold until the kernel reports the death. */
-Test(inspect, who_tells_that_a_process_is_ending)
+Test(inspect, who_reports_that_a_process_is_ending)
 {
 	struct fsdp_tensor *tensor = publish_held();
 	struct actor actor = {.fd = -1};
@@ -526,7 +526,7 @@ Test(inspect, who_tells_that_a_process_is_ending)
 }
 
 /* There are more holders than a page has. */
-Test(inspect, who_names_each_of_many_holders_once)
+Test(inspect, who_lists_each_of_many_holders_once)
 {
 	struct fsdp_connect_options options = {.path = daemon_socket(&daemon_)};
 	struct fsdp_tensor *tensor = publish_held(), *held;

@@ -105,7 +105,7 @@ static void check_waits(const struct request *request)
 	wire_close(bob);
 }
 
-Test(keeper, that_does_not_read_keeps_those_waiting_who_need_memory)
+Test(keeper, that_does_not_read_makes_only_requests_for_memory_wait)
 {
 	struct alloc_item item;
 	const struct request alloc = wire_alloc_request(&item, MIB);
@@ -113,7 +113,7 @@ Test(keeper, that_does_not_read_keeps_those_waiting_who_need_memory)
 	check_waits(&alloc);
 }
 
-Test(keeper, that_does_not_read_keeps_those_waiting_who_need_a_file)
+Test(keeper, that_does_not_read_makes_only_requests_for_a_file_wait)
 {
 	check_waits(&(struct request){.kind = MESSAGE_TIMELINES});
 }

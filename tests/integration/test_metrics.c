@@ -109,7 +109,7 @@ static int stop_at_once(const struct fsdp_histogram *histogram, void *data)
 	return 7;
 }
 
-Test(metrics, a_callback_may_end_the_walk)
+Test(metrics, a_callback_may_end_the_list)
 {
 	cr_expect(eq(int, fsdp_histograms(client, stop_at_once, NULL), 7));
 	cr_expect(zero(int, fsdp_ping(client)));
@@ -186,7 +186,7 @@ static struct fsdp_tensor *make(int64_t size)
 	return tensor;
 }
 
-Test(metrics, a_tensor_lies_in_a_chunk_whose_use_it_is)
+Test(metrics, the_chunk_of_a_tensor_shows_its_use)
 {
 	struct fsdp_tensor *tensor = make(1 << 20);
 	struct fsdp_entry entry = {0};
@@ -204,7 +204,7 @@ Test(metrics, a_tensor_lies_in_a_chunk_whose_use_it_is)
 	fsdp_free(tensor);
 }
 
-Test(metrics, what_chunks_use_is_what_accounts_are_charged)
+Test(metrics, accounts_are_charged_what_their_chunks_use)
 {
 	struct fsdp_tensor *first = make(100), *second = make(3 << 20);
 	struct chunks chunks = {0};
@@ -235,7 +235,7 @@ static int add_account(const struct fsdp_account *account, void *data)
 	return 0;
 }
 
-Test(metrics, an_account_has_what_is_charged_and_the_limits)
+Test(metrics, an_account_shows_charges_and_limits)
 {
 	struct fsdp_tensor *tensor = make(4096);
 	struct accounts accounts = {.uid = getuid()};
@@ -265,7 +265,7 @@ static uint32_t count(struct wire *wire, uint16_t kind)
 				      : wire->reply.accounts.n_items;
 }
 
-Test(metrics, a_user_sees_its_own_memory_and_account_only)
+Test(metrics, a_user_sees_only_its_own_memory_and_account)
 {
 	struct wire *alice, *bob = open_bob();
 

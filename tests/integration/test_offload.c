@@ -156,7 +156,7 @@ Test(offload, groups_of_both_kinds_are_gathered_and_reduced)
 	all(see_all_whole);
 }
 
-Test(offload, bytes_are_copied_wherever_they_are)
+Test(offload, bytes_are_copied_in_host_and_device_memory)
 {
 	start(1);
 	all(trainer_join);
@@ -248,7 +248,7 @@ static int copy_beside_a_gather(void)
 	return r;
 }
 
-Test(offload, the_next_shards_come_in_while_a_gather_runs)
+Test(offload, the_next_shards_are_copied_during_a_gather)
 {
 	need_fake("copies are counted");
 	start_blocks();
@@ -310,7 +310,7 @@ static int see_all_sums(void)
 	return 0;
 }
 
-Test(offload, no_room_is_written_before_it_was_read)
+Test(offload, a_staging_buffer_is_not_overwritten_before_it_was_read)
 {
 	setenv("FAKECUDA_COPY_US", "10000", 1);
 	start_blocks();
@@ -347,7 +347,7 @@ static int join_without(void)
 	return trainer_join();
 }
 
-Test(offload, ranks_must_agree_about_it)
+Test(offload, ranks_must_agree_about_offload)
 {
 	start(2);
 	ranks_begin(&ranks, join_without);
@@ -376,7 +376,7 @@ static int offload_on_host_memory(void)
 	return rank_note(r);
 }
 
-Test(offload, on_host_memory_there_is_nothing_to_offload)
+Test(offload, offload_is_refused_for_host_memory)
 {
 	start(1);
 	cr_expect(
@@ -390,7 +390,7 @@ static int join_by_worker(void)
 	return trainer_join();
 }
 
-Test(offload, the_worker_offloads_nothing)
+Test(offload, offload_is_refused_with_the_worker_as_executor)
 {
 	start(1);
 	cr_expect(eq(int, rank_run(&ranks, 0, join_by_worker), -EINVAL));
@@ -411,7 +411,7 @@ static int join_without_pages(void)
 	return r;
 }
 
-Test(offload, what_cannot_be_pinned_is_told)
+Test(offload, a_failure_to_pin_memory_is_reported)
 {
 	need_fake("calls must fail");
 	start(2);

@@ -163,7 +163,7 @@ static int end(struct fsdp_pending *pending, struct fsdp_tensor **ret)
 	return r;
 }
 
-Test(pending, a_get_is_ended_when_the_descriptor_is_readable)
+Test(pending, a_get_can_be_ended_when_the_descriptor_is_readable)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
 	struct fsdp_tensor *tensor;
@@ -179,7 +179,7 @@ Test(pending, a_get_is_ended_when_the_descriptor_is_readable)
 	expect_none_held("t/a");
 }
 
-Test(pending, what_is_known_is_there_at_once)
+Test(pending, a_get_of_a_cached_name_ends_at_once)
 {
 	struct fsdp_tensor *tensors[2];
 	const char *name = "t/a";
@@ -190,7 +190,7 @@ Test(pending, what_is_known_is_there_at_once)
 	expect_name(tensors[1], name);
 }
 
-Test(pending, several_end_in_the_order_in_which_they_may)
+Test(pending, several_gets_end_in_the_order_of_publication)
 {
 	static const char *const names[] = {"t/0", "t/1", "t/2"};
 	struct fsdp_pending *pending[3];
@@ -209,7 +209,7 @@ Test(pending, several_end_in_the_order_in_which_they_may)
 	}
 }
 
-Test(pending, the_time_out_is_the_broker_s)
+Test(pending, the_broker_enforces_the_time_out)
 {
 	struct fsdp_tensor *tensor;
 
@@ -217,7 +217,7 @@ Test(pending, the_time_out_is_the_broker_s)
 	cr_assert(eq(int, end(begin("t/never", 0), &tensor), -ENOENT));
 }
 
-Test(pending, what_was_cancelled_is_let_go_when_it_comes)
+Test(pending, a_tensor_that_arrives_after_its_get_was_cancelled_is_released)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
 	struct fsdp_tensor *tensor;
@@ -257,7 +257,7 @@ static void *wait_for(void *data)
 	return NULL;
 }
 
-Test(pending, what_another_thread_received_makes_the_descriptor_readable)
+Test(pending, a_reply_received_by_another_thread_makes_the_descriptor_readable)
 {
 	struct wait wait = {"t/b", 1};
 	struct fsdp_pending *pending;
@@ -331,7 +331,7 @@ static uint64_t end_bundle(struct fsdp_pending *pending)
 	return info.version;
 }
 
-Test(pending, a_bundle_is_got_when_the_descriptor_is_readable)
+Test(pending, the_get_of_a_bundle_can_be_ended_when_the_descriptor_is_readable)
 {
 	struct fsdp_pending *pending = begin_bundle(0);
 	struct fsdp_tensor **tensors;
@@ -350,7 +350,7 @@ Test(pending, a_bundle_is_got_when_the_descriptor_is_readable)
 	expect_none_held("m/");
 }
 
-Test(pending, a_bundle_that_was_cancelled_is_let_go_when_it_comes)
+Test(pending, a_bundle_that_arrives_after_its_get_was_cancelled_is_released)
 {
 	struct fsdp_pending *pending = begin_bundle(0);
 
@@ -369,7 +369,7 @@ Test(pending, a_bundle_that_was_cancelled_is_let_go_when_it_comes)
 	expect_none_held("m/");
 }
 
-Test(pending, each_kind_of_get_has_its_own_end)
+Test(pending, each_kind_of_get_has_its_own_function_to_end_it)
 {
 	struct fsdp_get_options options = {.struct_size = sizeof(options),
 					   .known_only = true};
@@ -435,7 +435,7 @@ Test(pending_restart, a_forked_child_does_not_make_the_descriptor_readable)
 
 /* The client has not reconnected to the new broker yet when it releases what
  * the old one granted. */
-Test(pending_restart, what_is_cancelled_behind_a_restart_is_let_go)
+Test(pending_restart, a_get_cancelled_after_a_restart_releases_its_tensor)
 {
 	struct fsdp_pending *pending = begin("t/a", -1);
 	const char *name = "t/a";
@@ -498,7 +498,7 @@ Test(pending_restart, a_release_does_not_wait_for_another_thread_s_hook)
 }
 
 /* The broker is stopped for longer than the client waits for it. */
-Test(pending_restart, a_pending_get_that_failed_is_asked_for_again)
+Test(pending_restart, a_pending_get_whose_reconnect_failed_is_sent_again)
 {
 	struct fsdp_tensor *tensor;
 	struct fsdp_pending *pending;
@@ -537,7 +537,7 @@ static void catch_signals(void)
 	cr_assert(zero(int, sigaction(SIGUSR1, &action, NULL)));
 }
 
-Test(interrupt, a_wait_ends_when_the_hook_says_so)
+Test(interrupt, a_wait_ends_when_the_hook_returns_true)
 {
 	struct wait wait = {"t/a", 1};
 	pthread_t thread;
@@ -556,7 +556,7 @@ Test(interrupt, a_wait_ends_when_the_hook_says_so)
 	expect_none_held("t/a");
 }
 
-Test(interrupt, a_wait_goes_on_if_the_hook_does_not_mind)
+Test(interrupt, a_wait_continues_when_the_hook_returns_false)
 {
 	struct wait wait = {"t/a", 1};
 	pthread_t thread;
@@ -573,7 +573,7 @@ Test(interrupt, a_wait_goes_on_if_the_hook_does_not_mind)
 
 /* One thread reads replies for all, and the others wait for it. No thread got
  * the signal itself. */
-Test(interrupt, all_threads_that_wait_are_asked_for)
+Test(interrupt, the_hook_is_called_for_all_threads_that_wait)
 {
 	struct wait waits[3] = {{"t/a", 1}, {"t/b", 1}, {"t/c", 1}};
 	pthread_t threads[3];
@@ -602,7 +602,7 @@ static void *alloc_patiently(void *data)
 	return NULL;
 }
 
-Test(interrupt, an_allocation_that_waits_for_room_ends)
+Test(interrupt, the_hook_ends_an_allocation_that_waits_for_memory)
 {
 	struct fsdp_client *small = open_client(ask, 1024);
 	struct producer producer = {small, 1};
@@ -627,7 +627,7 @@ Test(interrupt, an_allocation_that_waits_for_room_ends)
 	fsdp_close(small);
 }
 
-Test(interrupt, so_does_a_call_to_a_broker_that_is_stopped)
+Test(interrupt, the_hook_ends_a_call_to_a_broker_that_is_stopped)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
 
@@ -647,7 +647,7 @@ static void *release(void *tensor)
 }
 
 /* The broker stays stopped until the hook would have been called. */
-Test(interrupt, but_not_a_release_which_the_broker_does_anyway)
+Test(interrupt, the_hook_does_not_end_a_release)
 {
 	pid_t broker = daemon_broker_pid(&daemon_);
 	struct wait wait = {"t/never", 1};
@@ -673,7 +673,7 @@ Test(interrupt, but_not_a_release_which_the_broker_does_anyway)
 	expect_none_held(name);
 }
 
-Test(interrupt, and_one_that_connects_again)
+Test(interrupt, the_hook_ends_a_call_that_reconnects)
 {
 	atomic_store(&is_wanted, true);
 	daemon_kill_broker(&daemon_);
@@ -682,7 +682,7 @@ Test(interrupt, and_one_that_connects_again)
 	daemon_restart(&daemon_);
 }
 
-Test(interrupt, a_channel_that_was_opened_for_nobody_is_closed)
+Test(interrupt, a_channel_whose_open_was_interrupted_is_closed)
 {
 	struct fsdp_channel_options options = {
 		.struct_size = sizeof(options), .capacity = 4096, .n_slots = 1};
@@ -710,7 +710,7 @@ Test(interrupt, a_channel_that_was_opened_for_nobody_is_closed)
 
 /* The request needs no reply, so the client gives up and sends the request
  * again when it reconnects. */
-Test(interrupt_restart, what_ends_something_is_done_by_the_next_broker)
+Test(interrupt_restart, an_interrupted_close_is_done_by_the_next_broker)
 {
 	struct fsdp_channel_options options = {
 		.struct_size = sizeof(options), .capacity = 4096, .n_slots = 1};

@@ -73,7 +73,7 @@ Test(quota, of_tensors)
 	wire_close(alice);
 }
 
-Test(quota, of_tensors_leaves_a_channel_as_it_was)
+Test(quota, of_tensors_does_not_change_a_channel)
 {
 	struct request request = {
 		.kind = MESSAGE_CHANNEL_OPEN,
@@ -161,7 +161,7 @@ static void skip_on_devices(void)
 		cr_skip_test("boards are in host memory");
 }
 
-Test(quota, of_bytes_counts_what_ranks_may_write_on_boards)
+Test(quota, of_bytes_counts_boards_completely)
 {
 	struct wire *alice, *bob;
 	uint64_t first, second, size;
@@ -194,7 +194,7 @@ Test(quota, of_bytes_counts_what_ranks_may_write_on_boards)
 
 /* A process with FSDP2 uses four communicators for each module that it
  * shards. */
-Test(quota, of_communicators_leaves_some_to_other_connections)
+Test(quota, of_communicators_reserves_some_for_other_connections)
 {
 	struct request request = join_alone("");
 	char name[16];
@@ -261,7 +261,7 @@ Test(quota, of_sessions)
 
 /* The limit counts the sessions of all users together. Root can still connect
  * when other users cannot. */
-Test(quota, of_sessions_leaves_some_to_administrators)
+Test(quota, of_sessions_reserves_some_for_administrators)
 {
 	struct wire *first, *second, *third;
 
@@ -312,7 +312,7 @@ Test(quota, of_waiting_requests)
 }
 
 /* A connection uses 16 KiB of the limit. */
-Test(quota, of_replies_bounds_silent_connections)
+Test(quota, of_replies_limits_connections_without_a_hello)
 {
 	struct wire *alice, *silent[8], *bob;
 
@@ -335,7 +335,7 @@ Test(quota, of_replies_bounds_silent_connections)
 	wire_close(alice);
 }
 
-Test(quota, of_replies_bounds_what_is_remembered)
+Test(quota, of_replies_limits_recorded_replies)
 {
 	struct wire *alice, *bob;
 	struct tensor_place place;
@@ -510,7 +510,7 @@ Test(quota, of_bundles)
 
 /* A chunk may be larger than its tensors. But neither a hint nor many access
  * classes may make the broker take more memory than the user's quota. */
-Test(quota, of_bytes_bounds_what_is_taken_in_advance)
+Test(quota, of_bytes_limits_memory_allocated_in_advance)
 {
 	struct request begin = wire_begin_request("test/a/", UINT64_C(1) << 40);
 	struct alloc_item item = {
