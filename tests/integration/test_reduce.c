@@ -127,12 +127,12 @@ Test(reduce, four_ranks_get_the_mean_in_uneven_and_empty_shards)
 	check_means(4, 0);
 }
 
-Test(reduce, replicas_get_the_mean_over_all)
+Test(reduce, replicas_get_the_mean_over_all_ranks)
 {
 	check_means(4, 2);
 }
 
-Test(reduce, one_shard_with_replicas_gets_the_mean_over_all)
+Test(reduce, replicas_of_one_shard_get_the_mean_over_all_ranks)
 {
 	check_means(2, 1);
 }
@@ -161,7 +161,7 @@ static int accumulate(void)
 	return r;
 }
 
-Test(reduce, gradients_accumulate_when_asked_to)
+Test(reduce, gradients_accumulate_on_request)
 {
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, accumulate), 0));
@@ -184,7 +184,7 @@ static int put_off(void)
 	return r;
 }
 
-Test(reduce, without_all_reduce_sums_wait_for_the_next_with_one)
+Test(reduce, sums_without_an_all_reduce_are_added_to_the_next_one)
 {
 	start(4, &(struct fsdp_comm_options){.n_shards = 2});
 	cr_assert(eq(int, ranks_run(&ranks, put_off), 0));
@@ -195,7 +195,7 @@ static int put_off_alone(void)
 	return run(0, 0, &PUT_OFF, mean0);
 }
 
-Test(reduce, without_replicas_there_is_no_all_reduce_to_leave_out)
+Test(reduce, without_replicas_the_all_reduce_cannot_be_omitted)
 {
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, put_off_alone), 0));
@@ -397,7 +397,7 @@ static int try_factors(void)
 	return rank_note(fsdp_wait(&work, -1));
 }
 
-Test(reduce, a_factor_that_is_none_is_refused)
+Test(reduce, an_invalid_factor_is_refused)
 {
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, try_factors), 0));
@@ -449,7 +449,7 @@ static int wait_again0(void)
 	return rank_note(fsdp_wait(&trainer()->works[0], -1));
 }
 
-Test(reduce, another_order_is_refused_and_changes_nothing)
+Test(reduce, a_reduction_in_another_order_is_refused_without_effect)
 {
 	start(2, &(struct fsdp_comm_options){.n_inputs = 2});
 	cr_assert(eq(int, rank_run(&ranks, 0, submit0), 0));
@@ -459,7 +459,7 @@ Test(reduce, another_order_is_refused_and_changes_nothing)
 	cr_assert(eq(int, rank_run(&ranks, 1, submit0), 0));
 }
 
-Test(reduce, other_options_are_refused_and_change_nothing)
+Test(reduce, a_reduction_with_other_options_is_refused_without_effect)
 {
 	host_memory_only("on devices a rank's work begins in its own calls");
 	start(2, NULL);
@@ -487,7 +487,7 @@ static int take1_patiently(void)
 	return rank_note(fsdp_input(trainer()->groups[1], -1));
 }
 
-Test(reduce, a_rank_has_only_so_many_inputs)
+Test(reduce, the_number_of_inputs_of_a_rank_is_limited)
 {
 	start(2, NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
@@ -527,7 +527,7 @@ static int begin_commit(void)
 	return rank_note(fsdp_commit(self->comm, self->step + 1, &work));
 }
 
-Test(reduce, who_reduces_cannot_commit)
+Test(reduce, a_rank_with_a_pending_reduction_cannot_commit)
 {
 	start(2, NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
@@ -559,7 +559,7 @@ Test(reduce, a_frozen_group_has_no_gradients)
 
 /* --- deaths -------------------------------------------------------------- */
 
-Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
+Test(reduce, the_error_names_a_rank_that_is_killed_during_a_reduction)
 {
 	pid_t worker, victim;
 	char text[64];
@@ -585,7 +585,7 @@ Test(reduce, a_rank_that_is_killed_while_it_runs_is_named)
 	expect_memory_back();
 }
 
-Test(reduce, a_rank_that_is_killed_before_it_hands_in_is_named)
+Test(reduce, the_error_names_a_rank_that_is_killed_before_it_submits_its_input)
 {
 	start(2, NULL);
 	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
@@ -597,7 +597,7 @@ Test(reduce, a_rank_that_is_killed_before_it_hands_in_is_named)
 	expect_memory_back();
 }
 
-Test(reduce, who_waits_for_an_input_is_told_of_a_death)
+Test(reduce, a_rank_that_waits_for_an_input_gets_an_error_after_a_death)
 {
 	start(2, NULL);
 	cr_assert(eq(int, rank_run(&ranks, 0, take0), 0));
@@ -635,7 +635,7 @@ static struct fsdp_tensor *start_without_room(void)
 	return hog;
 }
 
-Test(reduce, an_input_waits_for_room)
+Test(reduce, an_input_waits_for_memory)
 {
 	struct fsdp_tensor *hog = start_without_room();
 
@@ -684,7 +684,7 @@ Test(reduce, inputs_that_ranks_keep_are_recalled)
 	cr_assert(eq(int, ranks_run(&ranks, wait_again0), 0));
 }
 
-Test(reduce, who_waits_for_room_is_told_of_a_death)
+Test(reduce, a_rank_that_waits_for_memory_gets_an_error_after_a_death)
 {
 	host_memory_only("a limit of host memory");
 	(void)start_without_room();
@@ -695,7 +695,7 @@ Test(reduce, who_waits_for_room_is_told_of_a_death)
 	assert_says(0, "has died");
 }
 
-Test(reduce, a_rank_that_does_not_hand_in_is_named)
+Test(reduce, the_error_names_a_rank_that_does_not_submit_its_input)
 {
 	start(2, &(struct fsdp_comm_options){.timeout_ms = 5000});
 	cr_assert(eq(int, ranks_run(&ranks, take0), 0));
@@ -706,7 +706,7 @@ Test(reduce, a_rank_that_does_not_hand_in_is_named)
 	expect_memory_back();
 }
 
-Test(reduce, a_worker_that_is_killed_fails_the_run_and_no_more)
+Test(reduce, a_worker_that_is_killed_fails_only_the_run)
 {
 	uint64_t starts;
 	pid_t worker;

@@ -97,7 +97,7 @@ static int wire_wait(uint64_t comm, uint64_t group, uint64_t sequence)
 	return wire_call(wire, &asked);
 }
 
-Test(reduce_wire, an_input_is_handed_in_once_and_for_its_group)
+Test(reduce_wire, an_input_is_accepted_once_and_only_for_its_group)
 {
 	struct slot_ref input, other;
 	uint64_t comm, a, b;
@@ -119,7 +119,7 @@ Test(reduce_wire, an_input_is_handed_in_once_and_for_its_group)
 	wire_goodbye(wire);
 }
 
-Test(reduce_wire, other_memory_is_no_input)
+Test(reduce_wire, other_memory_is_refused_as_input)
 {
 	struct tensor_place tensor;
 	struct slot_ref stale;
@@ -140,7 +140,7 @@ Test(reduce_wire, other_memory_is_no_input)
 	wire_goodbye(wire);
 }
 
-Test(reduce_wire, an_input_that_is_let_go_of_stays_the_rank_s)
+Test(reduce_wire, an_input_that_was_released_still_belongs_to_the_rank)
 {
 	struct slot_ref input;
 	uint64_t comm, group;

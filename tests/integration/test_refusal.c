@@ -299,7 +299,7 @@ Test(refusal, of_names)
 			   bad_names[i].says);
 }
 
-Test(refusal, of_names_of_the_other_kind)
+Test(refusal, of_tensor_names_for_bundles_and_vice_versa)
 {
 	const char *empty = "", *bundle = "test/m/";
 	struct publish_item item = {.ref = loose.ref, .name = bundle};
@@ -327,7 +327,7 @@ Test(refusal, of_names_of_the_other_kind)
 	CHECK(all);
 }
 
-Test(refusal, of_a_name_with_a_zero_in_it)
+Test(refusal, of_a_name_with_a_zero_byte)
 {
 	uint8_t body[32];
 	size_t n = put_field(body, 4, "test\0a", 6);
@@ -386,7 +386,7 @@ Test(refusal, of_publications)
 	CHECK(all);
 }
 
-Test(refusal, of_one_name_twice_leaves_both_unpublished)
+Test(refusal, of_a_name_that_is_twice_in_a_batch_leaves_both_unpublished)
 {
 	struct tensor_place second;
 	struct publish_item items[] = {{.ref = loose.ref, .name = "test/x"},
@@ -404,7 +404,7 @@ Test(refusal, of_one_name_twice_leaves_both_unpublished)
 
 /* --- the rest ------------------------------------------------------------ */
 
-Test(refusal, of_questions)
+Test(refusal, of_queries)
 {
 	uint32_t unknown = 4000000000u, none = 0;
 	char prefix[NAME_MAX_SIZE + 2] = "";
@@ -455,7 +455,7 @@ Test(refusal, of_questions)
 	CHECK(all);
 }
 
-Test(refusal, of_kinds_and_bodies_that_are_none)
+Test(refusal, of_unknown_kinds_and_malformed_bodies)
 {
 	static const uint16_t kinds[] = {0, MESSAGE_MAX + 1, 0xffff};
 	static uint8_t many[FRAME_MAX_BODY];
@@ -480,7 +480,7 @@ Test(refusal, of_kinds_and_bodies_that_are_none)
 }
 
 /* Every beginning of a valid request is answered. */
-Test(refusal, of_a_truncated_body_costs_nothing_but_the_request)
+Test(refusal, of_a_truncated_body_fails_only_the_request)
 {
 	const char *name = "test/a";
 	struct alloc_item item = view_of(&named.ref, 64, 64);

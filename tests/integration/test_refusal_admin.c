@@ -16,7 +16,7 @@ static struct request control_of(uint32_t action, uint64_t value)
 }
 
 /* The test runs as the broker's user, so it has all permissions. */
-Test(refusal, of_what_administrators_ask_for)
+Test(refusal, of_invalid_requests_of_administrators)
 {
 	const struct refusal all[] = {
 		{"to evict nothing", control_of(CONTROL_EVICT, 0), -EINVAL,
@@ -59,7 +59,7 @@ Test(refusal, of_a_drain_that_may_not_wait)
 	cr_assert(zero(u64, wire_status(other, "draining")));
 }
 
-Test(refusal, of_actions_that_are_none)
+Test(refusal, of_unknown_actions)
 {
 	static const uint8_t none[] = {1 << 3, 0}, wild[] = {1 << 3, 99};
 

@@ -12,7 +12,7 @@ CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
 
 /* --- joining and leaving ------------------------------------------------- */
 
-Test(refusal_collective, of_joins_that_make_no_sense)
+Test(refusal_collective, of_inconsistent_joins)
 {
 	const bool may_be_many = are_on_devices();
 	struct refusal all[] = {
@@ -61,7 +61,7 @@ Test(refusal_collective, of_joins_that_make_no_sense)
 }
 
 /* One of these sessions joins under a rank that is taken. */
-Test(refusal_collective, of_a_rank_that_is_there_already)
+Test(refusal_collective, of_a_rank_that_has_joined_already)
 {
 	struct wire *late = wire_open(daemon_socket(&daemon_));
 	const struct refusal again[] = {
@@ -126,7 +126,7 @@ Test(refusal_collective, of_everything_after_leaving)
 }
 
 /* Any client can guess an id. */
-Test(refusal_collective, of_what_another_session_is_in)
+Test(refusal_collective, of_communicators_of_another_session)
 {
 	struct group_param param = vector("w", DTYPE_F32, 4);
 	struct slot_ref input = take_input(me, first);
@@ -347,7 +347,7 @@ static struct request plan_of(const char *name, const char *group)
 				.group_plan = {.comm = name, .group = group}};
 }
 
-Test(refusal_collective, of_looking_at_what_is_not_there)
+Test(refusal_collective, of_queries_for_unknown_communicators_and_groups)
 {
 	refuse(other, "groups of none",
 	       (struct request){.kind = MESSAGE_GROUPS,
@@ -391,7 +391,7 @@ static void send_as(struct wire *wire, const struct request *request,
 
 /* A request whose number was used before is answered from the record, and not
  * done again. */
-Test(refusal_collective, is_not_for_numbers_that_come_again)
+Test(refusal_collective, is_not_for_repeated_request_numbers)
 {
 	const struct request input = input_of(first);
 	const struct request unshard = unshard_of(first);

@@ -223,7 +223,7 @@ Test(refusal_frame, of_numbers)
 }
 
 /* A client may send any cursor. */
-Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
+Test(refusal_frame, is_not_for_invalid_cursors)
 {
 	struct request list = {
 		.kind = MESSAGE_LIST,
@@ -256,7 +256,7 @@ Test(refusal_frame, is_not_for_cursors_that_lead_nowhere)
 }
 
 /* A number whose request waits cannot be used twice. */
-Test(refusal_frame, of_a_number_that_is_under_way)
+Test(refusal_frame, of_the_number_of_a_pending_request)
 {
 	const char *name = "test/never";
 	struct request get = {
@@ -302,18 +302,20 @@ static void check_lingering(int n, bool is_nested)
 	wire_wait_status(me, "closing", 0);
 }
 
-Test(refusal_frame, of_a_socket_that_lingers_takes_no_time)
+Test(refusal_frame, of_a_socket_that_lingers_does_not_block_the_broker)
 {
 	check_lingering(0, false);
 }
 
 /* The broker drops the connection before it reads that frame. */
-Test(refusal_frame, of_what_is_still_to_be_read_takes_no_time)
+Test(refusal_frame,
+     of_a_lingering_socket_in_an_unread_frame_does_not_block_the_broker)
 {
 	check_lingering(3, false);
 }
 
-Test(refusal_frame, of_a_socket_that_lingers_in_another_takes_no_time)
+Test(refusal_frame,
+     of_a_lingering_socket_within_another_does_not_block_the_broker)
 {
 	check_lingering(0, true);
 }
@@ -434,7 +436,7 @@ static void client_says(const char *what)
 		  "\"%s\" does not say \"%s\"", fsdp_error(), what);
 }
 
-Test(refusal_client, of_a_connection_where_no_broker_is)
+Test(refusal_client, of_a_connection_without_a_broker)
 {
 	struct fsdp_client *client = NULL;
 	char path[200];
@@ -487,7 +489,7 @@ static void *wait_in_vain(void *data)
 	return NULL;
 }
 
-Test(refusal_client, of_calls_when_the_broker_died_for_good)
+Test(refusal_client, of_calls_after_the_broker_has_ended)
 {
 	struct wire *wire;
 	pthread_t thread;

@@ -81,7 +81,7 @@ Test(refusal, of_tickets)
 	cr_assert(eq(int, redeem(me, &tickets[0], 1), -ENOENT));
 }
 
-Test(refusal, of_a_ticket_whose_time_is_over)
+Test(refusal, of_an_expired_ticket)
 {
 	uint8_t ticket[1][TICKET_SIZE];
 
@@ -91,7 +91,7 @@ Test(refusal, of_a_ticket_whose_time_is_over)
 	cr_assert(ne(ptr, strstr(wire_sentence(me), "expired"), NULL));
 }
 
-Test(refusal, of_half_a_ticket)
+Test(refusal, of_a_ticket_of_half_its_size)
 {
 	uint8_t body[32];
 	size_t n = put_field(body, 1, tickets[0], TICKET_SIZE - 1);
@@ -202,7 +202,7 @@ static pid_t map_elsewhere(int fd)
 	return pid;
 }
 
-Test(refusal, of_a_commit_while_another_process_could_write_names_it)
+Test(refusal, of_a_commit_names_a_process_that_could_still_write)
 {
 	struct refusal all[] = {
 		{"commit", end_of(MESSAGE_BUNDLE_COMMIT, staged), -EBUSY, ""},

@@ -128,7 +128,7 @@ Test(registrations, a_chunk_is_registered_once_until_the_rank_leaves)
 	expect_count(0, count_left, 0);
 }
 
-Test(registrations, replicas_have_it_in_each_of_their_parts)
+Test(registrations, replicas_register_a_chunk_in_each_communicator)
 {
 	start(1, 1);
 	all(trainer_join);
@@ -145,7 +145,7 @@ static void await_retired(uint64_t n)
 }
 
 /* The memory of large inputs is returned to the device. */
-Test(registrations, a_chunk_that_goes_is_deregistered_while_it_is_mapped)
+Test(registrations, a_chunk_is_deregistered_before_it_is_unmapped)
 {
 	uint64_t n_retired;
 	int n_left;
@@ -179,7 +179,7 @@ static int train_where_nccl_refuses(void)
 	return r == 0 ? train() : r;
 }
 
-Test(registrations, what_nccl_refuses_ends_the_communicator)
+Test(registrations, a_registration_that_nccl_refuses_fails_the_communicator)
 {
 	need_fake("calls must fail");
 	start(1, 2);
@@ -206,7 +206,7 @@ static int join_differently(void)
 	return trainer_join();
 }
 
-Test(registrations, ranks_of_a_node_must_agree_about_it)
+Test(registrations, ranks_of_a_node_must_agree_about_registration)
 {
 	start(1, 2);
 	actor_begin(&ranks.actors[0], join_differently);
@@ -241,7 +241,7 @@ static int join_as_node(void)
 	return trainer_join();
 }
 
-Test(registrations, ranks_of_several_nodes_must_agree_about_it)
+Test(registrations, ranks_of_several_nodes_must_agree_about_registration)
 {
 	job = shared_memory(sizeof(*job));
 	daemon_start(&daemons[1]);

@@ -70,7 +70,7 @@ static void reload(const char *config)
 		  fsdp_error());
 }
 
-Test(reload, takes_new_limits_at_once)
+Test(reload, applies_new_limits_at_once)
 {
 	struct wire *alice;
 
@@ -95,7 +95,7 @@ Test(reload, takes_new_limits_at_once)
 	fsdp_close(client);
 }
 
-Test(reload, says_that_a_key_has_no_value)
+Test(reload, reports_that_a_key_has_no_value)
 {
 	start_client("");
 	reload("[access]\nadmin_group = 61200\n");
@@ -105,7 +105,7 @@ Test(reload, says_that_a_key_has_no_value)
 	fsdp_close(client);
 }
 
-Test(reload, of_a_bad_file_changes_nothing_and_names_the_line)
+Test(reload, of_an_invalid_file_names_the_line_and_changes_nothing)
 {
 	start_client("[quota]\nquota_slots = 2\n");
 	daemon_write_config(&users_daemon,
@@ -119,7 +119,7 @@ Test(reload, of_a_bad_file_changes_nothing_and_names_the_line)
 	fsdp_close(client);
 }
 
-Test(reload, follows_a_signal_that_the_parent_got)
+Test(reload, is_triggered_by_a_signal_to_the_parent)
 {
 	struct daemon_options options = {.is_supervised = true};
 	struct fsdp_connect_options connect = {.struct_size = sizeof(connect)};
@@ -181,7 +181,7 @@ static uint32_t count_prefixes(struct wire *wire)
 }
 
 /* The deadlines were set by the earlier configuration. */
-Test(reload, shortens_times_that_run)
+Test(reload, shortens_running_times)
 {
 	struct wire *wire;
 

@@ -23,7 +23,7 @@ static const char SMALL[] = "[memory]\nmemory_max = 16M\n"
 			    "warm_ms = 1h\n"
 			    "[quota]\nquota_bytes = 1G\n";
 
-Test(room, that_is_not_there_is_refused_with_figures)
+Test(room, that_is_missing_is_reported_with_figures)
 {
 	struct tensor_place place;
 	struct wire *alice;
@@ -45,7 +45,7 @@ Test(room, that_is_not_there_is_refused_with_figures)
 	wire_close(alice);
 }
 
-Test(room, is_made_by_evicting_what_nobody_holds)
+Test(room, is_gained_by_evicting_tensors_without_holders)
 {
 	struct tensor_place held, other;
 	struct wire *alice;
@@ -71,7 +71,7 @@ Test(room, is_made_by_evicting_what_nobody_holds)
 }
 
 /* By default the quota of a user is all memory. */
-Test(room, in_a_quota_is_made_by_evicting_what_is_charged_to_it)
+Test(room, in_a_quota_is_gained_by_evicting_tensors_charged_to_it)
 {
 	struct tensor_place held;
 	struct wire *alice, *bob;
@@ -117,7 +117,7 @@ static void open_files(const struct wire *wire, struct refs *ret_refs,
 
 /* The tensor is released, but the doorbell has not rung yet. The broker must
  * find the tensor itself before it refuses the request. */
-Test(room, is_made_by_collecting_limbo)
+Test(room, is_gained_by_collecting_limbo)
 {
 	struct tensor_place place;
 	struct table table;
@@ -193,7 +193,7 @@ static void view_what_flickers(struct wire *wire, struct flicker *it)
 	cr_assert(r == -EINVAL || r == -ESTALE, "%s", wire_sentence(wire));
 }
 
-Test(room, for_a_view_is_not_made_of_what_it_views)
+Test(room, for_a_view_is_not_gained_by_freeing_its_base)
 {
 	struct flicker it = {0};
 	struct table table;
@@ -212,7 +212,7 @@ Test(room, for_a_view_is_not_made_of_what_it_views)
 	wire_close(alice);
 }
 
-Test(room, that_another_gives_back_goes_to_who_waits)
+Test(room, freed_by_another_client_is_given_to_one_that_waits)
 {
 	struct alloc_item item;
 	struct request alloc = wire_alloc_request(&item, 8 * MIB);
@@ -235,7 +235,7 @@ Test(room, that_another_gives_back_goes_to_who_waits)
 
 /* A chunk of another access class must be freed first, since the quota permits
  * one. */
-Test(room, of_the_quota_of_chunks_is_waited_for)
+Test(room, of_the_quota_of_chunks_can_be_awaited)
 {
 	struct alloc_item item;
 	struct request alloc = wire_alloc_request(&item, MIB);
@@ -257,7 +257,7 @@ Test(room, of_the_quota_of_chunks_is_waited_for)
 	wire_close(alice);
 }
 
-Test(room, of_a_budget_holds_a_session_back_and_nobody_else)
+Test(room, of_a_budget_that_is_used_up_blocks_only_its_session)
 {
 	struct alloc_item item;
 	struct request alloc = wire_alloc_request(&item, MIB);
@@ -319,7 +319,7 @@ static uint8_t *map(struct wire *wire, const struct tensor_place *place,
 	return at + place->offset;
 }
 
-Test(room, that_is_free_goes_back_to_the_kernel_and_what_is_held_stays)
+Test(room, that_is_free_is_returned_to_the_kernel_but_held_memory_is_kept)
 {
 	struct tensor_place going, staying;
 	struct wire *alice;

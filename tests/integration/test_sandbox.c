@@ -84,7 +84,7 @@ static int filter_mode(void)
 	return mode;
 }
 
-Test(sandbox, is_on_and_refuses_a_call_in_the_broker)
+Test(sandbox, is_active_and_refuses_a_call_in_the_broker)
 {
 	start("[access]\n");
 	if (log_has("no sandbox"))
@@ -95,7 +95,7 @@ Test(sandbox, is_on_and_refuses_a_call_in_the_broker)
 }
 
 /* libuv aborts if it loses a ring that it has. */
-Test(sandbox, leaves_the_event_loop_no_ring)
+Test(sandbox, allows_the_event_loop_no_io_uring)
 {
 	char preload[PATH_MAX];
 	const char *const env[] = {preload, "FSDP_LIBCUDA=/none", NULL};
@@ -109,7 +109,7 @@ Test(sandbox, leaves_the_event_loop_no_ring)
 	cr_expect(log_has("the loop's ring: Operation not permitted"));
 }
 
-Test(sandbox, of_a_node_without_a_driver_lacks_calls_that_are_not_listed)
+Test(sandbox, of_a_node_without_a_driver_refuses_calls_that_are_not_listed)
 {
 	start_trying("[access]\n", SYS_setuid, "FSDP_LIBCUDA=/none");
 	if (log_has("no sandbox"))
@@ -117,7 +117,7 @@ Test(sandbox, of_a_node_without_a_driver_lacks_calls_that_are_not_listed)
 	cr_expect(log_has(strerror(ENOSYS)));
 }
 
-Test(sandbox, beside_a_driver_leaves_other_calls_and_files)
+Test(sandbox, with_a_driver_allows_other_calls_and_files)
 {
 	char driver[PATH_MAX];
 
@@ -136,7 +136,7 @@ Test(sandbox, beside_a_driver_leaves_other_calls_and_files)
 }
 
 /* The broker looks for devices once it is confined. */
-Test(sandbox, beside_a_driver_lets_it_open_its_files)
+Test(sandbox, with_a_driver_allows_it_to_open_its_files)
 {
 	const struct fsdp_spec spec = {FSDP_U8, 1, {4096}};
 	char home[] = "/tmp/fsdpd-home-XXXXXX", setting[64], command[128];
@@ -163,7 +163,7 @@ Test(sandbox, beside_a_driver_lets_it_open_its_files)
 	cr_expect(zero(int, system(command)), "the driver has no cache");
 }
 
-Test(sandbox, can_be_left_out)
+Test(sandbox, can_be_disabled)
 {
 	int inherited;
 	FILE *file = popen("sed -n 's/^Seccomp:.//p' /proc/self/status", "r");
@@ -178,7 +178,7 @@ Test(sandbox, can_be_left_out)
 	expect_status("sandbox_files", 0);
 }
 
-Test(sandbox, is_kept_by_a_reload_which_says_so)
+Test(sandbox, is_kept_by_a_reload_which_reports_it)
 {
 	char report[FSDP_RELOAD_REPORT_SIZE];
 	struct fsdp_client *client;
@@ -218,7 +218,7 @@ static int reload_from_elsewhere(char report[FSDP_RELOAD_REPORT_SIZE])
 	return r;
 }
 
-Test(sandbox, reads_the_configuration_from_its_folder_only)
+Test(sandbox, allows_the_configuration_to_be_read_only_from_its_folder)
 {
 	char report[FSDP_RELOAD_REPORT_SIZE];
 
@@ -231,7 +231,7 @@ Test(sandbox, reads_the_configuration_from_its_folder_only)
 		  "%s", fsdp_error());
 }
 
-Test(sandbox, left_out_reads_it_from_anywhere)
+Test(sandbox, if_disabled_allows_the_configuration_to_be_read_from_anywhere)
 {
 	char report[FSDP_RELOAD_REPORT_SIZE];
 
