@@ -39,7 +39,7 @@ static struct figures any_figures(void)
 /* --- addresses ----------------------------------------------------------- */
 
 /* Case 34: the tensor has 0xe0 bytes at 0x120 of an allocation of 0x4000. */
-Test(share, a_tensor_has_its_place_in_its_allocation)
+Test(share, a_tensor_is_at_its_offset_in_the_allocation)
 {
 	uint8_t *memory = legacy_make(1);
 	const struct fsdp_spec specs[2] = {{FSDP_U8, 1, {SHARED_SIZE}},
@@ -70,7 +70,7 @@ Test(share, a_tensor_has_its_place_in_its_allocation)
 }
 
 /* This is case 31. */
-Test(share, a_second_receive_opens_nothing)
+Test(share, a_second_receive_shares_the_first_mapping)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -93,7 +93,7 @@ Test(share, a_second_receive_opens_nothing)
 	fsdp_free(part);
 }
 
-Test(share, its_maker_gets_its_own_address)
+Test(share, the_sharer_gets_its_own_address)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory), *again = NULL;
@@ -105,7 +105,7 @@ Test(share, its_maker_gets_its_own_address)
 	fsdp_free(tensor);
 }
 
-Test(share, what_overlaps_is_counted_one_by_one)
+Test(share, overlapping_tensors_are_counted_separately)
 {
 	uint8_t *memory = legacy_make(7);
 	struct fsdp_tensor *all = share_as("t/a", memory);
@@ -136,7 +136,7 @@ static int write_into_it(void)
 	return stream_finish(stream) ? 0 : -EFAULT;
 }
 
-Test(share, donated_memory_is_read_only_for_others)
+Test(share, donated_memory_is_read_only_for_other_processes)
 {
 	struct fsdp_tensor *tensor, *again = NULL;
 	struct vmm_memory memory;
@@ -168,7 +168,7 @@ Test(share, donated_memory_is_read_only_for_others)
 /* --- given back ---------------------------------------------------------- */
 
 /* This is the first half of case 27. */
-Test(share, what_nobody_uses_is_given_back_at_once)
+Test(share, a_tensor_without_users_is_unshared_at_once)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory), *none = NULL;
@@ -185,7 +185,7 @@ Test(share, what_nobody_uses_is_given_back_at_once)
 }
 
 /* This is the second half of case 27. */
-Test(share, what_is_used_stays_in_limbo_until_it_is_released)
+Test(share, a_tensor_in_use_stays_in_limbo_until_it_is_released)
 {
 	struct figures limbo = any_figures();
 	void *memory = legacy_make(7);
@@ -206,7 +206,7 @@ Test(share, what_is_used_stays_in_limbo_until_it_is_released)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share, who_asks_for_it_back_can_wait)
+Test(share, unsharing_can_wait_for_the_last_release)
 {
 	must(have(&sharing.one, actor_shares, "t/a") == 0);
 	must(have(&sharing.two, actor_gets, "t/a") == 0);
@@ -220,7 +220,7 @@ Test(share, who_asks_for_it_back_can_wait)
 }
 
 /* Case 32: in PyTorch the second release makes the count 2^64 - 1. */
-Test(share, a_second_release_is_refused_and_counts_nothing)
+Test(share, a_second_release_is_refused_and_changes_no_count)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory), *mine = NULL;
@@ -240,7 +240,7 @@ Test(share, a_second_release_is_refused_and_counts_nothing)
 /* Case 35: an allocator of PyTorch that runs out of blocks asks which blocks
  * are in limbo. Here the allocator asks about the blocks that it has shared,
  * and the broker replies at once. */
-Test(share, an_allocator_reuses_what_nobody_uses)
+Test(share, an_allocator_can_reuse_blocks_without_users)
 {
 	struct fsdp_tensor *tensors[3];
 	void *blocks[3];
@@ -270,7 +270,7 @@ Test(share, an_allocator_reuses_what_nobody_uses)
 		fsdp_free(tensors[i]);
 }
 
-Test(share, a_ticket_on_its_way_is_waited_for)
+Test(share, unsharing_waits_for_a_valid_ticket)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as(NULL, memory);
@@ -285,7 +285,7 @@ Test(share, a_ticket_on_its_way_is_waited_for)
 	fsdp_free(tensor);
 }
 
-Test(share, work_of_a_stream_is_waited_for)
+Test(share, unsharing_waits_for_work_of_a_stream)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -301,7 +301,7 @@ Test(share, work_of_a_stream_is_waited_for)
 	legacy_free(memory);
 }
 
-Test(share, a_stream_may_write_it_after_it_was_published)
+Test(share, a_stream_may_write_a_tensor_after_its_publication)
 {
 	CUstream stream = stream_make(gpu_nth(0));
 	void *memory = legacy_make(1);
@@ -323,7 +323,7 @@ Test(share, a_stream_may_write_it_after_it_was_published)
 	fsdp_free(tensor);
 }
 
-Test(share, a_name_that_shows_something_else_by_now_stays)
+Test(share, a_name_that_was_replaced_is_kept_by_unsharing)
 {
 	void *memory = legacy_make(1);
 	struct fsdp_tensor *old = share_as("t/a", memory);
@@ -337,7 +337,7 @@ Test(share, a_name_that_shows_something_else_by_now_stays)
 	fsdp_free(new);
 }
 
-Test(share, its_name_outlives_its_handle)
+Test(share, the_name_outlives_the_handle_of_the_sharer)
 {
 	struct fsdp_tensor *tensor = share_as("t/a", legacy_make(7));
 
@@ -383,7 +383,7 @@ static int hand_on_a_view(void)
 }
 
 /* Case 36: PyTorch refuses to send what was received. */
-Test(share, what_was_received_is_handed_on_by_a_ticket)
+Test(share, a_received_tensor_can_be_passed_on_by_a_ticket)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -400,7 +400,7 @@ Test(share, what_was_received_is_handed_on_by_a_ticket)
 	fsdp_free(tensor);
 }
 
-Test(share, what_was_received_is_handed_on_by_a_view)
+Test(share, a_received_tensor_can_be_passed_on_by_a_view)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -414,7 +414,7 @@ Test(share, what_was_received_is_handed_on_by_a_view)
 
 /* Case 36: a tensor without elements has no memory, so there is nothing to
  * share and no user to count. */
-Test(share, without_elements_there_is_nothing_to_share)
+Test(share, a_tensor_without_elements_shares_no_memory)
 {
 	const struct fsdp_spec specs[2] = {{FSDP_F32, 2, {0, 4}},
 					   {FSDP_U8, 1, {16}}};
@@ -462,7 +462,7 @@ static int note_value(const char *name, uint64_t value, void *data)
 	return 0;
 }
 
-Test(share, whose_memory_it_is_can_be_seen)
+Test(share, the_kind_of_sharing_is_shown)
 {
 	struct fsdp_tensor *tensor = share_as("t/a", legacy_make(7));
 	enum fsdp_shared seen[2] = {FSDP_SHARED_NOT, FSDP_SHARED_NOT};
@@ -562,7 +562,7 @@ static void cycle(void)
 }
 
 /* Case 40: PyTorch runs 100,000 cycles. */
-Test(share, after_many_cycles_all_is_as_before)
+Test(share, many_cycles_leave_no_resources)
 {
 	const uint32_t n = is_fake() ? 400 : 40; /* of five tensors */
 	struct census before;
@@ -579,7 +579,7 @@ Test(share, after_many_cycles_all_is_as_before)
 /* Cases 24 to 26: in PyTorch each send uses a counter in a file, and every
  * 10,000 sends use another file. Here a process has one file, however much it
  * shares. */
-Test(share, what_is_live_takes_no_files)
+Test(share, live_tensors_need_no_files)
 {
 	struct fsdp_tensor *tensors[1000], *first;
 	void *memory = legacy_make(7);
@@ -619,7 +619,7 @@ static void end_share(struct fsdp_tensor *tensor)
 	fsdp_free(tensor);
 }
 
-Test(share, tensors_in_donated_memory_are_one_chunk_and_one_charge)
+Test(share, tensors_in_donated_memory_share_one_chunk_and_one_charge)
 {
 	struct fsdp_tensor *all, *part, *again;
 	struct vmm_memory memory;
@@ -673,7 +673,7 @@ Test(share, threads_that_share_one_allocation_make_one_chunk)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share, what_is_mapped_anew_at_an_old_address_is_other_memory)
+Test(share, memory_that_is_newly_mapped_at_an_old_address_is_another_chunk)
 {
 	struct fsdp_tensor *old, *new;
 	struct vmm_memory memory;

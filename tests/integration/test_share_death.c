@@ -30,7 +30,7 @@ static bool await_sessions(uint64_t n)
 
 /* --- the process that shared it ------------------------------------------ */
 
-Test(share_death, of_a_dead_producer_there_is_no_memory)
+Test(share_death, memory_of_a_dead_producer_is_lost)
 {
 	struct fsdp_tensor *tensor = NULL, *none = NULL;
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -57,7 +57,7 @@ Test(share_death, of_a_dead_producer_there_is_no_memory)
 	cr_expect(nothing_is_left(2), "what was held is let go");
 }
 
-Test(share_death, of_a_dead_producer_what_nobody_holds_is_gone)
+Test(share_death, a_tensor_without_holders_ends_with_its_producer)
 {
 	must(have(&sharing.one, actor_shares, "t/a") == 0);
 	must(have(&sharing.two, actor_gets, "t/a") == 0);
@@ -79,7 +79,7 @@ static int publish_view(void)
 	return 0;
 }
 
-Test(share_death, views_go_with_the_memory_whoever_made_them)
+Test(share_death, views_end_with_the_memory_whichever_process_made_them)
 {
 	struct fsdp_tensor *none = NULL;
 
@@ -130,7 +130,7 @@ static int share_silently(void)
 }
 
 /* Case 38: in PyTorch it stays in the file system until no process is left. */
-Test(share_death, what_was_never_published_goes_with_its_producer)
+Test(share_death, an_unpublished_tensor_ends_with_its_producer)
 {
 	must(actor_run(&sharing.one, share_silently) == 0);
 	actor_kill(&sharing.one);
@@ -147,7 +147,7 @@ static int shares_and_dies(void)
 	return 0;
 }
 
-Test(share_death, wherever_a_producer_dies_nothing_is_left)
+Test(share_death, a_producer_that_dies_at_any_failpoint_leaves_nothing)
 {
 	static const char *const places[] = {
 		"client.share.sent",   "client.share.received",
@@ -174,7 +174,7 @@ Test(share_death, wherever_a_producer_dies_nothing_is_left)
 /* --- processes that use it ----------------------------------------------- */
 
 /* Case 39: in PyTorch it is kept until the producer ends. */
-Test(share_death, what_a_dead_consumer_held_is_given_back)
+Test(share_death, tensors_held_by_a_dead_consumer_are_released)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -214,7 +214,7 @@ Test(share_death, shared_memory_outlives_the_broker)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_death, who_waits_for_memory_waits_on_when_the_broker_is_back)
+Test(share_death, unsharing_continues_to_wait_after_a_restart_of_the_broker)
 {
 	must(have(&sharing.one, actor_shares, "t/a") == 0);
 	must(have(&sharing.two, actor_gets, "t/a") == 0);
@@ -229,7 +229,7 @@ Test(share_death, who_waits_for_memory_waits_on_when_the_broker_is_back)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_death, a_producer_that_dies_while_the_broker_is_away_is_missed)
+Test(share_death, the_death_of_a_producer_without_a_broker_is_noticed)
 {
 	struct fsdp_tensor *tensor = NULL;
 
@@ -303,7 +303,7 @@ static bool run_with_death(const struct passage *passage, unsigned int n,
 	return is_clean;
 }
 
-Test(share_chaos, wherever_the_broker_dies_nothing_is_lost)
+Test(share_chaos, a_broker_that_dies_at_any_failpoint_loses_nothing)
 {
 	struct vmm_memory donated;
 	struct passages passages;

@@ -32,7 +32,7 @@ static void expect_refused(const void *memory, uint64_t size, int code,
 	cr_expect(eq(ptr, tensor, NULL));
 }
 
-Test(share_refusal, what_is_no_device_memory)
+Test(share_refusal, memory_other_than_device_memory_is_refused)
 {
 	int on_stack = 0;
 
@@ -44,7 +44,7 @@ Test(share_refusal, what_is_no_device_memory)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_refusal, what_leaves_its_allocation)
+Test(share_refusal, a_tensor_that_exceeds_its_allocation_is_refused)
 {
 	uint8_t *memory = legacy_make(1);
 	const struct fsdp_spec floats = {FSDP_F32, 1, {4}};
@@ -61,7 +61,7 @@ Test(share_refusal, what_leaves_its_allocation)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_refusal, what_is_in_several_allocations)
+Test(share_refusal, tensors_in_several_allocations_are_refused)
 {
 	const struct fsdp_spec specs[2] = {{FSDP_U8, 1, {16}},
 					   {FSDP_U8, 1, {16}}};
@@ -76,7 +76,7 @@ Test(share_refusal, what_is_in_several_allocations)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_refusal, virtual_memory_that_was_made_without_a_handle)
+Test(share_refusal, virtual_memory_created_without_a_handle_is_refused)
 {
 	struct vmm_memory memory;
 
@@ -86,7 +86,7 @@ Test(share_refusal, virtual_memory_that_was_made_without_a_handle)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_refusal, memory_of_the_broker)
+Test(share_refusal, memory_of_the_broker_is_refused)
 {
 	struct fsdp_device gpu = gpu_name(0);
 	const struct fsdp_spec spec = {FSDP_U8, 1, {4096}};
@@ -113,7 +113,7 @@ static int asks_for_it_back(void)
 	return r;
 }
 
-Test(share_refusal, who_did_not_share_it_cannot_ask_for_it_back)
+Test(share_refusal, a_process_other_than_the_sharer_cannot_unshare)
 {
 	struct fsdp_tensor *tensor = share_as("t/a", legacy_make(7));
 
@@ -123,7 +123,7 @@ Test(share_refusal, who_did_not_share_it_cannot_ask_for_it_back)
 	fsdp_free(tensor);
 }
 
-Test(share_refusal, memory_that_was_freed_without_asking_is_not_opened)
+Test(share_refusal, memory_freed_without_unsharing_is_not_opened)
 {
 	void *memory = legacy_make(7);
 	struct fsdp_tensor *tensor = share_as("t/a", memory);
@@ -141,7 +141,7 @@ Test(share_refusal, memory_that_was_freed_without_asking_is_not_opened)
 	cr_expect(nothing_is_left(3));
 }
 
-Test(share_refusal, a_batch_is_bounded)
+Test(share_refusal, the_size_of_a_batch_is_limited)
 {
 	struct fsdp_tensor *tensors[2] = {NULL};
 	static struct fsdp_spec specs[FSDP_MAX_BATCH + 1];
@@ -272,7 +272,7 @@ static int wire_unshare(struct wire *wire, const struct slot_ref *ref)
 	return wire_call(wire, &request);
 }
 
-Test(share_wire, a_handle_that_is_none)
+Test(share_wire, an_invalid_handle_is_refused)
 {
 	struct offer offer;
 
@@ -290,7 +290,7 @@ Test(share_wire, a_handle_that_is_none)
 	expect_no_offer(&offer, -EINVAL, "bytes");
 }
 
-Test(share_wire, a_range_outside_of_the_allocation)
+Test(share_wire, a_range_outside_of_the_allocation_is_refused)
 {
 	struct offer offer;
 
@@ -310,7 +310,7 @@ Test(share_wire, a_range_outside_of_the_allocation)
 	expect_no_offer(&offer, -EINVAL, "offset 2");
 }
 
-Test(share_wire, a_device_that_is_not_there)
+Test(share_wire, an_unknown_device_is_refused)
 {
 	struct offer offer;
 
@@ -334,7 +334,7 @@ static int make_memfd(void)
 	return fd;
 }
 
-Test(share_wire, a_descriptor_of_something_else)
+Test(share_wire, a_descriptor_of_another_file_is_refused)
 {
 	const int memfd = make_memfd();
 	int pipe_fds[2];
@@ -354,7 +354,7 @@ Test(share_wire, a_descriptor_of_something_else)
 	close(pipe_fds[1]);
 }
 
-Test(share_wire, descriptors_too_many_or_too_few)
+Test(share_wire, too_many_or_too_few_descriptors_are_refused)
 {
 	const int two[2] = {donation->fd, donation->fd};
 	struct offer offer;
@@ -389,7 +389,7 @@ Test(share_wire, the_same_allocation_is_one_chunk)
 	cr_expect(ne(u32, one.chunk, two.chunk), "for others to read");
 }
 
-Test(share_wire, only_who_shared_it_unshares)
+Test(share_wire, only_the_sharer_can_unshare)
 {
 	struct tensor_place place;
 	struct slot_ref other;
@@ -411,7 +411,7 @@ Test(share_wire, only_who_shared_it_unshares)
 	cr_expect(eq(int, wire_unshare(alice, &place.ref), -EPERM));
 }
 
-Test(share_wire, of_a_dead_producer_no_handle_is_given)
+Test(share_wire, a_handle_of_a_dead_producer_is_refused)
 {
 	struct tensor_place place;
 	struct offer offer;
@@ -443,7 +443,7 @@ static int ask_for_name(void)
 	return wire_get(wire_open(daemon_socket(&daemon_)), "t/a", &place);
 }
 
-Test(share_wire, who_may_not_read_it_is_given_no_handle)
+Test(share_wire, a_user_without_permission_to_read_gets_no_handle)
 {
 	const struct identity somebody = {.uid = 61001, .gid = 61001};
 	struct actor actor;

@@ -281,7 +281,7 @@ static void fail_to_start(const char *failure)
 	cr_assert(eq(int, status, EX_TEMPFAIL << 8), "status %#x", status);
 }
 
-Test(short_start, that_has_taken_over_runs_but_not_all_tensors_changes_nothing)
+Test(short_start, that_has_adopted_runs_but_not_all_tensors_changes_nothing)
 {
 	fail_to_start("deadline.malloc:2:ENOMEM");
 	expect_all_there();

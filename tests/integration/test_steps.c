@@ -120,7 +120,7 @@ static struct counts count(void)
 }
 
 /* case 60 */
-Test(steps, everything_resharded_is_gathered_again)
+Test(steps, groups_that_were_resharded_are_gathered_again)
 {
 	struct counts counts;
 
@@ -132,7 +132,7 @@ Test(steps, everything_resharded_is_gathered_again)
 }
 
 /* case 60 */
-Test(steps, a_root_that_is_kept_is_gathered_once)
+Test(steps, a_root_that_stays_unsharded_is_gathered_once)
 {
 	struct counts counts;
 
@@ -145,7 +145,7 @@ Test(steps, a_root_that_is_kept_is_gathered_once)
 }
 
 /* case 60 */
-Test(steps, what_is_never_resharded_is_gathered_once)
+Test(steps, groups_that_are_never_resharded_are_gathered_once)
 {
 	struct counts counts;
 

@@ -16,7 +16,7 @@ TestSuite(stream, .init = stage_open, .fini = stage_close, .timeout = 300);
 
 /* --- writing ------------------------------------------------------------- */
 
-Test(stream, a_consumers_stream_waits_for_the_producers)
+Test(stream, a_stream_of_a_consumer_waits_for_that_of_the_producer)
 {
 	struct fsdp_tensor *tensor = NULL;
 	CUstream stream;
@@ -66,7 +66,7 @@ Test(stream, without_the_wait_the_data_would_be_wrong)
 	fsdp_free(tensor);
 }
 
-Test(stream, a_reader_maps_timelines_read_only_where_the_device_can)
+Test(stream, a_reader_maps_timelines_read_only_if_the_device_supports_it)
 {
 	struct fsdp_tensor *tensor = NULL;
 
@@ -131,7 +131,7 @@ Test(stream, a_copy_out_waits_for_the_producer)
 	pthread_join(thread, NULL);
 }
 
-Test(stream, a_view_is_written_when_its_base_is)
+Test(stream, the_fence_of_a_tensor_is_also_that_of_its_views)
 {
 	const struct fsdp_spec half = {FSDP_U8, 1, {STAGE_SIZE / 2}};
 	struct fsdp_tensor *base = NULL, *view = NULL;
@@ -157,7 +157,7 @@ Test(stream, a_view_is_written_when_its_base_is)
 	fsdp_free(base);
 }
 
-Test(stream, a_process_waits_for_its_own_streams_too)
+Test(stream, a_process_also_waits_for_its_own_streams)
 {
 	CUstream writer = stream_make(gpu_nth(0));
 	CUstream reader = stream_make(gpu_nth(0));
@@ -216,7 +216,7 @@ Test(stream, there_may_be_more_streams_than_timelines)
 /* There is one stream more than a device has queues by default. The last one
  * shares the queue of the first unless there are more queues
  * (CUDA_DEVICE_MAX_CONNECTIONS). */
-Test(stream, a_stream_that_waits_holds_up_no_other)
+Test(stream, a_stream_that_waits_does_not_block_other_streams)
 {
 	enum { N = 9 };
 	struct fsdp_tensor *tensor = NULL, *mine;
@@ -236,7 +236,7 @@ Test(stream, a_stream_that_waits_holds_up_no_other)
 	fsdp_free(mine);
 }
 
-Test(stream, tensors_that_are_published_together_have_one_value)
+Test(stream, tensors_that_are_published_together_share_one_fence)
 {
 	enum { N = 64 };
 	struct fsdp_publication items[N] = {{0}};
@@ -273,7 +273,7 @@ static struct fsdp_tensor *alloc_empty(void)
 	return tensor;
 }
 
-Test(stream, tensors_without_elements_are_published_among_others)
+Test(stream, tensors_without_elements_can_be_published_together_with_others)
 {
 	enum { N = 5 };
 	static const char *const names[N] = {"n/0", "n/1", "n/2", "n/3", "n/4"};
@@ -301,7 +301,7 @@ Test(stream, tensors_without_elements_are_published_among_others)
 	cr_expect(await_slots(0));
 }
 
-Test(stream, one_of_another_device_or_of_the_host_is_refused_among_others)
+Test(stream, a_batch_with_a_tensor_of_the_host_or_another_device_is_refused)
 {
 	struct fsdp_publication items[3] = {{.name = "n/0"}, {.name = "n/1"}};
 	struct fsdp_device gpu = gpu_name(n_gpus() - 1);
@@ -344,7 +344,7 @@ static void hold_default_stream(const struct device *device)
 	context_leave();
 }
 
-Test(stream, each_device_has_a_default_stream_of_its_own)
+Test(stream, each_device_has_its_own_default_stream)
 {
 	struct fsdp_publication items[2] = {
 		{.name = "n/0", .stream = (void *)1},
@@ -372,7 +372,7 @@ Test(stream, each_device_has_a_default_stream_of_its_own)
 
 /* --- releasing ----------------------------------------------------------- */
 
-Test(stream, memory_waits_for_the_stream_that_reads_it)
+Test(stream, memory_is_freed_only_after_the_stream_that_reads_it)
 {
 	struct fsdp_tensor *tensor = NULL, *next;
 	CUstream stream;
@@ -407,7 +407,7 @@ Test(stream, memory_waits_for_the_stream_that_reads_it)
 	fsdp_free(next);
 }
 
-Test(stream, a_producer_may_let_go_before_it_has_written)
+Test(stream, a_producer_may_release_a_tensor_before_it_is_written)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -424,7 +424,7 @@ Test(stream, a_producer_may_let_go_before_it_has_written)
 	cr_expect(await_slots(0));
 }
 
-Test(stream, one_release_on_a_stream_covers_that_on_another)
+Test(stream, a_release_on_a_second_stream_waits_for_the_first_stream)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream first = stream_make(gpu_nth(0));
@@ -461,7 +461,7 @@ static void *release_often(void *data)
 	return NULL;
 }
 
-Test(stream, threads_release_one_tensor_on_streams_of_their_own)
+Test(stream, threads_can_release_one_tensor_on_different_streams)
 {
 	enum { N = 6 };
 	struct releasing those[N];
@@ -482,7 +482,7 @@ Test(stream, threads_release_one_tensor_on_streams_of_their_own)
 	cr_expect(await_slots(0));
 }
 
-Test(stream, a_release_that_is_refused_leaves_the_hold)
+Test(stream, a_release_that_is_refused_keeps_the_hold)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream foreign;
@@ -503,7 +503,7 @@ static void *close_client(void *unused)
 	return NULL;
 }
 
-Test(stream, closing_waits_for_what_was_published_on_a_stream)
+Test(stream, closing_waits_for_tensors_published_on_a_stream)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));

@@ -36,7 +36,7 @@ static int note_held_taint(const struct fsdp_holder *holder, void *data)
 	return 0;
 }
 
-Test(stream_death, waiters_of_a_dead_producer_go_on_and_are_told)
+Test(stream_death, streams_that_wait_for_a_dead_producer_continue_and_report_it)
 {
 	struct fsdp_tensor *tensor = NULL;
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -68,7 +68,7 @@ Test(stream_death, waiters_of_a_dead_producer_go_on_and_are_told)
 	fsdp_free(tensor);
 }
 
-Test(stream_death, a_tainted_tensor_is_gotten_by_who_says_so)
+Test(stream_death, a_tainted_tensor_is_returned_only_on_request)
 {
 	struct fsdp_tensor *tensor = NULL;
 	uint8_t seen[STAGE_SIZE];
@@ -96,7 +96,7 @@ static void *wait_for_a(void *data)
 	return NULL;
 }
 
-Test(stream_death, a_thread_that_waits_for_a_dead_producer_is_told)
+Test(stream_death, a_thread_that_waits_for_a_dead_producer_gets_an_error)
 {
 	pthread_t thread;
 	int r = 0;
@@ -108,7 +108,7 @@ Test(stream_death, a_thread_that_waits_for_a_dead_producer_is_told)
 	cr_expect(eq(int, r, -EOWNERDEAD));
 }
 
-Test(stream_death, what_a_dead_producer_had_written_is_good)
+Test(stream_death, a_tensor_written_before_its_producer_died_is_valid)
 {
 	struct fsdp_tensor *tensor = NULL;
 	uint8_t seen[STAGE_SIZE];
@@ -126,7 +126,7 @@ Test(stream_death, what_a_dead_producer_had_written_is_good)
 }
 
 /* The reader asks after the session of the writer has ended. */
-Test(stream_death, who_asks_late_of_a_dead_producer_is_told_the_truth)
+Test(stream_death, a_late_query_about_a_dead_producer_is_answered_correctly)
 {
 	struct fsdp_tensor *tensor = NULL;
 	struct figures figures;
@@ -149,7 +149,7 @@ Test(stream_death, who_asks_late_of_a_dead_producer_is_told_the_truth)
 	fsdp_free(tensor);
 }
 
-Test(stream_death, a_replaced_tensor_is_clean_again)
+Test(stream_death, a_replaced_tensor_is_not_tainted)
 {
 	struct fsdp_tensor *tensor = NULL;
 
@@ -178,7 +178,7 @@ static int consume(void)
 	return fsdp_release_on(tensor, stream);
 }
 
-Test(stream_death, a_dead_consumer_keeps_nothing)
+Test(stream_death, a_dead_consumer_keeps_no_tensor)
 {
 	struct fsdp_tensor *tensor = alloc();
 
@@ -193,7 +193,7 @@ Test(stream_death, a_dead_consumer_keeps_nothing)
 
 /* --- the broker's death -------------------------------------------------- */
 
-Test(stream_death, order_outlives_the_broker)
+Test(stream_death, fences_outlive_the_broker)
 {
 	struct fsdp_tensor *tensor = NULL, *mine[2];
 	CUstream stream;
@@ -228,7 +228,7 @@ Test(stream_death, order_outlives_the_broker)
 	cr_expect(await_slots(0));
 }
 
-Test(stream_death, a_producer_that_dies_while_the_broker_is_away_taints)
+Test(stream_death, a_producer_that_dies_without_a_broker_taints_its_tensors)
 {
 	struct fsdp_tensor *tensor = NULL;
 	CUstream stream;

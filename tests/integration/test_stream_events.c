@@ -33,7 +33,7 @@ TestSuite(stream_events, .init = set_up, .fini = stage_close, .timeout = 300);
 /* --- what a consumer finds ----------------------------------------------- */
 
 /* The producer drops the event after it has told the broker. */
-Test(stream_events, who_comes_late_finds_it_written)
+Test(stream_events, a_late_reader_finds_the_tensor_written)
 {
 	struct fsdp_tensor *tensor = NULL, *view = NULL;
 	const struct fsdp_spec half = {FSDP_U8, 1, {STAGE_SIZE / 2}};
@@ -65,7 +65,7 @@ static int produce_again(void)
 }
 
 /* When the reader opens the event, it already has another use. */
-Test(stream_events, a_stream_waits_for_no_other_event_than_its_own)
+Test(stream_events, a_stream_does_not_wait_for_a_later_use_of_its_event)
 {
 	struct fsdp_tensor *tensor = NULL;
 	CUstream stream;
@@ -114,7 +114,7 @@ static void publish_many(struct fsdp_tensor *tensor, CUstream stream)
 		must(publish_on(tensor, NULL, stream) == 0);
 }
 
-Test(stream_events, as_many_are_in_flight_as_may_be_and_no_more)
+Test(stream_events, the_number_of_events_in_flight_is_limited_exactly)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -135,7 +135,7 @@ Test(stream_events, as_many_are_in_flight_as_may_be_and_no_more)
 }
 
 /* Only the last of many publications determines the order. */
-Test(stream_events, what_was_published_over_and_over_is_let_go)
+Test(stream_events, a_tensor_that_was_published_repeatedly_is_released)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -150,7 +150,7 @@ Test(stream_events, what_was_published_over_and_over_is_let_go)
 	cr_expect(await_slots(0));
 }
 
-Test(stream_events, as_many_releases_wait_as_may_be_and_no_more)
+Test(stream_events, the_number_of_waiting_releases_is_limited_exactly)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -174,7 +174,7 @@ Test(stream_events, as_many_releases_wait_as_may_be_and_no_more)
 	cr_expect(await_slots(0));
 }
 
-Test(stream_events, a_release_waits_for_its_own_stream_only)
+Test(stream_events, a_release_waits_only_for_its_own_stream)
 {
 	struct fsdp_tensor *slow = alloc(), *fast = alloc();
 	CUstream first = stream_make(gpu_nth(0));
@@ -220,7 +220,7 @@ static void hand_over(CUstream writer, CUstream reader)
 	must(stream_finish(reader));
 }
 
-Test(stream_events, many_hand_overs_need_few_events)
+Test(stream_events, many_publications_need_few_events)
 {
 	CUstream writer = stream_make(gpu_nth(0));
 	CUstream reader = stream_make(gpu_nth(0));
@@ -254,7 +254,7 @@ static int consume(void)
 	return opened == closed ? 0 : -EIO;
 }
 
-Test(stream_events, a_consumer_closes_what_it_opens)
+Test(stream_events, a_consumer_closes_the_events_that_it_opens)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -278,7 +278,7 @@ static struct fsdp_tensor *get_tainted(const char *name)
 	return tensor;
 }
 
-Test(stream_events, a_thread_that_waits_for_a_dead_producer_is_told)
+Test(stream_events, a_thread_that_waits_for_a_dead_producer_gets_an_error)
 {
 	struct fsdp_tensor *tensor = NULL;
 	pthread_t thread;
@@ -299,7 +299,7 @@ Test(stream_events, a_thread_that_waits_for_a_dead_producer_is_told)
 /* A dead producer's event is never reached, unlike a timeline, which the broker
  * ends. So the stream keeps waiting, fsdp_tensor_check() reports the death, and
  * the connection cannot be closed in the usual way. */
-Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
+Test(stream_events, a_stream_that_waits_for_a_dead_producer_keeps_waiting)
 {
 	struct fsdp_client *hurried;
 	struct fsdp_tensor *tensor = NULL;
@@ -325,7 +325,7 @@ Test(stream_events, a_stream_that_waits_for_a_dead_producer_stays)
 	stage.client = NULL;
 }
 
-Test(stream_events, what_was_said_before_a_death_is_good)
+Test(stream_events, an_event_reported_complete_before_a_death_is_valid)
 {
 	struct fsdp_tensor *tensor = NULL;
 	uint8_t seen[STAGE_SIZE];
@@ -351,7 +351,7 @@ static int release_late(void)
 	return fsdp_release_on(tensor, stream);
 }
 
-Test(stream_events, a_dead_consumer_keeps_nothing)
+Test(stream_events, a_dead_consumer_keeps_no_tensor)
 {
 	struct fsdp_tensor *tensor = alloc();
 
@@ -391,7 +391,7 @@ Test(stream_events, events_outlive_the_broker)
 	cr_expect(await_slots(0));
 }
 
-Test(stream_events, a_producer_that_dies_while_the_broker_is_away_taints)
+Test(stream_events, a_producer_that_dies_without_a_broker_taints_its_tensors)
 {
 	struct fsdp_tensor *tensor = NULL;
 	pid_t broker = daemon_broker_pid(&stage.daemon);
@@ -448,7 +448,7 @@ static void expect_let_go(void)
 	fsdp_close(other);
 }
 
-Test(stream_events, a_call_that_waits_lets_go_of_what_was_read_meanwhile)
+Test(stream_events, a_call_that_waits_releases_tensors_read_meanwhile)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -459,7 +459,7 @@ Test(stream_events, a_call_that_waits_lets_go_of_what_was_read_meanwhile)
 	expect_let_go();
 }
 
-Test(stream_events, a_call_that_waits_says_what_was_written_meanwhile)
+Test(stream_events, a_call_that_waits_reports_tensors_written_meanwhile)
 {
 	struct fsdp_tensor *tensor = alloc();
 	CUstream stream = stream_make(gpu_nth(0));
@@ -470,7 +470,7 @@ Test(stream_events, a_call_that_waits_says_what_was_written_meanwhile)
 	expect_let_go();
 }
 
-Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
+Test(stream_events, a_wait_in_slices_ends_in_time_and_reports_its_duration)
 {
 	struct fsdp_tensor *tensor = alloc(), *next = NULL;
 	CUstream stream = stream_make(gpu_nth(0));
@@ -491,7 +491,7 @@ Test(stream_events, a_wait_in_slices_ends_in_time_and_says_for_how_long)
 
 /* The client waits 1 ms for a broker that is away. That must not shorten the
  * time-out of a get. */
-Test(stream_events, a_client_that_waits_for_no_broker_waits_in_slices)
+Test(stream_events, a_client_that_does_not_reconnect_waits_in_slices)
 {
 	struct fsdp_client *hurried;
 	CUstream stream = stream_make(gpu_nth(0));
@@ -543,7 +543,8 @@ static void *wait_for_room(void *unused)
 	return alloc_much(-1);
 }
 
-Test(stream_events_room, who_waits_for_room_makes_it)
+Test(stream_events_room,
+     an_allocation_that_waits_releases_memory_of_its_own_client)
 {
 	struct fsdp_tensor *tensor = alloc_much(0);
 	CUstream stream = stream_make(gpu_nth(0));

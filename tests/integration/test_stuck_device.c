@@ -25,7 +25,7 @@ static void connect_briefly(void)
 	stage.client = connect_impatiently(stage.shared->socket, LIMIT_MS);
 }
 
-Test(stuck_device, closing_has_a_limit_and_leaves_what_is_in_use)
+Test(stuck_device, closing_has_a_time_limit_and_keeps_memory_in_use)
 {
 	uint8_t seen[STAGE_SIZE];
 
@@ -92,7 +92,8 @@ static struct fsdp_comm *join_and_get_stuck(void)
 	return comm;
 }
 
-Test(stuck_device, leaving_has_the_communicators_limit_and_keeps_its_memory)
+Test(stuck_device,
+     leaving_has_the_time_out_of_the_communicator_and_keeps_memory)
 {
 	struct fsdp_comm *comm = join_and_get_stuck();
 	uint64_t n = n_slots();
@@ -159,7 +160,7 @@ static struct fsdp_work reduce_with_one_who_dies(void)
 	return work;
 }
 
-Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
+Test(stuck_device, a_death_is_reported_even_if_nccl_cannot_end)
 {
 	struct fsdp_work work = reduce_with_one_who_dies();
 
@@ -176,7 +177,7 @@ Test(stuck_device, a_death_is_told_though_nccl_cannot_end)
 	open_client();
 }
 
-Test(stuck_device, closing_has_a_limit_though_nccl_cannot_end)
+Test(stuck_device, closing_has_a_time_limit_even_if_nccl_cannot_end)
 {
 	(void)reduce_with_one_who_dies();
 	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));

@@ -153,7 +153,7 @@ static int exchange_mail(void)
 	return rank_note(r);
 }
 
-Test(transfer, all_messages_arrive_whole_and_in_the_order_of_their_tag)
+Test(transfer, all_messages_are_complete_and_in_order_for_each_tag)
 {
 	for (uint32_t n = 2; n <= 4; n++) {
 		crew_start(n, &DEFAULTS);
@@ -189,7 +189,7 @@ static int receive_from_any(void)
 	return seen == (UINT64_C(1) << rank_world()) - 2 ? 0 : -EIO;
 }
 
-Test(transfer, a_receive_from_any_rank_says_which_one_it_was)
+Test(transfer, a_receive_from_any_rank_reports_the_sender)
 {
 	crew_start(4, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, receive_from_any)));
@@ -219,7 +219,7 @@ static int send_large_around_a_collective(void)
 		       : rank_note(r);
 }
 
-Test(transfer, a_collective_in_between_changes_nothing)
+Test(transfer, a_collective_between_transfers_does_not_disturb_them)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, send_large_around_a_collective)));
@@ -260,7 +260,7 @@ static int send_two(void)
 	return rank_note(r ? r : fsdp_transfer_wait(transfer, -1, NULL));
 }
 
-Test(transfer, both_are_told_that_a_receive_has_another_size)
+Test(transfer, both_ranks_get_an_error_if_a_receive_has_another_size)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 1, send_two)));
@@ -338,7 +338,7 @@ static int close_impatient(void)
 }
 
 /* The first receive failed, so its memory may have been freed. */
-Test(transfer, nothing_is_received_after_a_failure_of_which_no_broker_knows)
+Test(transfer, a_receive_after_a_failure_unknown_to_the_broker_is_refused)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, ranks_run(&ranks, join_other)));
@@ -351,7 +351,7 @@ Test(transfer, nothing_is_received_after_a_failure_of_which_no_broker_knows)
 	cr_assert(zero(int, ranks_run(&ranks, close_impatient)));
 }
 
-Test(transfer, one_that_is_not_complete_can_be_waited_for_again)
+Test(transfer, a_transfer_that_is_not_complete_can_be_waited_for_again)
 {
 	crew_start(2, &DEFAULTS);
 	for (int i = 0; i < 2; i++) {
@@ -387,7 +387,7 @@ static int send_some(void)
 }
 
 /* Builds with sanitizers check that they are freed. */
-Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
+Test(transfer, transfers_that_were_not_waited_for_end_with_the_communicator)
 {
 	crew_start(2, &DEFAULTS);
 	cr_assert(zero(int, rank_run(&ranks, 1, send_some)));
@@ -395,7 +395,7 @@ Test(transfer, those_that_were_not_waited_for_end_with_the_communicator)
 	cr_assert(zero(int, rank_run(&ranks, 1, trainer_leave)));
 }
 
-Test(transfer, a_late_rank_is_named_to_both)
+Test(transfer, both_ranks_get_an_error_that_names_the_late_rank)
 {
 	crew_start(2, &SHORT_TIMEOUT);
 	cr_assert(eq(int, rank_run(&ranks, 0, receive_one), -ECONNABORTED));
@@ -404,7 +404,7 @@ Test(transfer, a_late_rank_is_named_to_both)
 	cr_assert(eq(int, rank_run(&ranks, 1, send_one), -ECONNABORTED));
 }
 
-Test(transfer, who_waits_is_told_that_another_has_left)
+Test(transfer, a_waiting_rank_gets_an_error_when_another_leaves)
 {
 	crew_start(2, &DEFAULTS);
 	actor_begin(&ranks.actors[0], receive_one);
@@ -431,7 +431,7 @@ static int look_slowly(void)
 	return look_for_one();
 }
 
-Test(transfer, who_looks_around_is_not_told_that_a_sender_has_left)
+Test(transfer, a_rank_that_checks_liveness_receives_from_a_sender_that_left)
 {
 	if (!chaos_has_points())
 		cr_skip_test("built without points");
@@ -468,7 +468,7 @@ static int swap_until_told(void)
 	return rank_note(r);
 }
 
-Test(transfer, a_rank_that_dies_at_any_point_leaves_nobody_waiting)
+Test(transfer, a_rank_that_dies_at_any_failpoint_leaves_no_rank_waiting)
 {
 	static const char *const points[] = {"transfer.sent", "mail.counted",
 					     "transfer.received",
@@ -531,7 +531,7 @@ static int receive_what_never_comes(void)
 	return rank_note(r);
 }
 
-Test(transfer, a_rank_that_sends_what_nobody_receives_is_named)
+Test(transfer, the_error_names_a_rank_whose_messages_are_not_received)
 {
 	crew_start(2, &DEFAULTS);
 	actor_begin(&ranks.actors[1], receive_what_never_comes);

@@ -50,7 +50,7 @@ Test(wire, another_major_version_is_refused_with_both_versions)
 	wire_close(wire);
 }
 
-Test(wire, a_connection_begins_with_a_hello)
+Test(wire, a_connection_must_start_with_a_hello)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 
@@ -68,7 +68,7 @@ Test(wire, a_second_hello_is_refused)
 	wire_close(wire);
 }
 
-Test(wire, a_hello_from_another_process_than_the_connecting_one_is_refused)
+Test(wire, a_hello_of_another_process_than_the_connecting_one_is_refused)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 	pid_t child = fork();
@@ -97,7 +97,7 @@ static void expect_dropped(struct wire *wire)
 	wire_close(wire);
 }
 
-Test(wire, a_frame_shorter_than_its_header_costs_the_connection)
+Test(wire, a_frame_shorter_than_its_header_closes_the_connection)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 
@@ -105,7 +105,7 @@ Test(wire, a_frame_shorter_than_its_header_costs_the_connection)
 	expect_dropped(wire);
 }
 
-Test(wire, a_frame_of_another_protocol_costs_the_connection)
+Test(wire, a_frame_of_another_protocol_closes_the_connection)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	char junk[100];
@@ -115,7 +115,7 @@ Test(wire, a_frame_of_another_protocol_costs_the_connection)
 	expect_dropped(wire);
 }
 
-Test(wire, descriptors_where_none_are_expected_cost_the_connection)
+Test(wire, unexpected_descriptors_close_the_connection)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	int fds[FRAME_MAX_FDS];
@@ -127,7 +127,7 @@ Test(wire, descriptors_where_none_are_expected_cost_the_connection)
 	expect_dropped(wire);
 }
 
-Test(wire, an_unknown_kind_is_answered_and_the_connection_stays)
+Test(wire, an_unknown_kind_is_refused_and_the_connection_stays)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 
@@ -154,7 +154,7 @@ Test(wire, a_garbage_body_is_refused_and_the_connection_stays)
 
 /* --- numbers ------------------------------------------------------------- */
 
-Test(wire, a_repeated_number_is_answered_but_not_done_again)
+Test(wire, a_repeated_request_gets_its_reply_but_is_not_done_again)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";
@@ -189,7 +189,7 @@ Test(wire, a_repeated_number_of_another_kind_is_refused)
 	wire_close(wire);
 }
 
-Test(wire, more_unanswered_requests_than_the_window_are_fine_if_they_were_read)
+Test(wire, more_requests_than_the_window_are_allowed_if_replies_were_read)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";
@@ -203,7 +203,7 @@ Test(wire, more_unanswered_requests_than_the_window_are_fine_if_they_were_read)
 	wire_close(wire);
 }
 
-Test(wire, a_number_that_the_client_called_answered_costs_the_connection)
+Test(wire, a_number_that_the_client_has_acknowledged_closes_the_connection)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	struct frame frame = {.kind = MESSAGE_PING,
@@ -237,7 +237,7 @@ static void send_one_way(struct wire *wire, const struct request *request)
 	free(body);
 }
 
-Test(wire, a_one_way_request_is_answered_only_with_a_refusal)
+Test(wire, a_one_way_request_gets_a_reply_only_if_it_is_refused)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/none";
@@ -259,7 +259,7 @@ Test(wire, a_one_way_request_is_answered_only_with_a_refusal)
 	wire_close(wire);
 }
 
-Test(wire, an_answer_that_was_read_stands_for_one_way_requests_before_it)
+Test(wire, a_reply_that_was_read_acknowledges_earlier_one_way_requests)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";
@@ -276,7 +276,7 @@ Test(wire, an_answer_that_was_read_stands_for_one_way_requests_before_it)
 	wire_close(wire);
 }
 
-Test(wire, a_one_way_request_that_comes_again_is_done_once)
+Test(wire, a_repeated_one_way_request_is_done_once)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_));
 	const char *name = "test/a";
@@ -296,7 +296,7 @@ Test(wire, a_one_way_request_that_comes_again_is_done_once)
 
 /* --- waiting ------------------------------------------------------------- */
 
-Test(wire, a_parked_get_is_answered_when_the_name_comes)
+Test(wire, a_parked_get_gets_its_reply_when_the_name_is_published)
 {
 	struct wire *reader = repeat_open(daemon_socket(&daemon_)),
 		    *writer = repeat_open(daemon_socket(&daemon_));

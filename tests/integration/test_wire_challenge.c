@@ -48,7 +48,7 @@ static struct request challenged(struct wire *wire)
 	};
 }
 
-Test(wire_challenge, the_right_answer_gives_a_session)
+Test(wire_challenge, the_correct_response_creates_a_session)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 	struct request proof = challenged(wire);
@@ -72,7 +72,7 @@ Test(wire_challenge, a_wrong_nonce_is_refused)
 	wire_close(wire);
 }
 
-Test(wire_challenge, an_answer_from_another_process_is_refused)
+Test(wire_challenge, a_response_of_another_process_is_refused)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 	struct request proof = challenged(wire);
@@ -88,7 +88,7 @@ Test(wire_challenge, an_answer_from_another_process_is_refused)
 	wire_close(wire);
 }
 
-Test(wire_challenge, anything_but_the_answer_is_refused)
+Test(wire_challenge, a_request_other_than_the_response_is_refused)
 {
 	struct wire *wire = wire_connect(daemon_socket(&daemon_));
 

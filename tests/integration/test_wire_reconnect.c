@@ -38,7 +38,8 @@ static void setup_supervised(void)
 CHECKED_SUITE(wire_reconnect, setup, teardown, .timeout = 300);
 CHECKED_SUITE(wire_restart, setup_supervised, teardown, .timeout = 300);
 
-Test(wire_reconnect, a_reconnect_replays_what_was_done_with_the_chunk_it_lacks)
+Test(wire_reconnect,
+     a_reconnect_repeats_replies_with_the_chunks_that_are_missing)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
 		    *again = wire_connect(daemon_socket(&daemon_));
@@ -126,7 +127,7 @@ Test(wire_reconnect, goodbye_ends_the_session)
 	wire_close(wire);
 }
 
-Test(wire_restart, a_session_and_its_outcomes_outlive_the_broker)
+Test(wire_restart, a_session_and_its_recorded_replies_outlive_the_broker)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_)), *again;
 	const char *name = "test/a";
@@ -153,7 +154,7 @@ Test(wire_restart, a_session_and_its_outcomes_outlive_the_broker)
 	wire_close(wire);
 }
 
-Test(wire_restart, a_doorbell_that_is_none_is_refused)
+Test(wire_restart, an_invalid_doorbell_is_refused)
 {
 	struct wire *wire = repeat_open(daemon_socket(&daemon_)), *again;
 	struct request hello = wire_reconnect_hello(wire);
@@ -239,7 +240,8 @@ static void get_from_mortal(const char *place)
 	daemon_stop(&daemon_);
 }
 
-Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 300)
+Test(wire_kill, a_get_counts_once_if_the_broker_dies_at_any_failpoint,
+     .timeout = 300)
 {
 	static const char *const places[] = {
 		"grant.added",       "verb.get.done", "catalog.commit",
@@ -253,7 +255,8 @@ Test(wire_kill, a_get_counts_once_wherever_the_broker_dies, .timeout = 300)
 }
 
 /* Two adoptions kill the broker. The third starts without them. */
-Test(wire_kill, a_memory_that_kills_who_adopts_it_is_given_up, .timeout = 300)
+Test(wire_kill, state_whose_adoption_kills_the_broker_is_discarded,
+     .timeout = 300)
 {
 	static const char *const env[] = {"FSDP_KILL_AT=adopt.slots", NULL};
 	const struct daemon_options options = {.is_supervised = true,
