@@ -11,7 +11,7 @@ import fsdp
 from conftest import PATIENCE, holds, start, until
 
 
-def test_a_known_name_is_there_at_once(c):
+def test_a_cached_name_is_returned_at_once(c):
     c.put("a/x", np.arange(3))
 
     async def main():
@@ -20,7 +20,7 @@ def test_a_known_name_is_there_at_once(c):
     assert asyncio.run(main()) == 3
 
 
-def test_waits_do_not_stop_the_loop(c):
+def test_waits_do_not_block_the_loop(c):
     async def main():
         waits = [asyncio.ensure_future(c.aget(f"a/{i}", timeout=20)) for i in range(5)]
         await asyncio.sleep(0)
@@ -33,7 +33,7 @@ def test_waits_do_not_stop_the_loop(c):
     assert not c._waits
 
 
-def test_a_list_comes_whole(c):
+def test_a_list_of_names_is_awaited_completely(c):
     async def main():
         wait = asyncio.ensure_future(c.aget(["a/x", "a/y"], timeout=20))
         await asyncio.to_thread(c.put, "a/x", b"x")
@@ -109,7 +109,7 @@ def test_a_bundle_is_awaited_with_its_metadata(c):
     assert not c._waits
 
 
-def test_a_bundle_that_is_there_and_one_that_is_not(c):
+def test_an_existing_bundle_is_returned_and_a_missing_one_is_an_error(c):
     commit(c, 1)
     assert asyncio.run(c.abundle("m/"))["w"].numpy().tolist() == [1]
     for name, options, error in (
@@ -124,7 +124,7 @@ def test_a_bundle_that_is_there_and_one_that_is_not(c):
     assert not c._waits
 
 
-def test_tasks_follow_a_bundle_beside_gets_of_names(c):
+def test_tasks_can_follow_a_bundle_while_others_get_names(c):
     async def follow():
         seen, version = [], 0
         while 4 not in seen:
@@ -192,7 +192,7 @@ def test_tasks_put_and_get_in_one_loop(pair):
     assert asyncio.run(main()) == list(range(100))
 
 
-def test_each_thing_goes_to_one_of_the_tasks_that_wait(pair):
+def test_each_object_is_received_by_one_of_the_waiting_tasks(pair):
     producer, consumer = pair
 
     async def main():
@@ -205,7 +205,7 @@ def test_each_thing_goes_to_one_of_the_tasks_that_wait(pair):
     assert sorted(asyncio.run(main())) == list(range(12))
 
 
-def test_a_wait_ends_with_its_time(pair):
+def test_a_wait_ends_at_its_timeout(pair):
     producer, consumer = pair
 
     async def main():
@@ -224,7 +224,7 @@ def test_a_wait_ends_with_its_time(pair):
 # After two iterations of the loop the first task has been woken, and would run
 # in the next one.
 @pytest.mark.parametrize("turns", range(3))
-def test_a_cancelled_task_takes_nothing(pair, turns):
+def test_a_cancelled_task_takes_no_object(pair, turns):
     producer, consumer = pair
 
     async def main():

@@ -17,7 +17,7 @@ def publish(c, value, n=3, **options):
     return stage.version
 
 
-def test_members_are_got_at_once_and_in_order(broker, c):
+def test_members_are_returned_together_and_in_order(broker, c):
     assert publish(c, 10) == 1
     with fsdp.connect(broker.path) as other:
         before = other.status()["requests"]
@@ -31,7 +31,7 @@ def test_members_are_got_at_once_and_in_order(broker, c):
         assert "w3" not in bundle and bundle.metadata == {}
 
 
-def test_nobody_sees_what_is_not_committed(c):
+def test_uncommitted_members_are_invisible(c):
     stage = c.stage("m/")
     stage.put("w", b"abc")
     assert c.names() == []
@@ -62,7 +62,7 @@ def test_a_stage_that_is_dropped_is_aborted(c):
     until(lambda: c.status()["bytes_live"] < live, "the memory is free")
 
 
-def test_more_members_than_one_request_takes(c):
+def test_a_bundle_may_have_more_members_than_one_request(c):
     with c.stage("m/") as stage:
         for i, tensor in enumerate(stage.alloc([(str(i), 1, "i32") for i in range(1000)])):
             tensor.numpy()[0] = i
@@ -91,7 +91,7 @@ def test_metadata_is_not_a_member(c):
     assert not bundle.stale
 
 
-def test_an_old_version_stays_beside_the_new_one(c):
+def test_an_old_version_stays_valid_after_a_new_one(c):
     publish(c, 10)
     old = c.bundle("m/")
     assert not old.stale
@@ -190,7 +190,7 @@ def own_bytes(array):
                 return int(rest[0]) * 1024
 
 
-def test_only_what_is_written_to_a_private_array_is_copied(broker, c):
+def test_only_written_pages_of_a_private_array_are_copied(broker, c):
     with c.stage("t/m/", replace=True) as stage:
         stage.put("small", b"x")  # makes the large ones begin within a page
         stage.alloc("large", (8 << 20) // 4, "f32").numpy()[:] = 1
@@ -209,7 +209,7 @@ def test_only_what_is_written_to_a_private_array_is_copied(broker, c):
         assert (client["t/m/next"].numpy() == 2).all()
 
 
-def test_a_private_array_has_a_hold_and_outlives_all_else(broker):
+def test_a_private_array_has_a_hold_and_outlives_bundle_and_client(broker):
     client = fsdp.connect(broker.path)
     with client.stage("t/outlive/") as stage:
         stage.alloc("w", 1 << 20, "u8").numpy()[:] = 3
@@ -225,7 +225,7 @@ def test_a_private_array_has_a_hold_and_outlives_all_else(broker):
     assert (mine[0], mine[1], mine[-1]) == (5, 3, 3)
 
 
-def test_what_is_in_no_bundle_is_copied(c):
+def test_a_private_array_of_a_tensor_outside_bundles_is_a_copy(c):
     tensor = c.put("t/x", bytes(2 << 20))
     mine = tensor.numpy(private=True)
     mine[:] = 1

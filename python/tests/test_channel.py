@@ -25,7 +25,7 @@ def pair(c):
             yield producer, consumer
 
 
-def test_objects_come_as_they_were_in_order(pair):
+def test_objects_are_received_unchanged_and_in_order(pair):
     producer, consumer = pair
     things = [
         None,
@@ -50,7 +50,7 @@ def test_elements_are_not_copied_and_may_be_changed(pair):
     assert x.sum() == 1000
 
 
-def test_a_buffer_is_given_back_when_its_last_array_goes(pair):
+def test_a_buffer_is_freed_with_its_last_array(pair):
     producer, consumer = pair
     for i in range(4):
         producer.put(numpy.full(1000, i))
@@ -84,7 +84,7 @@ def test_arrays_outlive_the_channel_and_the_connection(broker):
     gc.collect()
 
 
-def test_what_is_still_used_does_not_keep_a_closed_channel(c):
+def test_arrays_in_use_do_not_keep_a_closed_channel(c):
     options = {"capacity": 4096, "credits": 2, "timeout": PATIENCE}
     producer = c.channel("t/kept", "producer", **options)
     consumer = c.channel("t/kept", **options)
@@ -100,7 +100,7 @@ def test_what_is_still_used_does_not_keep_a_closed_channel(c):
         assert array.tolist() == [i + 1] * 200
 
 
-def test_an_item_that_is_kept_gives_its_credit_back(pair):
+def test_an_item_that_is_kept_returns_its_credit(pair):
     producer, consumer = pair
     kept = []
     for i in range(20):
@@ -138,7 +138,7 @@ def test_the_number_of_buffers_changes_while_it_is_used(pair):
         producer.resize(65)
 
 
-def test_it_ends_when_the_producers_end(pair):
+def test_a_channel_ends_when_its_producers_end(pair):
     producer, consumer = pair
     for i in range(3):
         producer.put(i)
@@ -150,7 +150,7 @@ def test_it_ends_when_the_producers_end(pair):
         consumer.get()
 
 
-def test_what_is_too_large_is_refused_and_the_next_goes_through(pair):
+def test_an_object_that_is_too_large_is_refused_and_the_next_is_sent(pair):
     producer, consumer = pair
     for _ in range(6):
         with pytest.raises(fsdp.Invalid, match=f"whose capacity is {MIB}; open it"):
@@ -159,7 +159,7 @@ def test_what_is_too_large_is_refused_and_the_next_goes_through(pair):
     assert consumer.get(timeout=PATIENCE) == "small"
 
 
-def test_what_cannot_be_pickled_takes_no_buffer(pair):
+def test_an_object_that_cannot_be_pickled_uses_no_buffer(pair):
     producer, consumer = pair
     for _ in range(6):
         with pytest.raises((AttributeError, TypeError)):
@@ -168,7 +168,7 @@ def test_what_cannot_be_pickled_takes_no_buffer(pair):
     assert consumer.get() == 1
 
 
-def test_what_was_read_only_stays_so(pair):
+def test_a_read_only_array_is_received_read_only(pair):
     producer, consumer = pair
     array = numpy.arange(200)
     array.flags.writeable = False
@@ -176,7 +176,7 @@ def test_what_was_read_only_stays_so(pair):
     assert not consumer.get(timeout=PATIENCE).flags.writeable
 
 
-def test_producers_are_told_that_all_consumers_have_gone(c):
+def test_producers_get_an_error_when_all_consumers_have_left(c):
     options = {"capacity": 4096, "credits": 1, "timeout": PATIENCE}
     with c.channel("t/left", "producer", **options) as producer:
         c.channel("t/left", **options).close()
@@ -225,7 +225,7 @@ def test_a_forked_child_is_refused(pair):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_a_broadcast_goes_to_all_and_is_read_only(c):
+def test_a_broadcast_is_received_by_all_and_read_only(c):
     options = {"capacity": 4096, "mode": "broadcast", "timeout": PATIENCE}
     with c.channel("t/all", "producer", **options) as producer:
         with c.channel("t/all", **options) as one, c.channel("t/all", **options) as two:
@@ -280,7 +280,7 @@ PRODUCE = """
 """
 
 
-def test_another_process_sends_and_its_death_is_told_once(broker, c):
+def test_the_death_of_a_sending_process_is_reported_once(broker, c):
     with c.channel("t/far", capacity=65536, timeout=PATIENCE) as consumer:
         process = start(broker, PRODUCE)
         assert process.stdout.readline() == "open\n"
@@ -319,7 +319,7 @@ def test_threads_share_both_ends(pair):
     assert sorted(got) == list(range(100))
 
 
-def test_torch_tensors_are_views_too(pair):
+def test_torch_tensors_are_received_as_views(pair):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     producer, consumer = pair
     batch = {
@@ -344,7 +344,7 @@ def test_torch_tensors_are_views_too(pair):
     assert torch.equal(x.flatten(), torch.arange(1.0, 601))
 
 
-def test_a_channel_says_what_it_is(pair):
+def test_a_channel_describes_itself(pair):
     producer, consumer = pair
     assert repr(producer) == "fsdp.Channel('t/ch', 'producer')"
     info = consumer.info()
@@ -380,7 +380,7 @@ def test_a_slab_is_filled_in_place_and_sent(pair):
     assert consumer.get(timeout=PATIENCE) == ([], "only this")
 
 
-def test_a_slab_whose_arrays_are_used_is_not_sent_yet(pair):
+def test_a_slab_whose_arrays_are_in_use_is_not_sent(pair):
     producer, consumer = pair
     slab = producer.alloc([(200, "i64")])
     (array,) = slab
@@ -393,7 +393,7 @@ def test_a_slab_whose_arrays_are_used_is_not_sent_yet(pair):
     assert consumer.get(timeout=PATIENCE)[0][0].sum() == 1000
 
 
-def test_slabs_are_credits_and_have_the_channels_capacity(pair):
+def test_slabs_use_credits_and_have_the_capacity_of_the_channel(pair):
     producer, consumer = pair
     slabs = [producer.alloc([(8, "u8")]) for _ in range(4)]
     with pytest.raises(fsdp.Timeout):
@@ -414,7 +414,7 @@ def test_slabs_are_credits_and_have_the_channels_capacity(pair):
     assert consumer.info()["queued"] == 0
 
 
-def test_a_producer_that_is_closed_ends_when_its_slabs_are_gone(pair):
+def test_a_closed_producer_ends_when_its_slabs_are_freed(pair):
     producer, consumer = pair
     slabs = [producer.alloc([(8, "u8")]) for _ in range(2)]
     producer.close()
@@ -427,7 +427,7 @@ def test_a_producer_that_is_closed_ends_when_its_slabs_are_gone(pair):
         consumer.get(timeout=PATIENCE)
 
 
-def test_put_keeps_nothing_of_what_it_has_sent(pair):
+def test_put_keeps_no_reference_to_a_sent_array(pair):
     producer, _ = pair
     array = numpy.ones(1000)
     gone = weakref.ref(array)

@@ -9,7 +9,7 @@ import fsdp
 from conftest import Broker, connect_impatiently, start, until
 
 
-def test_what_is_put_can_be_got_by_another_connection(broker, c):
+def test_an_array_that_was_put_can_be_read_by_another_connection(broker, c):
     c.put("a/x", np.arange(6, dtype="f4").reshape(2, 3))
     with fsdp.connect(broker.path) as other:
         tensor = other["a/x"]
@@ -40,7 +40,7 @@ def test_a_list_is_allocated_in_one_round_trip(c):
     assert [t.dtype for t in tensors] == ["f32", "f64", "u8"]
 
 
-def test_a_list_of_names_is_of_one_moment_and_in_order(c):
+def test_a_list_of_names_is_returned_in_order_or_not_at_all(c):
     for i in range(3):
         c.put(f"a/{i}", np.array([i]))
     assert [t.numpy()[0] for t in c.get(["a/2", "a/0", "a/1"])] == [2, 0, 1]
@@ -65,14 +65,14 @@ def test_a_list_of_names_is_of_one_moment_and_in_order(c):
     ],
     ids=repr,
 )
-def test_put_takes_what_numpy_takes(c, value):
+def test_put_accepts_the_same_values_as_numpy(c, value):
     expected = np.asarray(memoryview(value) if isinstance(value, bytes) else value)
     got = c.put("a/x", value).numpy()
     assert got.shape == expected.shape
     assert (got == expected).all()
 
 
-def test_put_takes_a_tensor(c):
+def test_put_accepts_a_tensor(c):
     first = c.put("a/x", np.arange(4))
     assert c.put("a/y", first).numpy().tolist() == [0, 1, 2, 3]
     raw = c.alloc(4, "bf16")
@@ -117,7 +117,7 @@ def test_a_tensor_outlives_its_name(c):
     assert bytes(memoryview(tensor)) == b"old"
 
 
-def test_processes_write_one_tensor_together(broker, c):
+def test_several_connections_can_write_one_tensor(broker, c):
     tensor = c.alloc(3, "u8")
     tensor.copy_from(b"abc")
     ticket = tensor.ticket()
@@ -131,14 +131,14 @@ def test_processes_write_one_tensor_together(broker, c):
         del got
 
 
-def test_what_has_a_name_is_redeemed_to_be_read(broker, c):
+def test_a_published_tensor_cannot_be_redeemed_writable(broker, c):
     tensor = c.put("a/x", b"abc")
     with fsdp.connect(broker.path) as other:
         with pytest.raises(fsdp.Denied, match="was published"):
             other.redeem(tensor.ticket(), writable=True)
 
 
-def test_tickets_carry_what_has_no_name(broker, c):
+def test_a_ticket_passes_on_an_unnamed_tensor(broker, c):
     tensor = c.alloc(3, "u8")
     tensor.copy_from(b"abc")
     tensor.publish()
@@ -163,7 +163,7 @@ def test_views_share_memory(c):
         base.view((4,), strides=(1, 1))
 
 
-def test_who_holds_a_tensor(c):
+def test_who_lists_the_holders_of_a_tensor(c):
     tensor = c.put("a/x", b"x")
     (holder,) = c.who("a/x")
     assert holder["pid"] == os.getpid()
@@ -172,7 +172,7 @@ def test_who_holds_a_tensor(c):
     assert c.who("a/x") == []
 
 
-def test_who_holds_a_bundle(broker, c):
+def test_who_lists_the_holders_of_a_bundle(broker, c):
     with c.stage("a/m/") as stage:
         stage.alloc([("x", 4, "u8"), ("y", 4, "u8"), ("sub/z", 4, "u8")])
     with pytest.raises(fsdp.NotFound, match="there is no bundle 'a/'"):
@@ -202,7 +202,7 @@ def test_status_has_counters_and_warnings(c):
     assert isinstance(status["note"], str)
 
 
-def test_the_memory_of_a_broker_is_told_from_others_also_after_a_restart(c, supervised):
+def test_memory_id_is_unique_and_survives_a_restart(c, supervised):
     with fsdp.connect(supervised.path) as other:
         before = other.status()
         supervised.kill()
@@ -216,7 +216,7 @@ def test_the_default_connection_is_shared(broker):
     assert fsdp.default().ping() is None
 
 
-def test_a_closed_connection_says_so_and_keeps_its_tensors(broker):
+def test_a_closed_connection_is_an_error_and_keeps_its_tensors(broker):
     client = fsdp.connect(broker.path)
     tensor = client.put("a/closed", b"abc")
     array = tensor.numpy()
@@ -236,7 +236,7 @@ def test_a_closed_connection_says_so_and_keeps_its_tensors(broker):
         other.remove("a/closed")
 
 
-def test_wrong_arguments_are_told(c):
+def test_invalid_arguments_are_refused(c):
     with pytest.raises(TypeError):
         c.get()
     with pytest.raises(TypeError):
@@ -277,7 +277,7 @@ def test_a_connection_may_be_closed_while_a_thread_waits(broker, c):
     assert bytes(memoryview(got[0])) == b"abc"
 
 
-def test_the_default_connection_is_to_the_broker_that_the_environment_names(broker, monkeypatch):
+def test_the_environment_determines_the_default_connection(broker, monkeypatch):
     client = fsdp.default()
     assert fsdp.default() is client and fsdp.default(broker.path) is client
     assert repr(client) == f"fsdp.Client({broker.path!r})"
@@ -292,7 +292,7 @@ def test_the_default_connection_is_to_the_broker_that_the_environment_names(brok
 
 
 @pytest.mark.parametrize("seconds, waits", [(0.05, "50 ms"), (0, "1 ms")])
-def test_calls_wait_once_for_a_broker_that_is_away(seconds, waits):
+def test_calls_wait_once_for_an_unavailable_broker(seconds, waits):
     broker = Broker()
     client = connect_impatiently(broker.path, seconds)
     client.put("a/x", b"1")

@@ -131,12 +131,12 @@ CALLS += [reduce_scatter, all_to_all, messages]
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_rank_gets_what_is_its_own(ranks, call):
+def test_each_rank_gets_its_own_result(ranks, call):
     for mine, wanted in ranks.run(lambda rank: call(ranks.comms[rank], rank)):
         numpy.testing.assert_array_equal(mine, wanted)
 
 
-def test_a_barrier_names_the_rank_that_is_missing(ranks):
+def test_the_error_of_a_barrier_names_the_missing_rank(ranks):
     with pytest.raises(fsdp.Timeout, match="^rank 0 .*, like 1 other rank, has not"):
         ranks.comms[1].barrier(0)
     with pytest.raises(fsdp.Timeout, match="^rank 2 "):
@@ -144,7 +144,7 @@ def test_a_barrier_names_the_rank_that_is_missing(ranks):
     ranks.run(lambda rank: ranks.comms[rank].barrier(PATIENCE))
 
 
-def test_a_message_that_has_not_come_can_be_waited_for_again(ranks):
+def test_a_message_that_has_not_arrived_can_be_waited_for_again(ranks):
     out = numpy.empty(5, "f4")
     received = ranks.comms[0].receive(F32, *part(out), 1, 0)
     assert not received.wait(0.01)
@@ -164,13 +164,13 @@ def test_a_message_that_has_not_come_can_be_waited_for_again(ranks):
         (lambda comm: comm.send(F32, 0, 0, 3, 0), "rank"),
     ],
 )
-def test_a_wrong_argument_is_refused_and_changes_nothing(ranks, bad, text):
+def test_an_invalid_argument_is_refused_without_effect(ranks, bad, text):
     with pytest.raises(fsdp.Invalid, match=text):
         bad(ranks.comms[0])
     ranks.run(lambda rank: ranks.comms[rank].barrier(PATIENCE))
 
 
-def test_one_thread_at_a_time_calls(ranks):
+def test_calls_of_a_second_thread_are_refused(ranks):
     comm = ranks.comms[0]
 
     def wait():
@@ -203,7 +203,7 @@ def test_an_abort_ends_a_call_of_another_thread(ranks):
         ranks.comms[0].barrier(0)
 
 
-def test_who_has_left_cannot_call(ranks):
+def test_a_rank_that_has_left_cannot_make_calls(ranks):
     comm = ranks.comms[0]
     received = comm.receive(F32, 0, 0, 1, 0)
     comm.leave()
@@ -216,7 +216,7 @@ def test_who_has_left_cannot_call(ranks):
 
 
 @pytest.mark.parametrize("waits", (True, False))
-def test_a_rank_that_leaves_before_its_first_call_is_named(ranks, waits):
+def test_the_error_names_a_rank_that_leaves_before_its_first_call(ranks, waits):
     """It has not opened the memory in which ranks say that they leave. Another rank
     may have opened it before, or opens it afterwards."""
     if waits:
@@ -237,7 +237,7 @@ RANK = f"""
 """
 
 
-def test_a_rank_that_is_killed_is_named(broker, c):
+def test_the_error_names_a_rank_that_is_killed(broker, c):
     process = start(broker, RANK)
     comm = c._join("test/died", 2, 0, PATIENCE)
     assert process.stdout.readline() == "joined\n"
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_a_call(broker, c):
     comm.leave()
 
 
-def test_what_a_signal_handler_raises_is_not_lost(broker, c):
+def test_an_exception_of_a_signal_handler_is_not_lost(broker, c):
     """The error must come even if the handler aborts the communicator first."""
     script = f"""
         import fsdp, signal, sys
@@ -282,7 +282,7 @@ def test_what_a_signal_handler_raises_is_not_lost(broker, c):
     comm.leave()
 
 
-def test_a_forked_child_is_no_rank(broker):
+def test_a_forked_child_is_not_a_rank(broker):
     """The child may drop what it has inherited without harm to the rank."""
     script = """
         import fsdp, os

@@ -103,11 +103,11 @@ def saved(broker, c, tmp_path):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_any_number_of_ranks_reads_what_two_saved(broker, c, saved, tmp_path, world):
+def test_any_number_of_ranks_reads_a_checkpoint_of_two(broker, c, saved, tmp_path, world):
     assert succeed(run_ranks(broker, tmp_path, LOAD, world)) == {"3\n"}
 
 
-def test_a_later_save_replaces_it_and_frees_it(broker, c, saved, tmp_path):
+def test_a_later_save_replaces_and_frees_the_earlier_one(broker, c, saved, tmp_path):
     names = len(c.names())
     succeed(run_ranks(broker, tmp_path, SAVE, 2, 4, 7))
     assert succeed(run_ranks(broker, tmp_path, LOAD, 2)) == {"6\n"}
@@ -137,7 +137,7 @@ def test_a_checkpoint_outlives_the_broker(supervised, tmp_path):
     assert succeed(run_ranks(supervised, tmp_path, LOAD, 1)) == {"3\n"}
 
 
-def test_drained_it_is_a_checkpoint_of_torch(broker, c, saved, tmp_path):
+def test_a_drained_checkpoint_is_a_checkpoint_of_torch(broker, c, saved, tmp_path):
     path = tmp_path / "disk"
     fsdp.dcp.drain("run", path, client=c)
     fsdp.dcp.remove("run", client=c)
@@ -156,7 +156,7 @@ end()
     ]
 
 
-def test_wrong_names_are_told(c):
+def test_invalid_names_are_refused(c):
     for name in ("", "a//b", "run/meta", "data.x"):
         with pytest.raises(fsdp.Invalid, match="not the name of a checkpoint"):
             fsdp.dcp.Writer(name, client=c)
@@ -185,7 +185,7 @@ def load(c, state, name="alone"):
 
 # The elements of a parameter are copied by memcpy, those of views one by one.
 @alone
-def test_values_arrive_however_they_lie_in_memory(c):
+def test_values_of_any_memory_layout_are_saved(c):
     rows = torch.arange(12.0).reshape(3, 4)
     state = {
         "parameter": torch.nn.Parameter(rows.clone()),
@@ -218,7 +218,7 @@ def test_a_checkpoint_of_another_version_is_refused_with_the_remedy(c):
 @alone
 # torch warns that quantized tensors are deprecated
 @pytest.mark.filterwarnings("ignore")
-def test_a_tensor_that_is_more_than_its_elements_is_refused(c):
+def test_a_tensor_with_more_than_its_elements_is_refused(c):
     quantized = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
     for tensor, way in (torch.eye(3).to_sparse(), "to_dense"), (quantized, "int_repr"):
         with pytest.raises(CheckpointException, match=f"cannot save .*; give {way}"):
@@ -229,7 +229,7 @@ def test_a_tensor_that_is_more_than_its_elements_is_refused(c):
 
 
 @alone
-def test_a_save_writes_where_the_last_but_one_was(c):
+def test_a_save_reuses_the_memory_of_the_last_but_one(c):
     state = {"weight": torch.zeros(6 << 20, dtype=torch.uint8)}
     for step in range(6):
         state["weight"].fill_(step)
@@ -244,7 +244,7 @@ def test_a_save_writes_where_the_last_but_one_was(c):
 
 
 @alone
-def test_a_reader_keeps_what_it_reads_while_saves_go_on(c):
+def test_a_reader_keeps_its_version_during_later_saves(c):
     state = {"weight": torch.zeros(1 << 20, dtype=torch.uint8)}
     save(c, state)
     reader = fsdp.dcp.Reader("alone", client=c)
@@ -259,7 +259,7 @@ def test_a_reader_keeps_what_it_reads_while_saves_go_on(c):
 
 
 @alone
-def test_names_that_begin_alike_are_checkpoints_of_their_own(c):
+def test_names_with_a_common_prefix_are_separate_checkpoints(c):
     for name in ("a", "a/b", "ab"):
         save(c, {"x": torch.tensor(len(name))}, name)
     fsdp.dcp.remove("a", client=c)

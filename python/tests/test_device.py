@@ -105,7 +105,7 @@ def test_put_copies_an_array_to_the_device(c, gpu, cuda, array):
         assert bytes_of(cuda, tensor) == array.tobytes()
 
 
-def test_a_tensor_is_got_in_another_process(broker, c, gpu):
+def test_a_tensor_can_be_read_in_another_process(broker, c, gpu):
     tensor = c.put("d/x", numpy.arange(6, dtype="f4"), device=gpu)
     assert (tensor.device, tensor.shape, tensor.dtype) == (gpu, (6,), "f32")
     status, out, err = run(
@@ -120,7 +120,7 @@ def test_a_tensor_is_got_in_another_process(broker, c, gpu):
     assert (status, out) == (0, f"{gpu} (6,) f32 True 2 0\n"), err
 
 
-def test_its_elements_are_given_by_dlpack_only(c, gpu):
+def test_elements_on_a_device_are_available_only_by_dlpack(c, gpu):
     tensor = c.alloc((4,), "f32", device=gpu)
     tensor.publish("d/x")
     assert tensor.__dlpack_device__() == (2, 0)
@@ -133,7 +133,7 @@ def test_its_elements_are_given_by_dlpack_only(c, gpu):
     assert '"dltensor"' in repr(tensor.__dlpack__(dl_device=(2, 0)))
 
 
-def test_the_stream_of_dlpack_waits_for_the_producers(c, gpu, streams):
+def test_the_stream_of_dlpack_waits_for_that_of_the_producer(c, gpu, streams):
     writer, reader = streams
     tensor = c.alloc((4,), "f32", device=gpu)
     writer.begin()

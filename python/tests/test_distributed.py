@@ -419,5 +419,5 @@ def verdicts(brokers):
 
 
 @pytest.mark.parametrize("layout, case", [(l, c) for l in LAYOUTS for c in cases(l)])
-def test_each_call_gives_what_gloo_gives(verdicts, layout, case):
+def test_each_call_gives_the_same_result_as_gloo(verdicts, layout, case):
     crowd.check(verdicts(layout), case)

@@ -14,11 +14,11 @@ import fsdp
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def test_the_examples_of_the_package_are_true(c):
+def test_the_examples_of_the_package_run_as_shown(c):
     assert doctest.testmod(fsdp, optionflags=doctest.IGNORE_EXCEPTION_DETAIL) == (0, 10)
 
 
-def test_every_public_thing_is_described():
+def test_every_public_object_is_documented():
     for name in fsdp.__all__:
         thing = getattr(fsdp, name)
         if name == "DTYPES":
@@ -53,7 +53,7 @@ def test_the_module_uses_the_limited_api_only():
     }
 
 
-def test_the_module_finds_libfsdp_beside_itself():
+def test_the_module_finds_libfsdp_in_its_own_folder():
     dynamic = subprocess.run(
         ["readelf", "-d", fsdp._fsdp.__file__], capture_output=True, text=True, check=True
     ).stdout
@@ -61,7 +61,7 @@ def test_the_module_finds_libfsdp_beside_itself():
     assert sys.modules["fsdp"].__version__ == fsdp._fsdp.version
 
 
-def test_the_examples_of_the_page_are_true(c):
+def test_the_examples_of_the_page_run_as_shown(c):
     failed, tried = doctest.testfile(
         str(ROOT / "docs" / "python.md"),
         module_relative=False,

@@ -142,7 +142,7 @@ def test_a_changed_model_is_read_again(engine, c, folder):
     assert len(bundles(c)) == 2
 
 
-def test_a_download_is_what_loads(engine, c, folder):
+def test_a_download_loads_the_model(engine, c, folder):
     config = types.SimpleNamespace(model=str(folder), model_path=str(folder), revision=None)
     engine.loader().download_model(config)
     assert len(bundles(c)) == 1
@@ -205,7 +205,7 @@ def test_an_update_that_fails_leaves_the_model(engine, c, empty):
         ("", {"socket": "/none/such"}, "cannot connect to fsdpd at /none/such.*; start it"),
     ],
 )
-def test_what_is_wrong_is_said(engine, empty, path, extra, why):
+def test_invalid_settings_and_models_are_refused(engine, empty, path, extra, why):
     with pytest.raises(fsdp.Error, match=why):
         engine.start(path or empty, Model(), **extra)
 
@@ -227,7 +227,7 @@ def test_a_model_may_change_private_weights(engine, c, folder):
     assert c["llama/norm"].torch().equal(FIRST["norm"])
 
 
-def test_a_model_says_where_more_weights_are(engine, tmp_path, empty):
+def test_a_model_can_name_the_sources_of_more_weights(engine, tmp_path, empty):
     (tmp_path / "more" / "sub").mkdir(parents=True)
     save_file({"weight": FIRST["embed.weight"]}, tmp_path / "more" / "sub" / "x.safetensors")
     save_file({"norm": FIRST["norm"]}, empty / "part.safetensors")
@@ -264,7 +264,7 @@ def test_a_model_of_the_hub_is_downloaded(engine, monkeypatch, folder):
 
 
 @pytest.mark.parametrize("engine", [Vllm], indirect=True)
-def test_vllm_is_told_which_weights_lack(engine, c, empty):
+def test_the_error_to_vllm_names_missing_weights(engine, c, empty):
     publish(c, {"norm": FIRST["norm"]})
     with pytest.raises(fsdp.Invalid, match="lack embed.weight; publish"):
         engine.start(empty, Model(), bundle="llama/")
@@ -276,7 +276,7 @@ def test_vllm_is_told_which_weights_lack(engine, c, empty):
 
 
 @pytest.mark.parametrize("engine", [Sglang], indirect=True)
-def test_sglang_is_told_what_its_format_private_is(engine, caplog):
+def test_an_unknown_format_private_of_sglang_is_reported(engine, caplog):
     sglang_stub.load_plugins()
     assert not caplog.records
     sys.modules["sglang.private.private_model_loader"] = types.ModuleType("theirs")
@@ -287,7 +287,7 @@ def test_sglang_is_told_what_its_format_private_is(engine, caplog):
 
 
 @pytest.mark.parametrize("engine", [Sglang], indirect=True)
-def test_sglang_loads_drafts_by_itself(engine):
+def test_sglang_loads_drafts_with_its_own_loader(engine):
     with pytest.raises(fsdp.Invalid, match="--speculative-draft-load-format auto"):
         sglang_stub.get_model_loader(sglang_stub.LoadConfig("private", draft_model_idx=1))
 
@@ -323,13 +323,13 @@ def test_processes_that_start_at_once_load_once(broker, c, folder):
     assert len(bundles(c)) == 1
 
 
-def test_nobody_imports_an_engine_without_need(broker):
+def test_no_engine_is_imported_needlessly(broker):
     script = "import fsdp, fsdp._sglang, sys; print({'vllm', 'sglang'} & set(sys.modules))"
     assert start(broker, script).communicate() == ("set()\n", "")
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
-def test_the_stub_is_what_the_engine_has(broker, c, name, folder):
+def test_the_stub_matches_the_engine(broker, c, name, folder):
     """This runs in another Python, in which the stubs are not installed."""
     if importlib.util.find_spec(name) is None:
         pytest.skip(f"{name} is not installed")

@@ -31,7 +31,7 @@ import fsdp
         (errno.EPROTO, fsdp.Error, Exception),
     ],
 )
-def test_each_error_is_also_pythons_own(number, kind, also):
+def test_each_error_is_also_an_error_of_python(number, kind, also):
     error = fsdp._errors.make(number, "a sentence")
     assert type(error) is kind
     assert isinstance(error, (fsdp.Error, also))
@@ -40,7 +40,7 @@ def test_each_error_is_also_pythons_own(number, kind, also):
     assert str(error) == "a sentence"
 
 
-def test_a_missing_name_is_a_key_error_with_a_sentence(c):
+def test_a_missing_name_is_a_key_error_with_a_message(c):
     with pytest.raises(KeyError) as caught:
         c["a/x"]
     assert str(caught.value) == 'there is no tensor "a/x" yet; give a timeout to wait for it'
@@ -55,7 +55,7 @@ def test_tensors_do_not_have_names_of_bundles(c):
         c.bundle("a/")
 
 
-def test_an_error_about_a_name_says_what_was_wanted(c):
+def test_an_error_about_a_name_starts_with_the_operation(c):
     with pytest.raises(fsdp.Invalid, match='^cannot get a bundle: name "a//" has a component'):
         c.bundle("a//")
 
@@ -78,7 +78,7 @@ def test_a_taken_name_is_refused(c):
         c.put("a/x", b"2", replace=False)
 
 
-def test_no_broker_is_told(tmp_path):
+def test_a_missing_broker_is_an_error(tmp_path):
     with pytest.raises(fsdp.Disconnected, match="fsdpd"):
         fsdp.connect(tmp_path / "nothing")
 

@@ -23,7 +23,7 @@ PARTS = {
 @pytest.mark.parametrize(
     "order", itertools.permutations(["client", "tensor", "array", "capsule"]), ids="-".join
 )
-def test_any_order_of_dying_is_fine(broker, order):
+def test_objects_may_be_freed_in_any_order(broker, order):
     # Objects that are not deleted here are left to the end of the interpreter.
     for n in (len(order), 2):
         deaths = "; ".join(PARTS[part] for part in order[:n])
@@ -57,7 +57,7 @@ def test_any_order_of_dying_is_fine(broker, order):
         "l = [c, t, a]; l.append(l); del c, t, a",
     ],
 )
-def test_any_end_of_the_interpreter_is_fine(broker, end):
+def test_the_interpreter_may_end_in_any_way(broker, end):
     lines = ["import fsdp, numpy", "c = fsdp.connect()"]
     lines += ["t = c.put('a/exit', numpy.arange(3)); a = t.numpy()", end]
     status, _, err = run(broker, "\n".join(lines))
@@ -73,7 +73,7 @@ ENDING = """
 """
 
 
-def test_the_end_does_not_wait_for_a_broker_that_does_not_answer(supervised):
+def test_the_end_does_not_wait_for_a_broker_that_does_not_reply(supervised):
     process = start(supervised, ENDING)
     assert process.stdout.readline() == "ready\n"
     os.kill(stopped := supervised.pid(), signal.SIGSTOP)
@@ -84,7 +84,7 @@ def test_the_end_does_not_wait_for_a_broker_that_does_not_answer(supervised):
     assert (process.returncode, err) == (0, "")
 
 
-def test_a_process_may_end_when_the_broker_is_gone(supervised):
+def test_a_process_may_end_after_the_broker(supervised):
     process = start(supervised, ENDING)
     assert process.stdout.readline() == "ready\n"
     supervised.process.send_signal(signal.SIGTERM)
@@ -93,7 +93,7 @@ def test_a_process_may_end_when_the_broker_is_gone(supervised):
     assert (process.returncode, err) == (0, "")
 
 
-def test_a_killed_process_leaves_nothing(broker, c):
+def test_a_killed_process_leaves_no_holds_or_memory(broker, c):
     c.put("a/x", bytes(1000))
     process = start(
         broker,
@@ -115,7 +115,7 @@ def test_a_killed_process_leaves_nothing(broker, c):
     until(lambda: c.status()["bytes_live"] < before, "its memory is free")
 
 
-def test_what_a_killed_producer_published_stays(broker, c):
+def test_tensors_of_a_killed_producer_stay_published(broker, c):
     process = start(
         broker,
         """
@@ -144,7 +144,7 @@ def test_tensors_outlive_the_broker(supervised):
         assert array.tobytes() == b"abc"
 
 
-def test_a_forked_child_is_told_to_connect(broker):
+def test_a_forked_child_gets_an_error_and_can_connect(broker):
     assert run(
         broker,
         """
@@ -176,7 +176,7 @@ def test_a_forked_child_is_told_to_connect(broker):
     ) == (0, "", "")
 
 
-def test_a_forked_childs_end_takes_nothing_from_its_parent(broker, c):
+def test_the_end_of_a_forked_child_does_not_affect_its_parent(broker, c):
     c.put("a/x", b"abc")
     assert run(
         broker,

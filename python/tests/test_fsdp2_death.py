@@ -137,7 +137,7 @@ def result(ranks):
     return said
 
 
-def test_training_goes_on_to_the_same_bits_after_a_rank_was_replaced(broker, c, crew):
+def test_training_with_a_replaced_rank_ends_with_the_same_bits(broker, c, crew):
     undisturbed = crew("undisturbed", range(WORLD))
     for rank in undisturbed:
         rank.begin(0)

@@ -89,7 +89,7 @@ FILES = {"divide.golden": factors_of_torch, "shard.golden": shards_of_torch}
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_numbers_of_the_unit_tests_are_those_of_torch(name):
+def test_golden_files_of_unit_tests_equal_the_values_of_torch(name):
     assert (GOLDEN / name).read_text().splitlines() == list(FILES[name]())
 
 
@@ -239,7 +239,7 @@ def said(broker):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_shards_gathers_and_reductions_are_those_of_fully_shard(said, case):
+def test_shards_gathers_and_reductions_equal_those_of_fully_shard(said, case):
     crowd.check(said, case)
 
 

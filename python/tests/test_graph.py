@@ -93,7 +93,7 @@ def test_collectives_have_groups_reductions_and_waits():
     assert fsdp.plan({"nodes": list(nodes.values())})["left"] == []
 
 
-def test_a_group_that_is_elsewhere_needs_its_size():
+def test_a_group_of_another_process_needs_its_size():
     build = Build()
     start = build.call(REDUCE, (build.placeholder("p", 4), "sum", "far"), (4,))
     last = build.call(WAIT, (start,), (4,))
@@ -104,7 +104,7 @@ def test_a_group_that_is_elsewhere_needs_its_size():
     assert [n["group_size"] for n in nodes if "group" in n] == [8]
 
 
-def test_what_the_planner_does_not_know_is_an_operation():
+def test_nodes_unknown_to_the_planner_become_operations():
     build = Build()
     p = build.placeholder("p", 4)
     both = build.graph.call_function(torch.chunk, (p, 2))
@@ -123,7 +123,7 @@ def test_what_the_planner_does_not_know_is_an_operation():
 
 
 @pytest.mark.parametrize("wrong", [None, "graph", {"nodes": []}, torch.nn.ReLU()])
-def test_what_is_no_graph_of_torch_is_refused(wrong):
+def test_an_object_other_than_a_graph_of_torch_is_refused(wrong):
     with pytest.raises(TypeError, match=f"not {type(wrong).__name__}$"):
         fsdp.graph.from_fx(wrong)
 
@@ -158,7 +158,7 @@ def test_a_plan_has_buckets_and_the_graph_with_them(document):
     assert [member["node"] for member in again["left"]] == ["bucket_ag0"]
 
 
-def test_caps_are_a_number_or_one_for_each_bucket(document):
+def test_caps_are_one_number_or_a_list_for_the_buckets(document):
     assert sizes(fsdp.plan(document, cap_mb=0)) == [1, 1, 1, 1]
     assert sizes(fsdp.plan(document, gather_cap_mb=[0, 2000])) == [1, 3]
     assert sizes(fsdp.plan(document, gather_cap_mb=[0, 2000], faithful=True)) == []
@@ -167,7 +167,7 @@ def test_caps_are_a_number_or_one_for_each_bucket(document):
     assert (modes["gather_mode"], modes["reduce_mode"]) == ("custom_ops", "coalesced")
 
 
-def test_refusals_say_why(document):
+def test_refusals_state_the_reason(document):
     with pytest.raises(fsdp.Invalid, match="^cannot plan: --mode: there is no mode 'x'"):
         fsdp.plan(document, mode="x")
     with pytest.raises(fsdp.Invalid, match="a cap of -1 MiB is invalid"):
@@ -180,20 +180,20 @@ def test_refusals_say_why(document):
 
 
 @pytest.mark.parametrize("wrong", [None, 5, [], {}, {"nodes": 3}, {"nodes": [], "x": 1}])
-def test_what_is_no_document_is_refused(wrong):
+def test_an_invalid_document_is_refused(wrong):
     with pytest.raises(fsdp.Invalid, match="^cannot plan: "):
         fsdp.plan(wrong)
 
 
 @pytest.mark.parametrize("wrong", ["x", "25,100", [], float("nan"), float("inf"), -1])
-def test_a_cap_that_is_none_is_refused(document, wrong):
+def test_an_invalid_cap_is_refused(document, wrong):
     with pytest.raises(ValueError):
         fsdp.plan(document, cap_mb=wrong)
     with pytest.raises(ValueError):
         fsdp.plan(document, gather_cap_mb=[1, wrong] if wrong else wrong)
 
 
-def test_without_fsdpctl_it_says_what_to_install(document, monkeypatch):
+def test_without_fsdpctl_the_error_says_what_to_install(document, monkeypatch):
     monkeypatch.delenv("FSDPCTL")
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(fsdp.Error, match="fsdpctl is not in PATH; install it"):

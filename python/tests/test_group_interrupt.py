@@ -154,7 +154,7 @@ def crew(request, brokers, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_wait_ends_and_the_others_are_told(crew, name):
+def test_an_interrupted_wait_ends_and_other_ranks_get_an_error(crew, name):
     is_collective = name.removesuffix(" abort") in COLLECTIVES
     first, *others, last = crew
     first.call(name)
@@ -172,12 +172,12 @@ def test_a_wait_ends_and_the_others_are_told(crew, name):
         assert isinstance(received(rank.pipe), RuntimeError)
 
 
-def test_ctrl_c_ends_the_wait_for_those_who_make_a_group(crew):
+def test_ctrl_c_ends_the_wait_for_ranks_that_form_a_group(crew):
     crew[0].call("new_group")
     assert crew[0].is_interrupted()
 
 
-def test_a_rank_that_does_not_come_is_named():
+def test_the_error_names_a_rank_that_does_not_come():
     short = datetime.timedelta(milliseconds=10)
     with pytest.raises(fsdp.distributed.BackendError, match="rank 1 has not come"):
         fsdp.distributed._said(dist.HashStore(), 1, short)

@@ -30,7 +30,7 @@ def test_hold_and_release_are_counted(c):
     assert holds(c, "a/x") == 1
 
 
-def test_what_was_released_cannot_be_looked_at(c):
+def test_a_released_tensor_cannot_be_accessed(c):
     tensor = c.put("a/x", b"abc")
     tensor.release()
     with pytest.raises(ValueError, match="not held"):
@@ -92,7 +92,7 @@ def test_with_releases_at_its_end(c):
     assert holds(c, "a/x") == 0
 
 
-def test_random_exports_and_drops_leave_nothing(c):
+def test_random_exports_and_drops_leave_no_holds(c):
     rng = random.Random(7)
     tensor = c.put("a/x", np.arange(8))
     makers = [memoryview, np.asarray, np.from_dlpack, lambda t: c["a/x"]]
@@ -107,7 +107,7 @@ def test_random_exports_and_drops_leave_nothing(c):
     assert holds(c, "a/x") == 1
 
 
-def test_threads_leave_nothing(c):
+def test_threads_leave_no_holds(c):
     c.put("a/x", np.arange(8))
     failures = []
 
@@ -157,7 +157,7 @@ def test_python_memory_does_not_grow(c):
         tracemalloc.stop()
 
 
-def test_a_tensor_that_dies_takes_its_holds_from_what_it_made(c):
+def test_arrays_and_capsules_keep_holds_after_their_tensor_was_freed(c):
     tensor = c.put("a/x", np.arange(3))
     tensor.hold()
     array = tensor.numpy()

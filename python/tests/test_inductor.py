@@ -163,7 +163,7 @@ def joined(forward, backward):
     return torch.fx.GraphModule(torch.nn.Module(), graph)
 
 
-def test_symbolic_sizes_count_as_they_were_seen(flat):
+def test_symbolic_sizes_count_with_their_traced_values(flat):
     model = layers([8, 8])
     shard(model, flat, [Shard(0)])
     forward, backward = compiled(model, torch.randn(6, 8), dynamic=True)
@@ -238,7 +238,7 @@ def run_inductor(module, _, cap_mb):
         post_grad_passes(module, is_inference=False)
 
 
-def test_inductor_itself_makes_the_planned_buckets(transformer):
+def test_inductor_makes_the_planned_buckets(transformer):
     for module in transformer:
         theirs, _ = bucketed_by_torch(module, "default", 0.01, run_inductor)
         plan = fsdp.plan(fsdp.graph.from_fx(module), cap_mb=0.01, faithful=True)
@@ -261,7 +261,7 @@ def traced(model, batch):
     return [node.args[2] for node in copies]
 
 
-def test_a_group_of_fully_shard_sends_what_a_bucket_does(flat):
+def test_a_group_of_fully_shard_sends_the_same_bytes_as_a_bucket(flat):
     """This also holds for uneven shards, which both pad."""
     sizes, batch = [6, 10, 7], torch.randn(8, 6)
     model = layers(sizes)

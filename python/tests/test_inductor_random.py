@@ -135,7 +135,7 @@ def as_bits(outputs):
 
 
 @pytest.mark.parametrize("seed", range(45, 60))
-def test_what_is_sent_and_computed_is_torchs_bit_for_bit(groups, seed):
+def test_messages_and_results_equal_those_of_torch_bit_for_bit(groups, seed):
     module, mode = random_module(seed, groups), mode_of(seed)
     modules = merged_for_all_ranks(module, groups, mode, CAP_MB)
     theirs, mine = (lockstep.Ranks(WORLD, groups) for _ in range(2))
@@ -148,7 +148,7 @@ def test_what_is_sent_and_computed_is_torchs_bit_for_bit(groups, seed):
 
 
 @pytest.mark.parametrize("seed", range(60, 80))
-def test_every_plan_computes_what_its_graph_does(groups, seed):
+def test_every_plan_computes_the_same_as_its_graph(groups, seed):
     """Also tests padding, several caps, and buckets whose members need each
     other."""
     module, mode = random_module(seed, groups), MODES[seed // 5 % 4]
@@ -165,7 +165,7 @@ def test_every_plan_computes_what_its_graph_does(groups, seed):
 
 
 @pytest.mark.parametrize("seed", range(80, 90))
-def test_by_default_no_collective_is_left_that_torch_merges(groups, seed):
+def test_by_default_all_collectives_that_torch_merges_are_merged(groups, seed):
     module = random_module(seed, groups)
     merged, after = bucketed_by_torch(module, "default", CAP_MB)
     plan = fsdp.plan(fsdp.graph.from_fx(module))

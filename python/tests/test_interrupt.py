@@ -125,7 +125,7 @@ UNANSWERED = """\
 """
 
 
-def test_ctrl_c_ends_calls_that_a_broker_does_not_answer(broker):
+def test_ctrl_c_ends_calls_to_which_a_broker_does_not_reply(broker):
     calls = textwrap.dedent(UNANSWERED).splitlines()
     process = start(
         broker,
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_calls_that_a_broker_does_not_answer(broker):
     assert (out, err, process.returncode) == ("whole\n", "", 0)
 
 
-def test_ctrl_c_ends_the_wait_for_a_broker_that_is_away(supervised):
+def test_ctrl_c_ends_the_wait_for_an_unavailable_broker(supervised):
     process = start(
         supervised,
         """
@@ -217,7 +217,7 @@ def test_ctrl_c_ends_the_wait_for_a_broker_that_is_away(supervised):
     process.communicate()
 
 
-def test_a_handler_that_does_not_raise_lets_the_call_go_on(broker):
+def test_a_call_continues_after_a_handler_that_does_not_raise(broker):
     status, out, err = run(
         broker,
         """
@@ -235,7 +235,7 @@ def test_a_handler_that_does_not_raise_lets_the_call_go_on(broker):
     assert (status, out, err) == (0, "1 1\n", "")
 
 
-def test_a_handler_that_calls_fsdp_is_told(broker):
+def test_a_handler_that_calls_fsdp_gets_an_error(broker):
     status, out, err = run(
         broker,
         """
