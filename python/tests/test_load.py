@@ -33,7 +33,7 @@ def is_whole(bundle):
     return len(bundle) == N and all((bundle[f"w{i}"].numpy() == i).all() for i in range(N))
 
 
-def test_the_first_loads_and_others_attach(broker, c, model):
+def test_the_first_process_loads_and_others_attach(broker, c, model):
     first = fsdp.load_once(model, "m/", client=c)
     assert is_whole(first) and first.metadata == {"format": "np"}
     model.unlink()  # The file must not be read again.
@@ -48,7 +48,7 @@ def fsdpctl(broker, *arguments):
     )
 
 
-def test_fsdpctl_waits_for_python_and_finds_what_it_loaded(broker, c, model):
+def test_fsdpctl_waits_for_python_and_finds_the_loaded_model(broker, c, model):
     stage = c.stage("m/", once=True)
     load = subprocess.Popen(
         [BUILD / "fsdpctl", "--socket", broker.path, "load", "--once", model, "--prefix", "m/"],
@@ -62,7 +62,7 @@ def test_fsdpctl_waits_for_python_and_finds_what_it_loaded(broker, c, model):
     assert load.returncode == 0
 
 
-def test_a_name_in_the_way_is_told(c, model):
+def test_a_name_that_overlaps_is_refused(c, model):
     with c.stage("m/below/") as stage:
         stage.put("w", b"x")
     with pytest.raises(fsdp.Exists, match="would overlap"):
@@ -102,7 +102,7 @@ def test_eight_replicas_load_once(broker, c, model):
     assert is_whole(c.bundle("m/"))
 
 
-def test_a_killed_loader_is_succeeded_at_any_point(broker, c, model):
+def test_another_loader_takes_over_from_one_killed_at_any_time(broker, c, model):
     """Kills the loading process at a random point, until only one process is
     left."""
     chance = random.Random(15)
@@ -128,7 +128,7 @@ def test_a_killed_loader_is_succeeded_at_any_point(broker, c, model):
         until(lambda: c.status()["bytes_live"] == live, "nothing is left behind")
 
 
-def test_waiters_are_bounded_by_the_timeout(broker, c, model):
+def test_processes_that_wait_are_limited_by_the_timeout(broker, c, model):
     stage = c.stage("m/", once=True)
     with fsdp.connect(broker.path) as other:
         with pytest.raises(fsdp.Timeout, match="not loaded within"):
@@ -139,7 +139,7 @@ def test_waiters_are_bounded_by_the_timeout(broker, c, model):
         assert is_whole(fsdp.load_once(model, "m/", client=other, timeout=0))
 
 
-def test_a_loader_that_fails_lets_the_next_one_load(c, model, tmp_path):
+def test_after_a_loader_that_fails_the_next_one_loads(c, model, tmp_path):
     with pytest.raises(FileNotFoundError):
         fsdp.load_once(tmp_path / "none.safetensors", "m/", client=c)
     with open(tmp_path / "cut.safetensors", "wb") as file:
@@ -156,7 +156,7 @@ def test_a_model_may_have_a_time_to_live(c, model):
     assert is_whole(first) and is_whole(second) and second["w1"]._id != first["w1"]._id
 
 
-def test_an_index_stands_for_its_files(c, tmp_path):
+def test_an_index_loads_all_its_files(c, tmp_path):
     save_file({"a": np.arange(3)}, tmp_path / "1.safetensors")
     save_file({"b": np.arange(4)}, tmp_path / "2.safetensors")
     index = tmp_path / "model.safetensors.index.json"
@@ -193,7 +193,7 @@ def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_wrong_file_is_refused(c, tmp_path, header, data, why):
+def test_an_invalid_file_is_refused(c, tmp_path, header, data, why):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path = tmp_path / "x.safetensors"
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -202,7 +202,7 @@ def test_a_wrong_file_is_refused(c, tmp_path, header, data, why):
 
 
 @pytest.mark.parametrize("data", [b"", b"1234567", struct.pack("<Q", 100) + b"{}"])
-def test_what_is_no_safetensors_file_is_refused(c, tmp_path, data):
+def test_a_file_other_than_safetensors_is_refused(c, tmp_path, data):
     path = tmp_path / "x.safetensors"
     path.write_bytes(data)
     with pytest.raises(fsdp.Invalid, match="not a safetensors file"):
@@ -232,7 +232,7 @@ class Bar:
         self.seen.append(n)
 
 
-def test_who_reads_a_file_may_show_a_bar(c, model, monkeypatch):
+def test_the_process_that_reads_a_file_can_show_a_progress_bar(c, model, monkeypatch):
     tqdm = types.ModuleType("tqdm.auto")
     tqdm.tqdm = Bar
     monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
@@ -249,7 +249,7 @@ def test_who_reads_a_file_may_show_a_bar(c, model, monkeypatch):
     assert [bar.desc for bar in Bar.made] == ["m/", "n/"]
 
 
-def test_without_tqdm_a_model_is_loaded_all_the_same(c, model, monkeypatch, caplog):
+def test_without_tqdm_a_model_is_still_loaded(c, model, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "tqdm", None)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     assert is_whole(fsdp.load_once(model, "m/", client=c, progress=True))
@@ -294,7 +294,7 @@ def test_another_file_of_the_same_path_is_another_bundle(c, model):
     assert load_file(model, client=c, framework="np")["w1"].tolist() == [9, 9, 9]
 
 
-def test_files_have_a_bundle_that_changes_with_each(model, tmp_path):
+def test_the_bundle_of_several_files_changes_with_each_file(model, tmp_path):
     files = [model, tmp_path / "2.safetensors"]
     save_file({"a": np.arange(3)}, files[1])
     first = name_of_files(files)
@@ -304,7 +304,7 @@ def test_files_have_a_bundle_that_changes_with_each(model, tmp_path):
     assert name_of_files(files) != first
 
 
-def test_a_file_is_written_whole_or_not(tmp_path):
+def test_a_file_is_written_completely_or_not_at_all(tmp_path):
     path = tmp_path / "x.safetensors"
     save_file({"a": np.arange(3)}, path)
     before = path.read_bytes()

@@ -242,7 +242,7 @@ if torch.__version__ < "2":
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments(broker, name):
+def test_arguments_work_as_in_torch(broker, name):
     options = dict(ARGUMENTS[name])
     generator = options.pop("generator", None)
 
@@ -270,13 +270,13 @@ def test_arguments(broker, name):
     ],
     ids=str,
 )
-def test_wrong_arguments_are_refused_in_torchs_words(broker, options):
+def test_invalid_arguments_are_refused_with_the_messages_of_torch(broker, options):
     kind, _ = compare(epochs(**options))
     assert kind in ("ValueError", "TypeError", "AssertionError")
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_ways_to_start_workers(broker, forkserver, method):
+def test_workers_can_be_started_by_other_methods(broker, forkserver, method):
     expected = outcome(LOADERS["torch"], epochs(num_workers=1, batch_size=6))
     work = epochs(num_workers=1, batch_size=6, multiprocessing_context=method)
     assert same(outcome(LOADERS["fsdp"], work), expected)
@@ -286,14 +286,14 @@ def test_other_ways_to_start_workers(broker, forkserver, method):
     "in_order" not in inspect.signature(LOADERS["torch"]).parameters,
     reason=f"torch {torch.__version__} has no DataLoader(in_order=False)",
 )
-def test_without_order_all_batches_come(broker):
+def test_without_order_all_batches_are_received(broker):
     batches = fsdp.torch.DataLoader(Stream(40), 2, num_workers=3, in_order=False)
     found = [int(i) for batch in batches for i in batch[:, 0]]
     expected = torch.utils.data.DataLoader(Stream(40), 2, num_workers=3)
     assert sorted(found) == sorted(int(i) for batch in expected for i in batch[:, 0])
 
 
-def test_attributes_are_those_of_torch(broker):
+def test_attributes_equal_those_of_torch(broker):
     def work(loader):
         batches = loader(Numbers(), 4, num_workers=2)
         with pytest.raises(ValueError, match="after DataLoader is initialized"):
@@ -306,7 +306,7 @@ def test_attributes_are_those_of_torch(broker):
     assert issubclass(fsdp.torch.DataLoader, torch.utils.data.DataLoader)
 
 
-def test_lengths_of_streams_that_are_wrong_are_told(broker):
+def test_wrong_lengths_of_streams_are_reported_as_by_torch(broker):
     def work(loader):
         batches = loader(Stream(20, length=10), 2, num_workers=2)
         return len(batches), list(batches)
@@ -343,7 +343,7 @@ def test_several_iterators_run_at_a_time(broker):
     compare(work)
 
 
-def test_an_iterator_that_has_ended_stays_so(broker):
+def test_an_iterator_that_has_ended_stays_at_its_end(broker):
     def work(loader):
         iterator = iter(loader(Numbers(), 12, num_workers=2))
         list(iterator)
@@ -382,7 +382,7 @@ def tensor_of(dtype):
     return tensor.reshape(4, 6)
 
 
-def test_every_dtype(broker):
+def test_tensors_of_every_dtype_equal_those_of_torch(broker):
     tensors = [tensor for dtype in DTYPES if (tensor := tensor_of(dtype)) is not None]
     assert len(tensors) >= (12 if torch.__version__ < "2" else 19)
     things = Things(*tensors, *(tensor[1:, ::2] for tensor in tensors))
@@ -418,7 +418,7 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_things(broker, name):
+def test_tensors_of_various_layouts_equal_those_of_torch(broker, name):
     things = Things(LAYOUTS[name], (LAYOUTS[name], 1))
     options = {"batch_size": 1, "num_workers": 1, "collate_fn": identity}
     compare(lambda loader: list(loader(things, **options)))
@@ -471,7 +471,7 @@ if torch.__version__ < "2":  # the loader of this torch waits for ever
 
 
 @pytest.mark.parametrize("name", COLLATED)
-def test_what_torch_collates_or_refuses(broker, name):
+def test_samples_are_collated_or_refused_as_by_torch(broker, name):
     things = Things(*COLLATED[name], *(torch.ones(300), torch.zeros(300)))
 
     def work(loader):
@@ -498,7 +498,7 @@ def test_a_collate_function_that_was_replaced_is_used(broker, monkeypatch):
     assert found[0][0]["x"] == 4
 
 
-def test_tensors_share_what_they_shared(broker):
+def test_tensors_share_the_same_memory_as_before(broker):
     things = Things(lambda: (lambda x: (x, x, x[1], x.t()))(torch.ones(400, 300)))
 
     def work(loader):
@@ -509,7 +509,7 @@ def test_tensors_share_what_they_shared(broker):
     compare(work)
 
 
-def test_autograd_takes_in_place_changes_of_other_tensors(broker):
+def test_autograd_allows_in_place_changes_of_other_tensors(broker):
     ((x, y),) = fsdp.torch.DataLoader(
         Things(lambda: (torch.ones(300), torch.ones(300))), None, num_workers=1
     )
@@ -541,7 +541,7 @@ class Large(Dataset):
         return torch.full((self.size,), i, dtype=torch.uint8)
 
 
-def test_batches_lie_in_the_broker_and_can_be_changed(broker):
+def test_batches_are_in_memory_of_the_broker_and_can_be_changed(broker):
     batches = fsdp.torch.DataLoader(Large(), 4, num_workers=2)
     list(batches)  # workers learn from the first batches how large a batch is
     for n, batch in enumerate(batches):
@@ -550,7 +550,7 @@ def test_batches_lie_in_the_broker_and_can_be_changed(broker):
         assert int(batch[0, 0]) == 4 * n + 1
 
 
-def test_a_buffer_is_free_when_its_batch_is_gone(broker):
+def test_a_buffer_is_freed_with_its_batch(broker):
     batches = iter(fsdp.torch.DataLoader(Large(24, 4096), 2, num_workers=1))
     gc.disable()
     try:
@@ -601,7 +601,7 @@ def small_broker(monkeypatch):
     broker.stop()
 
 
-def test_without_memory_batches_still_come(small_broker):
+def test_without_memory_for_buffers_batches_are_still_received(small_broker):
     batches = fsdp.torch.DataLoader(Large(24, 1 << 18), 4, num_workers=2)
     kept = [batch for _ in range(2) for batch in batches]
     assert [int(batch[3, -1]) for batch in kept] == 2 * list(range(3, 24, 4))
@@ -624,12 +624,12 @@ def test_a_batch_that_is_kept_keeps_no_channel(broker):
 # --- errors -------------------------------------------------------------------
 
 
-def test_errors_of_data_sets_have_the_workers_traceback(broker):
+def test_errors_of_data_sets_have_the_traceback_of_the_worker(broker):
     kind, text = compare(epochs(dataset=lambda: Numbers(fails_at=9), batch_size=4))
     assert kind == "KeyError" and "in DataLoader worker process N" in text
 
 
-def test_loading_goes_on_after_an_error(broker):
+def test_loading_continues_after_an_error(broker):
     def work(loader):
         iterator, found = iter(loader(Numbers(fails_at=5), 4, num_workers=2)), []
         while True:
@@ -643,11 +643,11 @@ def test_loading_goes_on_after_an_error(broker):
     assert compare(work)[1] == "error"
 
 
-def test_errors_of_worker_init_fn(broker):
+def test_errors_of_worker_init_fn_are_reported(broker):
     assert compare(epochs(worker_init_fn=failing))[0] == "ValueError"
 
 
-def test_errors_of_iterators(broker):
+def test_errors_of_iterators_are_reported(broker):
     class Broken(IterableDataset):
         def __iter__(self):
             yield 1
@@ -656,7 +656,7 @@ def test_errors_of_iterators(broker):
     assert compare(epochs(dataset=Broken, num_workers=1))[0] == "OSError"
 
 
-def test_what_cannot_be_pickled_is_an_error(broker):
+def test_a_sample_that_cannot_be_pickled_is_an_error(broker):
     """torch's own loader waits for ever in this case."""
     things = Things(torch.ones(3), threading.Lock)
     iterator = iter(fsdp.torch.DataLoader(things, None, num_workers=1))
@@ -740,7 +740,7 @@ def test_without_a_broker_no_worker_is_started(broker, monkeypatch, tmp_path):
     assert status == 0 and out.strip() == "Disconnected", err
 
 
-def test_a_torch_that_is_not_known_is_refused(broker, monkeypatch):
+def test_an_unknown_version_of_torch_is_refused(broker, monkeypatch):
     monkeypatch.setattr(torch.utils.data._utils.worker, "_worker_loop", lambda a, b: 0)
     with pytest.raises(NotImplementedError, match="fsdp.torch.pack"):
         iter(fsdp.torch.DataLoader(Numbers(), num_workers=1))
@@ -777,7 +777,7 @@ def test_a_program_may_end_with_an_iterator(broker, options):
     assert (status, out) == (0, "20\n"), err
 
 
-def test_a_thread_may_load(broker):
+def test_a_loader_can_be_used_in_a_thread(broker):
     found = []
 
     def load():

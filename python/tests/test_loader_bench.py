@@ -11,7 +11,7 @@ from fsdp.__main__ import main
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_bench_compares_with_torchs_better_strategy(broker, capsys):
+def test_bench_compares_with_the_better_strategy_of_torch(broker, capsys):
     strategy = torch.multiprocessing.get_sharing_strategy()
     main(["--socket", broker.path, "bench", "--loader", "--quick", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -45,7 +45,7 @@ def test_a_strategy_that_misses_torchs_limit_is_left_out(broker, capsys, monkeyp
     assert json.loads(capsys.readouterr().out)["strategy"] == "file_descriptor"
 
 
-def test_bench_says_whether_a_budget_is_met(broker, capsys, monkeypatch):
+def test_bench_reports_whether_a_budget_is_met(broker, capsys, monkeypatch):
     size = (1, 16, 4)
     rows = {"easy": (*size, 1e9), "hard": (*size, 0)}
     monkeypatch.setattr(fsdp._bench_loader, "_ROWS", rows)

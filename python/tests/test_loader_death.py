@@ -54,7 +54,7 @@ def default_of_supervised(supervised, monkeypatch):
 
 
 @KEPT
-def test_an_epoch_goes_on_when_the_broker_is_killed(default_of_supervised, n_kept):
+def test_an_epoch_continues_when_the_broker_is_killed(default_of_supervised, n_kept):
     seen = []
 
     def kill(workers):
@@ -99,7 +99,7 @@ def test_a_death_leaves_no_memory_in_the_broker(c, victim, n_kept):
     until(lambda: used() == before, "the memory is free")
 
 
-def test_a_worker_that_is_killed_while_the_trainer_works(broker):
+def test_the_death_of_a_worker_while_the_trainer_works_is_an_error(broker):
     batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
     next(batches)
     with pytest.raises(RuntimeError, match="DataLoader worker"):

@@ -303,20 +303,20 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_without_workers(name):
+def test_a_state_without_workers_continues_the_epoch(name):
     points = [(0, -1), (0, 0), (0, 1), (0, 99), (1, -1), (1, 0), (1, 3), (2, 2)]
     check(CASES[name], points, n_epochs=3)
 
 
 @pytest.mark.parametrize("kept", ["always"], indirect=True)
 @pytest.mark.parametrize("name", CASES)
-def test_with_workers(broker, kept, name):
+def test_a_state_with_workers_continues_the_epoch(broker, kept, name):
     check(CASES[name], [(0, 3)], num_workers=2)
 
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("name", ["shuffle", "data_set_with_state", "stream", "stream_with_state"])
-def test_at_any_point(broker, kept, name, persistent):
+def test_a_state_of_any_batch_continues_the_epoch(broker, kept, name, persistent):
     options = {"num_workers": 2, "persistent_workers": persistent}
     points = [(0, 99), (1, 0), (1, 3)] if persistent else [(0, -1), (0, 2), (1, -1)]
     check(CASES[name], points, **options)
@@ -337,7 +337,7 @@ def inheriting_nothing(context, share):
 
 @pytest.mark.parametrize("share", [0, 1e9], ids=["always", "never"])
 @pytest.mark.parametrize("name", ["shuffle", "data_set_with_state", "stream", "stream_with_state"])
-def test_with_workers_of_a_forkserver(broker, forkserver, name, share):
+def test_a_state_with_workers_of_a_forkserver_continues_the_epoch(broker, forkserver, name, share):
     options = inheriting_nothing(forkserver, share)
     check(CASES[name], [(0, 3)], n_epochs=1, **options)
     # Persistent workers continue within an epoch, and in the next one.
@@ -346,7 +346,7 @@ def test_with_workers_of_a_forkserver(broker, forkserver, name, share):
 
 # A spawned worker takes seconds to import torch, so there are only a few cases.
 @pytest.mark.parametrize("name, share", [("shuffle", 1e9), ("stream_with_state", 0)])
-def test_with_spawned_workers(broker, name, share):
+def test_a_state_with_spawned_workers_continues_the_epoch(broker, name, share):
     options = inheriting_nothing("spawn", share)
     check(CASES[name], [(1, 3)], persistent_workers=True, **options)
 
@@ -383,7 +383,7 @@ class Plain(Numbers):
 
 @pytest.mark.parametrize("cut", [1, 4])
 @pytest.mark.parametrize("dataset", [Plain, functools.partial(Stream, 40)])
-def test_without_order_every_batch_comes_once(broker, kept, dataset, cut):
+def test_without_order_every_batch_is_received_once(broker, kept, dataset, cut):
     make = of(dataset, batch_size=2)
     expected = sorted(map(numbers, rest(make(num_workers=3), 1)[0]))
     for found in without_order(make, cut):
@@ -391,7 +391,7 @@ def test_without_order_every_batch_comes_once(broker, kept, dataset, cut):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2, "persistent_workers": True}])
-def test_an_epoch_that_was_left_early(broker, kept, options):
+def test_a_state_of_an_epoch_that_was_left_early_continues_it(broker, kept, options):
     make = functools.partial(of(Position, batch_size=2), **options)
     expected = rest(make(), 1)[0][3:]
     loader = make()
@@ -404,7 +404,7 @@ def test_an_epoch_that_was_left_early(broker, kept, options):
     assert [batch[:2] for batch in found] == [batch[:2] for batch in expected]
 
 
-def test_going_on_twice(broker, kept):
+def test_an_epoch_can_be_continued_twice(broker, kept):
     """Uses the state of a loader that has itself loaded a state."""
     make = functools.partial(of(Counting, batch_size=2, shuffle=True), num_workers=2)
     seed(1)
@@ -433,7 +433,7 @@ class Failing(Numbers):
 
 
 @pytest.mark.parametrize("n_workers", [0, 2])
-def test_a_batch_that_failed_is_passed_over(broker, kept, n_workers):
+def test_a_batch_that_failed_is_skipped(broker, kept, n_workers):
     make = functools.partial(of(Failing, batch_size=2), num_workers=n_workers)
     loader, found = make(), []
     iterator = iter(loader)
@@ -468,7 +468,7 @@ def test_a_state_of_other_arguments_is_refused(dataset, options, differs):
 
 
 @pytest.mark.parametrize("state", [{}, None, {"format": 2}, {"_snapshot": {}}])
-def test_what_is_no_state_is_refused(state):
+def test_an_invalid_state_is_refused(state):
     with pytest.raises(fsdp.Invalid, match="it is not of fsdp.torch.DataLoader"):
         of()().load_state_dict(state)
 
@@ -487,7 +487,7 @@ class Unkept(Counting):
         return {"lock": threading.Lock()}
 
 
-def test_a_state_that_cannot_be_sent_fails_only_those_who_want_it(broker, kept):
+def test_a_state_that_cannot_be_sent_fails_only_calls_for_it(broker, kept):
     loader = of(Unkept, batch_size=12)(num_workers=1)
     iterator = iter(loader)
     next(iterator)
@@ -525,7 +525,7 @@ def test_too_many_workers_are_refused():
 # --- what it leaves alone -----------------------------------------------------
 
 
-def test_going_on_draws_no_random_numbers(broker):
+def test_continuing_draws_no_random_numbers(broker):
     make = functools.partial(of(batch_size=4, shuffle=True), num_workers=1)
     loader = make()
     next(iter(loader))

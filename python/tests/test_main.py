@@ -26,7 +26,7 @@ def call(*args):
     return done.returncode, done.stdout, done.stderr
 
 
-def test_files_go_in_and_out(c, tmp_path):
+def test_arrays_can_be_put_and_saved_as_files(c, tmp_path):
     np.save(tmp_path / "in.npy", np.arange(6).reshape(2, 3))
     assert call("put", "a/x", tmp_path / "in.npy") == (0, "a/x v1: 48 B\n", "")
     assert call("get", "a/x") == (0, "[[0 1 2]\n [3 4 5]]\n", "")
@@ -36,7 +36,7 @@ def test_files_go_in_and_out(c, tmp_path):
     assert c.names() == []
 
 
-def test_models_go_in_and_out(c, tmp_path):
+def test_models_can_be_loaded_and_saved(c, tmp_path):
     weights = {"w": np.arange(3, dtype="f4"), "b": np.ones(2)}
     file, copy = tmp_path / "m.safetensors", tmp_path / "copy.safetensors"
     fsdp.safetensors.save_file(weights, file, {"step": "7"})
@@ -79,7 +79,7 @@ def _without_times(text):
     return re.sub(r"up \S+ \S+|\S+ (us|ms|s)$", "T", text, flags=re.MULTILINE)
 
 
-def test_status_has_the_words_of_fsdpctl(broker, c):
+def test_status_is_printed_as_by_fsdpctl(broker, c):
     kept = c.put("a/x", bytes(3 << 20))
     theirs = subprocess.run(
         [os.environ["FSDPCTL"], "status"], capture_output=True, text=True, check=True
@@ -114,7 +114,7 @@ def test_each_warning_is_a_line(counters, warnings):
     assert all(word in line for word, line in zip(warnings, lines))
 
 
-def test_status_tells_of_devices_and_communicators():
+def test_status_shows_devices_and_communicators():
     counters = {
         "GPU-1_memory_max": 4 << 30,
         "GPU-1_chunk_bytes": 1 << 30,
@@ -156,14 +156,14 @@ def test_errors_are_one_line(c, tmp_path):
         assert cause in err and "Errno" not in err
 
 
-def test_wrong_words_are_status_2(c):
+def test_invalid_arguments_end_with_status_2(c):
     wrong = [["no"], ["get"], ["get", "x", "--timeout", "-1"], ["load", "x"]]
     for words in [], *wrong, ["bench", "--second", "x"]:
         status, out, err = call(*words)
         assert (status, out, err.count("\n")) == (2, "", 1)
 
 
-def test_an_output_that_cannot_be_written_is_told(c):
+def test_an_output_that_cannot_be_written_is_an_error(c):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "fsdp", "status"],
@@ -175,7 +175,7 @@ def test_an_output_that_cannot_be_written_is_told(c):
     assert done.stderr == "fsdp: cannot use standard output: No space left on device\n"
 
 
-def test_ctrl_c_ends_it_as_any_program(c):
+def test_ctrl_c_ends_the_program_by_its_signal(c):
     process = subprocess.Popen(
         [sys.executable, "-m", "fsdp", "get", "a/never", "--timeout", "forever"],
         stderr=subprocess.PIPE,
@@ -214,13 +214,13 @@ def test_bench_of_channels_measures_two_processes(c):
     assert all(set(row["beside"]) == {"pipe", "SimpleQueue", "Queue"} for row in rows)
 
 
-def test_an_unknown_option_says_where_the_help_is():
+def test_the_error_for_an_unknown_option_refers_to_the_help():
     for words in [], ["ls"]:
         code, out, said = call(*words, "--nothing")
         assert (code, out) == (2, "") and said.endswith("--help\n")
 
 
-def test_bench_names_a_package_that_is_missing(c):
+def test_the_error_of_bench_names_a_missing_package(c):
     script = """
 import sys
 sys.modules["torch"] = None

@@ -215,7 +215,7 @@ class Local:
         (MemoryError("none"), r"^a call failed in this process: MemoryError\('none'\)$"),
     ),
 )
-def test_an_error_has_its_own_sentence(error, said):
+def test_each_error_has_its_own_message(error, said):
     """Whatever the error says, the node's own communicator is left, so that the
     other ranks of the node are told."""
     local = Local(error)
@@ -238,7 +238,7 @@ def crew(brokers, tmp_path):
 
 @pytest.mark.parametrize("killed", (0, 2))
 @pytest.mark.parametrize("n", (1, 1 << 16))
-def test_a_death_is_told_on_all_nodes(crew, killed, n):
+def test_a_death_is_reported_on_all_nodes(crew, killed, n):
     """The death is reported long before the time-out."""
     ranks = dict(enumerate(crew(lambda: dist.all_reduce(torch.ones(n)))))
     dead = ranks.pop(killed)

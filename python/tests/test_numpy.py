@@ -62,14 +62,14 @@ def test_strided_views_and_offsets(c, dtype):
 
 
 @pytest.mark.parametrize("dtype", EXTENDED)
-def test_what_buffers_have_no_format_for_is_refused(c, dtype):
+def test_a_dtype_without_a_buffer_format_is_refused(c, dtype):
     tensor = c.alloc((3,), dtype)
     with pytest.raises(BufferError, match=dtype):
         memoryview(tensor)
 
 
 @pytest.mark.parametrize("dtype", EXTENDED)
-def test_without_ml_dtypes_the_remedy_is_told(c, dtype, monkeypatch):
+def test_without_ml_dtypes_the_error_names_a_remedy(c, dtype, monkeypatch):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     with pytest.raises(BufferError, match="ml_dtypes"):
         c.alloc((3,), dtype).numpy()
@@ -108,14 +108,14 @@ def test_a_published_array_cannot_be_written(c):
         array.flags.writeable = True
 
 
-def test_a_private_array_is_the_callers(c):
+def test_writing_a_private_array_does_not_change_the_tensor(c):
     tensor = c.put("a/x", np.arange(3))
     array = tensor.numpy(private=True)
     array[:] = 9
     assert tensor.numpy().tolist() == [0, 1, 2]
 
 
-def test_asarray_converts_when_asked(c):
+def test_asarray_converts_on_request(c):
     tensor = c.put("a/x", np.arange(3, dtype="i4"))
     assert np.asarray(tensor, dtype="f8").dtype == np.float64
     assert np.array(tensor).flags.writeable
@@ -129,7 +129,7 @@ def test_from_dlpack_shares_memory(c):
     assert not array.flags.writeable
 
 
-def test_dlpack_refuses_what_it_cannot_do(c):
+def test_dlpack_refuses_unsupported_options(c):
     tensor = c.put("a/x", np.arange(3.0))
     assert tensor.__dlpack_device__() == (1, 0)
     with pytest.raises(BufferError):
@@ -138,14 +138,14 @@ def test_dlpack_refuses_what_it_cannot_do(c):
         tensor.__dlpack__(dl_device=(2, 0))
 
 
-def test_capsules_say_which_version_they_are(c):
+def test_capsules_have_the_requested_version(c):
     tensor = c.put("a/x", np.arange(3.0))
     assert '"dltensor"' in repr(tensor.__dlpack__())
     assert '"dltensor"' in repr(tensor.__dlpack__(max_version=(0, 8)))
     assert '"dltensor_versioned"' in repr(tensor.__dlpack__(max_version=(1, 1)))
 
 
-def test_buffers_have_the_form_that_is_asked_for(c):
+def test_buffers_have_the_requested_form(c):
     base = c.alloc((4, 4), "u8")
     column = base.view((4,), strides=(4,))
     assert memoryview(column).strides == (4,)

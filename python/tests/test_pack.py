@@ -81,14 +81,14 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_batches_are_those_of_torch(broker, name):
+def test_batches_equal_those_of_torch(broker, name):
     expected = list(loader(False, **OPTIONS[name]))
     # keeps all batches, which are more than there are buffers
     got = list(loader(True, **OPTIONS[name]))
     assert len(expected) > 4 and equal(got, expected)
 
 
-def test_batches_lie_in_the_broker_and_can_be_changed(broker):
+def test_batches_are_in_memory_of_the_broker_and_can_be_changed(broker):
     for batch in loader(True):
         before = batch["x"].clone()
         batch["x"].mul_(2)
@@ -113,7 +113,7 @@ def test_workers_may_persist_and_epochs_be_left_early(broker):
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
-def test_errors_have_the_workers_traceback(broker, is_packed):
+def test_errors_have_the_traceback_of_the_worker(broker, is_packed):
     with pytest.raises(KeyError, match="(?s)in DataLoader worker process.*sample 9"):
         list(loader(is_packed, Samples(fails_at=9)))
 
@@ -123,7 +123,7 @@ def test_the_death_of_a_worker_is_an_error(broker):
         list(loader(True, Samples(dies_at=9)))
 
 
-def test_channels_of_workers_that_have_gone_are_closed(broker):
+def test_channels_of_workers_that_have_ended_are_closed(broker):
     for _ in range(3):
         list(loader(True))
     channels = fsdp._pack._receivers

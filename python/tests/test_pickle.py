@@ -9,14 +9,14 @@ import pytest
 import fsdp
 
 
-def test_a_named_tensor_travels_as_name_and_version(c):
+def test_a_named_tensor_is_pickled_as_name_and_version(c):
     data = pickle.dumps(c.put("a/x", np.arange(100000)))
     assert len(data) < 200
     assert pickle.loads(data).numpy().sum() == 4999950000
     assert pickle.loads(data).version == 1
 
 
-def test_a_version_that_was_replaced_is_gone(c):
+def test_a_version_that_was_replaced_cannot_be_unpickled(c):
     data = pickle.dumps(c.put("a/x", b"old"))
     c.put("a/x", b"new")
     with pytest.raises(fsdp.Gone, match="version 2"):
@@ -26,7 +26,7 @@ def test_a_version_that_was_replaced_is_gone(c):
         pickle.loads(data)
 
 
-def test_what_has_no_name_travels_by_a_ticket(c):
+def test_an_unnamed_tensor_is_pickled_as_a_ticket(c):
     tensor = c.alloc(3, "u8")
     tensor.copy_from(b"abc")
     tensor.publish()
@@ -52,7 +52,7 @@ def test_a_connection_cannot_be_pickled(c):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_tensors_reach_other_processes(broker, tmp_path, method):
+def test_tensors_can_be_passed_to_other_processes(broker, tmp_path, method):
     script = tmp_path / "script.py"
     script.write_text(
         f"""

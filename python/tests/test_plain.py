@@ -46,7 +46,7 @@ def placed(shape, dtype, at=64):
         ([], (), {}, [[[[]]]]),
     ],
 )
-def test_values_arrive_as_they_are(batch):
+def test_values_are_received_unchanged(batch):
     found = read(written((batch,)))
     assert found == (batch,) and repr(found) == repr((batch,))
 
@@ -60,17 +60,17 @@ class Text(str):
     [2**63, {1, 2}, Text("x"), "\ud800", object(), torch.ones(1), print, b"x" * SIZE],
     ids=lambda batch: type(batch).__name__,
 )
-def test_what_is_not_plain_or_has_no_room_is_left_to_the_pickle(batch):
+def test_batches_that_are_not_plain_or_too_large_are_pickled(batch):
     assert written([1, batch]) is None
 
 
-def test_what_contains_itself_is_left_to_the_pickle():
+def test_a_batch_that_contains_itself_is_pickled():
     batch = []
     batch.append(batch)
     assert written(batch) is None
 
 
-def test_a_tensor_that_occurs_twice_is_left_to_the_pickle():
+def test_a_batch_with_a_tensor_that_occurs_twice_is_pickled():
     thing, records = placed((2,), torch.float32)
     assert written([thing], dict(records)) is not None
     assert written([thing, thing], records) is None
@@ -124,7 +124,7 @@ def test_damaged_messages_are_refused_or_read():
     assert n_refused > 1000
 
 
-def test_a_message_of_a_pickle_is_left_to_its_reader():
+def test_a_pickled_message_is_left_to_its_reader():
     assert read(bytearray(SIZE)) is None
     with pytest.raises(fsdp.Invalid):
         read(bytearray(8))
@@ -139,7 +139,7 @@ class Plain(Dataset):
         return {"pair": pair, "label": i, "weight": i / 2, "row": numpy.ones(4) * i}
 
 
-def test_what_torch_collates_needs_no_pickle(broker, monkeypatch):
+def test_collated_batches_of_torch_need_no_pickle(broker, monkeypatch):
     expected = list(DataLoader(Plain(), 4))
     monkeypatch.setattr(_batch, "_Reader", None)
     assert repr(list(fsdp.torch.DataLoader(Plain(), 4, num_workers=1))) == repr(expected)
@@ -175,7 +175,7 @@ def stacked(samples, capacity=SIZE):
 
 
 @needs_exchange
-def test_samples_are_stacked_as_torch_does_it():
+def test_samples_are_stacked_as_by_torch():
     batch, expected = stacked(SAMPLES), torch.utils.data.default_collate(SAMPLES)
     assert list(batch) == list(expected)
     for key in "x", "low", "mask":
@@ -202,7 +202,7 @@ def test_other_samples_are_left_to_torch(sample):
 
 
 @needs_exchange
-def test_samples_that_find_no_room_are_left_to_torch():
+def test_samples_without_capacity_are_left_to_torch():
     fits = [stacked(SAMPLES, capacity) is not None for capacity in range(0, SIZE, 8)]
     assert fits == sorted(fits) and fits[-1] and not fits[0]
     assert stacked(["x" * 100_000]) is None
@@ -244,7 +244,7 @@ class Other:
 
 
 @needs_exchange
-def test_keys_may_go_while_samples_are_stacked(monkeypatch):
+def test_keys_may_be_removed_while_samples_are_stacked(monkeypatch):
     def key():
         """Returns a key to which nothing else has a reference."""
         return "".join(("k", "ey"))

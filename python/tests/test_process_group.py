@@ -375,7 +375,7 @@ def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
         assert ("memory" in row and "floor_memory" in row) == ("step" in row["name"])
 
 
-def test_a_refusal_of_a_tensor_says_what_to_give():
+def test_the_error_for_an_unsupported_tensor_names_a_remedy():
     """The error says what to pass instead. Quantized tensors, for example, have
     a scale in addition to their elements."""
     one = torch.ones(3)
@@ -413,7 +413,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_rank_that_is_killed_is_named(crew, call):
+def test_the_error_names_a_rank_that_is_killed(crew, call):
     first, killed, last = crew(CALLS[call])
     for rank in (first, last):
         rank.go()
@@ -426,7 +426,7 @@ def test_a_rank_that_is_killed_is_named(crew, call):
             assert isinstance(error, fsdp.distributed.BackendError)
 
 
-def test_ranks_that_differ_are_told_both_calls(crew):
+def test_ranks_that_differ_get_an_error_with_both_calls(crew):
     ranks = crew(lambda: dist.all_reduce(torch.ones(3 + dist.get_rank())), world=2)
     for rank in ranks:
         rank.go()
@@ -435,7 +435,7 @@ def test_ranks_that_differ_are_told_both_calls(crew):
         assert "all-reduce (sum of f32)" in error and "3" in error and "4" in error
 
 
-def test_a_group_can_be_made_again_after_a_death(crew):
+def test_a_group_can_be_formed_again_after_a_death(crew):
     for _ in range(2):
         first, killed = crew(reduce, world=2)
         killed.kill()
@@ -449,7 +449,7 @@ def test_a_group_can_be_made_again_after_a_death(crew):
 # --- making one ---------------------------------------------------------------
 
 
-def test_a_torch_without_a_private_function_compiles_as_well(broker, tmp_path):
+def test_compiling_works_with_a_torch_without_a_private_function(broker, tmp_path):
     """Another version of torch may have other functions within its compiler."""
     status, out, err = run(
         broker,
@@ -509,7 +509,7 @@ def test_a_process_may_end_before_its_calls_and_messages(broker, tmp_path):
         assert rank.returncode == 0
 
 
-def test_without_a_broker_every_rank_is_told(monkeypatch):
+def test_without_a_broker_every_rank_gets_an_error(monkeypatch):
     """Rank 1 has no broker."""
     store = dist.HashStore()
     store.set("place/1", "error cannot connect: no fsdpd listens\nx")

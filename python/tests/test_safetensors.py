@@ -49,11 +49,11 @@ def path(tmp_path):
     return path
 
 
-def test_what_the_package_writes_is_read(c, path):
+def test_files_of_the_package_can_be_read(c, path):
     assert all_same(ours.load_file(path, client=c), real.torch.load_file(path))
 
 
-def test_what_we_write_the_package_reads(tmp_path):
+def test_the_package_can_read_files_written_by_fsdp(tmp_path):
     path = tmp_path / "ours.safetensors"
     ours.save_file(weights(), path, metadata={"format": "pt"})
     assert all_same(real.torch.load_file(path), weights())
@@ -61,7 +61,7 @@ def test_what_we_write_the_package_reads(tmp_path):
         assert file.metadata() == {"format": "pt"}
 
 
-def test_we_write_the_same_bytes(tmp_path, path):
+def test_files_have_the_same_bytes_as_those_of_the_package(tmp_path, path):
     mine = tmp_path / "ours.safetensors"
     some = {f"w{i}": torch.arange(float(i + 1)) for i in range(12)}
     real.torch.save_file(some, path)
@@ -90,13 +90,13 @@ def test_safe_open_has_the_interface_of_the_package(c, path):
 @pytest.mark.parametrize(
     "index", [slice(1, 2), (slice(None), slice(0, 2)), (slice(1, None), slice(1, 3)), ...], ids=str
 )
-def test_slices_are_those_of_the_package(c, path, index):
+def test_slices_equal_those_of_the_package(c, path, index):
     with real.safe_open(path, "pt") as theirs, ours.safe_open(path, "pt", client=c) as file:
         name = "layer.bf16"
         assert same(file.get_slice(name)[index], theirs.get_slice(name)[index])
 
 
-def test_tensors_are_the_memory_of_the_broker(broker, c, path):
+def test_tensors_are_in_memory_of_the_broker(broker, c, path):
     mine = ours.load_file(path, prefix="m/", client=c)
     with fsdp.connect(broker.path) as other:
         ours.load_file("m/", client=other)
@@ -105,7 +105,7 @@ def test_tensors_are_the_memory_of_the_broker(broker, c, path):
     assert c.entries("m/")[0]["bundle"] == "m/"
 
 
-def test_what_is_not_contiguous_or_is_ours_can_be_saved(c, tmp_path):
+def test_tensors_of_the_broker_and_strided_ones_can_be_saved(c, tmp_path):
     path = tmp_path / "x.safetensors"
     matrix = torch.arange(6.0).reshape(2, 3)
     strided = c.put("a/x", matrix).view((3,), strides=(2,))
@@ -138,7 +138,7 @@ def test_bench_attaches_a_model(broker, c, capsys):
     assert c.names() == []
 
 
-def test_fsdpctl_and_python_read_what_the_other_loads(broker, c, path):
+def test_fsdpctl_and_python_use_models_loaded_by_the_other(broker, c, path):
     from test_load import fsdpctl
 
     fsdpctl(broker, "load", "--once", str(path), "--prefix", "m/")

@@ -57,7 +57,7 @@ def test_the_stubs_have_the_signatures_of_the_package(stub):
 
 
 @pytest.mark.parametrize("name", fsdp.__all__)
-def test_the_stubs_leave_nothing_out(name):
+def test_the_stubs_have_all_public_attributes(name):
     nodes = {getattr(n, "name", None): n for n in ast.parse(STUB.read_text()).body}
     thing = getattr(fsdp, name)
     if name == "DTYPES":
@@ -70,7 +70,7 @@ def test_the_stubs_leave_nothing_out(name):
         assert public <= described
 
 
-def test_a_program_can_be_strict(tmp_path):
+def test_a_program_passes_strict_type_checks(tmp_path):
     pytest.importorskip("mypy", reason="mypy is not installed")
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "program.py").write_text(

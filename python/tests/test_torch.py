@@ -80,7 +80,7 @@ def test_the_torch_tensor_is_the_memory_itself(c):
     assert c["a/x"].torch().data_ptr() == tensor.torch().data_ptr()
 
 
-def test_from_dlpack_takes_a_tensor(c):
+def test_from_dlpack_accepts_a_tensor(c):
     tensor = c.put("a/x", torch.arange(3))
     assert torch.from_dlpack(tensor).equal(torch.arange(3))
 
@@ -107,7 +107,7 @@ def test_autograd_drops_its_hold_on_its_own_thread(c):
     until(lambda: holds(c, "a/x") == 0, "the graph is gone")
 
 
-def test_private_can_be_written_and_others_see_nothing(c):
+def test_a_private_tensor_can_be_written_without_changing_the_original(c):
     tensor = c.put("a/x", torch.arange(3))
     mine = tensor.torch(private=True)
     mine += 5
@@ -161,7 +161,7 @@ class Pretrained(torch.nn.Module):
 
 
 @ASSIGNS
-def test_pretrained_models_of_replicas_run_on_one_copy(c, broker, tmp_path):
+def test_pretrained_models_of_replicas_share_one_copy(c, broker, tmp_path):
     config = {"n_in": 3, "n_out": 4, "dtype": torch.bfloat16}
     made = Pretrained(config).bfloat16()
     fsdp.safetensors.save_file(made.state_dict(), tmp_path / "model.safetensors")
@@ -177,7 +177,7 @@ def test_pretrained_models_of_replicas_run_on_one_copy(c, broker, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["bool", "bf16", "f32", "c64", "i64"])
-def test_large_private_tensors_of_a_bundle_are_of_their_dtype(c, dtype):
+def test_large_private_tensors_of_a_bundle_have_their_dtype(c, dtype):
     with c.stage("t/m/", replace=True) as stage:
         tensor = stage.alloc("w", (1024, 1024), dtype)
         tensor.torch().view(torch.uint8).fill_(1)
@@ -200,7 +200,7 @@ def test_a_private_state_dict_can_be_trained(c):
     assert bundle["weight"].torch().equal(torch.ones(2, 3))
 
 
-def test_a_write_to_what_is_published_says_which_and_where(broker):
+def test_a_write_to_a_published_tensor_reports_its_name_and_the_line(broker):
     status, out, err = run(
         broker,
         """
@@ -219,7 +219,7 @@ def test_a_write_to_what_is_published_says_which_and_where(broker):
     assert re.search(r'File "<string>", line 8', err)
 
 
-def test_another_fault_is_not_ours(broker):
+def test_another_fault_is_not_reported_as_a_write(broker):
     status, _, err = run(
         broker,
         """
@@ -233,7 +233,7 @@ def test_another_fault_is_not_ours(broker):
     assert "cannot write" not in err and "Segmentation fault" in err
 
 
-def test_the_interpreters_end_is_quiet(broker):
+def test_the_interpreter_ends_without_messages(broker):
     assert run(
         broker,
         """
@@ -310,7 +310,7 @@ def test_loaders_with_workers_read_a_data_set_of_the_broker(broker):
     assert (status, out, err) == (0, "3160.0\n", "")
 
 
-def test_threads_make_and_drop_storages(c):
+def test_threads_can_create_and_free_storages(c):
     c.put("a/x", torch.arange(8))
 
     def work():
@@ -329,7 +329,7 @@ def test_threads_make_and_drop_storages(c):
 # --- copies to a device -------------------------------------------------------
 
 
-def test_to_moves_what_is_in_a_batch(c):
+def test_to_moves_all_tensors_in_a_batch(c):
     Pair = collections.namedtuple("Pair", "x y")
     x = torch.arange(3.0)
     batch = {"a": [x, Pair(x, "text")], "b": (None, 7), "c": c.put("a/x", x)}
@@ -396,7 +396,7 @@ class Reentrant:
         fsdp.torch.to([], "cuda:0")
 
 
-def test_what_was_copied_may_copy_at_its_end(monkeypatch):
+def test_an_object_that_was_copied_may_copy_when_it_is_freed(monkeypatch):
     stream = Stream()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(fsdp.torch, "_copies", [])
@@ -431,7 +431,7 @@ def stage(c, tensor):
 
 @pytest.mark.filterwarnings("ignore")  # torch warns about such tensors
 @pytest.mark.parametrize("kind", UNUSUAL)
-def test_what_is_more_than_its_elements_is_refused(c, tmp_path, kind):
+def test_a_tensor_with_more_than_its_elements_is_refused(c, tmp_path, kind):
     """The error says what to pass instead, and the attempt leaves nothing."""
     make, way = UNUSUAL[kind]
     if kind == "nested" and not hasattr(torch.nested, "nested_tensor"):
@@ -449,7 +449,7 @@ def test_what_is_more_than_its_elements_is_refused(c, tmp_path, kind):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["sparse", "quantized"])
-def test_channels_carry_them_as_torch_pickles_them(c, kind):
+def test_channels_pass_unusual_tensors_as_torch_pickles_them(c, kind):
     tensor = UNUSUAL[kind][0]()
     with c.channel("a/t", "producer", capacity=1 << 16) as producer:
         with c.channel("a/t") as consumer:

@@ -99,5 +99,5 @@ def verdicts(brokers):
 
 
 @pytest.mark.parametrize("layout, case", [(l, name) for l in LAYOUTS for name in cases(l)])
-def test_training_gives_what_it_gives_over_gloo(verdicts, layout, case):
+def test_training_gives_the_same_result_as_over_gloo(verdicts, layout, case):
     crowd.check(verdicts(layout), case)

@@ -35,7 +35,7 @@ def make(tree, *options, **variables):
 
 
 @pytest.mark.parametrize("how", [["--no-torch"], []], ids=["option", "variable"])
-def test_torch_is_left_out_and_stays_out(tree, how):
+def test_a_venv_made_without_torch_stays_without_it(tree, how):
     assert make(tree) == REQUIREMENTS
     variables = {} if how else {"FSDP_NO_TORCH": "1"}
     assert make(tree, *how, **variables) == "# and nothing else\n"

@@ -42,7 +42,7 @@ def test_the_last_versions_are_kept(broker, c):
     assert c.status()["slots_limbo"] == 0
 
 
-def test_fewer_are_kept_from_now_on(c):
+def test_a_smaller_number_of_kept_versions_applies_from_then_on(c):
     for i in range(4):
         publish(c, i, keep=4)
     live = c.status()["bytes_live"]
@@ -53,7 +53,7 @@ def test_fewer_are_kept_from_now_on(c):
     assert value_of(c.bundle("m/", version=5)) == 9
 
 
-def test_a_version_that_will_come_is_waited_for(broker, c):
+def test_a_reader_can_wait_for_a_future_version(broker, c):
     publish(c, 1)
     got = []
     thread = threading.Thread(
@@ -84,7 +84,7 @@ def test_both_versions_are_mapped_at_a_time(c):
     assert value_of(old) == 1 and value_of(new) == 2
 
 
-def test_the_end_of_the_name_ends_what_is_kept(c):
+def test_the_end_of_the_name_ends_kept_versions(c):
     before = c.status()["bytes_live"]
     for i in range(3):
         publish(c, i, keep=3)
@@ -117,7 +117,7 @@ def mapped():
 
 
 @pytest.mark.parametrize("size", [1 << 16, 9 << 20])
-def test_versions_that_nobody_uses_are_unmapped(broker, c, size):
+def test_unused_versions_are_unmapped(broker, c, size):
     with fsdp.connect(broker.path) as writer:
         for i in range(4):
             with writer.stage("m/", replace=True) as stage:
@@ -171,7 +171,7 @@ print("whole")
 """
 
 
-def test_no_reader_sees_a_mixture_while_writers_are_killed(broker, c):
+def test_readers_see_whole_versions_while_writers_are_killed(broker, c):
     switches = int(os.environ.get("FSDP_TEST_SWITCHES", 300))
     chance = random.Random(4)
     readers = [start(broker, READER, arguments=[str(switches // 8)]) for _ in range(8)]

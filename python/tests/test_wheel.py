@@ -54,7 +54,7 @@ def run_program(python, folder, site):
     return seen[0], set(seen[1:])
 
 
-def test_the_wheel_is_for_all_pythons_and_brings_libfsdp(wheel, tmp_path):
+def test_the_wheel_works_with_all_pythons_and_includes_libfsdp(wheel, tmp_path):
     assert "-cp311-abi3-linux_" in wheel.name
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
@@ -79,7 +79,7 @@ def newest_glibc(folder):
     return max(map(int, wanted))
 
 
-def test_auditwheel_makes_it_one_for_all_of_linux(wheel, tmp_path):
+def test_auditwheel_makes_the_wheel_portable(wheel, tmp_path):
     tools = f"{BUILD.parent / 'venv' / 'bin'}:{os.environ['PATH']}"
     if not shutil.which("auditwheel", path=tools):
         pytest.skip("auditwheel is not in build/venv; scripts/venv installs it")

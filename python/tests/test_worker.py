@@ -21,7 +21,7 @@ def test_workers_end_with_a_trainer_that_is_killed(broker):
         until(lambda: not os.path.exists(f"/proc/{pid}"), "the worker ends")
 
 
-def test_a_worker_ends_that_begins_after_its_trainer_was_killed(broker):
+def test_a_worker_started_after_its_trainer_was_killed_ends(broker):
     """torch's watchdog takes the process that is its parent at that time for
     the trainer."""
     script = """
