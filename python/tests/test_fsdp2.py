@@ -81,7 +81,7 @@ def a_factor_is_multiplied_before_the_sum():
     assert_same(ours, trained({}, uses=False, prepare=divide_after_a_sum))
 
 
-def parameters_may_be_cut_elsewhere():
+def parameters_may_be_sharded_along_another_dimension():
     def trained_across(uses):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(31, 48, bias=False), nn.Linear(48, 31))
@@ -99,7 +99,7 @@ def parameters_may_be_cut_elsewhere():
     assert_same(trained_across(True), trained_across(False))
 
 
-def weights_change_between_gathers():
+def weights_may_change_between_gathers():
     """No rank may overwrite what another one still reads, even without a
     reduction."""
     model = nn.Linear(4096, 16, bias=False)
@@ -112,7 +112,7 @@ def weights_change_between_gathers():
             assert torch.equal(model(torch.ones(1, 4096)), torch.full((1, 16), 4096.0 * i))
 
 
-def gradients_may_be_kept():
+def gradients_stay_valid_when_buffers_are_reused():
     """A reduced gradient belongs to the rank, and stays when buffers are used
     again."""
     model = nn.Linear(8, 8, bias=False)
@@ -137,7 +137,7 @@ def sizes(group, purpose):
     return sorted(buffer.nbytes for buffer in group.pools[purpose]._buffers)
 
 
-def a_few_buffers_serve_all_layers():
+def all_layers_share_a_few_buffers():
     world, width = dist.get_world_size(), 64
     group = dist.new_group(backend="fsdpd")
     mesh = dist.device_mesh.DeviceMesh.from_group(group, "cpu", mesh=list(range(world)))
@@ -162,7 +162,7 @@ def a_few_buffers_serve_all_layers():
     assert sizes(group, "gather") == sizes(group, "reduction") == []
 
 
-def the_ranks_are_told_if_there_is_no_room():
+def all_ranks_get_an_error_if_memory_is_exhausted():
     group = dist.new_group(backend="fsdpd")
     world = dist.get_world_size()
     mesh = dist.device_mesh.DeviceMesh.from_group(group, "cpu", mesh=list(range(world)))
@@ -185,7 +185,7 @@ def the_ranks_are_told_if_there_is_no_room():
 # --- what is refused ----------------------------------------------------------
 
 
-def ranks_that_compute_other_modules_are_told():
+def ranks_that_run_different_modules_get_an_error():
     group = dist.new_group(backend="fsdpd")
     world = dist.get_world_size()
     mesh = dist.device_mesh.DeviceMesh.from_group(group, "cpu", mesh=list(range(world)))
@@ -202,7 +202,7 @@ def a_model_without_shards_is_refused():
         fsdp.fsdp2.use(nn.Linear(2, 2))
 
 
-def other_backends_gather_as_before():
+def groups_of_other_backends_gather_by_themselves():
     said = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
@@ -224,14 +224,14 @@ def cases(world):
         case.__name__: case
         for case in (
             a_factor_is_multiplied_before_the_sum,
-            parameters_may_be_cut_elsewhere,
-            weights_change_between_gathers,
-            gradients_may_be_kept,
-            a_few_buffers_serve_all_layers,
-            the_ranks_are_told_if_there_is_no_room,
-            ranks_that_compute_other_modules_are_told,
+            parameters_may_be_sharded_along_another_dimension,
+            weights_may_change_between_gathers,
+            gradients_stay_valid_when_buffers_are_reused,
+            all_layers_share_a_few_buffers,
+            all_ranks_get_an_error_if_memory_is_exhausted,
+            ranks_that_run_different_modules_get_an_error,
             a_model_without_shards_is_refused,
-            other_backends_gather_as_before,
+            groups_of_other_backends_gather_by_themselves,
         )
     }
 
@@ -242,5 +242,5 @@ def verdicts(broker):
 
 
 @pytest.mark.parametrize("world, case", [(n, name) for n in (2, 4) for name in cases(n)])
-def test_it(verdicts, world, case):
+def test_shared_memory_passes_each_case(verdicts, world, case):
     crowd.check(verdicts(world), case)

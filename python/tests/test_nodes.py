@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LAYOUT = "0110"  # the node of each rank
 
 
-def calls_are_made_in_order_whoever_waits():
+def calls_are_made_in_the_order_of_submission():
     tensor, works = torch.ones(3), []
     for _ in range(5):
         works.append(dist.all_reduce(tensor, async_op=True))
@@ -56,7 +56,7 @@ def means_of_integers_are_rounded_towards_zero():
         assert tensor.tolist() == [-7, 6]
 
 
-def what_is_wrong_in_itself_is_refused_and_changes_nothing():
+def invalid_calls_are_refused_without_effect():
     one = torch.ones(3)
     for call in (
         lambda: dist.all_reduce(one, dist.ReduceOp.BAND),
@@ -88,7 +88,7 @@ def check_error(error, rank, culprit):
         assert node in str(error) or f"rank {other} (pid" in str(error)
 
 
-def ranks_that_are_late_are_told_of():
+def errors_name_ranks_that_are_late():
     """The time-out also limits the making of the group, so it is not short."""
     timeout, tensor, rank = datetime.timedelta(seconds=15), torch.ones(3), dist.get_rank()
     groups = {late: dist.new_group(timeout=timeout) for late in (0, 2)}
@@ -106,7 +106,7 @@ def ranks_that_are_late_are_told_of():
     dist.barrier()  # the late ranks have not left
 
 
-def a_group_may_be_shut_down_as_soon_as_it_is_made():
+def a_group_may_be_shut_down_as_soon_as_it_was_created():
     """By one rank, while another one is still about to connect its group."""
     for _ in range(30):
         dist.new_group().shutdown()
@@ -131,7 +131,7 @@ def a_group_that_was_aborted_sends_nothing():
             call(torch.ones(1), (dist.get_rank() + 1) % 4, group)
 
 
-def a_receive_from_any_rank_knows_who_sent():
+def a_receive_from_any_rank_returns_the_sender():
     rank, tensor = dist.get_rank(), torch.zeros(1)
     if rank == 0:
         assert {dist.recv(tensor, None) for _ in range(3)} == {1, 2, 3}
@@ -154,17 +154,17 @@ def a_group_on_one_node_shares_memory():
 CASES = {
     case.__name__: case
     for case in (
-        calls_are_made_in_order_whoever_waits,
+        calls_are_made_in_the_order_of_submission,
         a_callback_may_make_a_call,
         a_large_tensor_is_reduced_in_chunks,
         means_of_integers_are_rounded_towards_zero,
-        what_is_wrong_in_itself_is_refused_and_changes_nothing,
+        invalid_calls_are_refused_without_effect,
         a_group_on_one_node_shares_memory,
-        ranks_that_are_late_are_told_of,
-        a_group_may_be_shut_down_as_soon_as_it_is_made,
+        errors_name_ranks_that_are_late,
+        a_group_may_be_shut_down_as_soon_as_it_was_created,
         a_group_that_was_shut_down_sends_nothing,
         a_group_that_was_aborted_sends_nothing,
-        a_receive_from_any_rank_knows_who_sent,
+        a_receive_from_any_rank_returns_the_sender,
     )
 }
 
@@ -175,7 +175,7 @@ def verdicts(brokers):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it(verdicts, case):
+def test_the_group_passes_each_case(verdicts, case):
     crowd.check(verdicts(), case)
 
 

@@ -20,7 +20,7 @@ from conftest import PATIENCE, run, start
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def calls_are_made_in_order_whoever_waits():
+def calls_are_made_in_the_order_of_submission():
     tensor, works = torch.ones(3), []
     for _ in range(20):
         works.append(dist.all_reduce(tensor, async_op=True))
@@ -30,7 +30,7 @@ def calls_are_made_in_order_whoever_waits():
     assert torch.equal(tensor, torch.full((3,), 2.0**20))
 
 
-def calls_of_many_threads_go_to_many_groups():
+def many_threads_can_use_many_groups():
     made = [dist.new_group() for _ in range(4)]
     errors = []
 
@@ -67,7 +67,7 @@ def a_callback_may_make_a_call():
     assert late.done() and late.wait() == [tensor]
 
 
-def large_messages_cross_and_go_on_beside_collectives():
+def large_messages_can_cross_and_continue_during_collectives():
     rank, other = dist.get_rank(), 1 - dist.get_rank()
     mine, theirs = torch.full((1 << 20,), float(rank)), torch.empty(1 << 20)
     sent = dist.isend(mine, other)
@@ -78,7 +78,7 @@ def large_messages_cross_and_go_on_beside_collectives():
     assert torch.equal(theirs, torch.full((1 << 20,), float(other)))
 
 
-def messages_wait_for_their_tag():
+def messages_are_received_by_their_tag():
     rank = dist.get_rank()
     tensors = [torch.full((3,), float(i)) for i in range(3)]
     if rank == 0:
@@ -113,15 +113,15 @@ def says_who_is_late(call):
     assert error is None or "rank 1" in str(error.value) and "within 5" in str(error.value)
 
 
-def a_rank_that_is_late_for_a_collective_is_named():
+def the_error_names_a_rank_that_is_late_for_a_collective():
     says_who_is_late(lambda group: dist.all_reduce(torch.ones(3), group=group))
 
 
-def a_rank_that_is_late_with_a_message_is_named():
+def the_error_names_a_rank_that_is_late_with_a_message():
     says_who_is_late(lambda group: dist.recv(torch.ones(3), 1, group=group))
 
 
-def what_is_wrong_in_itself_is_refused_and_changes_nothing():
+def invalid_calls_are_refused_without_effect():
     one, two = torch.ones(3), torch.ones(3, dtype=torch.int32)
     group = dist.group.WORLD
     for call in (
@@ -157,7 +157,7 @@ class Store:
         self._delete(key)
 
 
-def a_store_serves_one_group_after_another():
+def a_store_can_be_used_for_successive_groups():
     store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
     rank, patience = dist.get_rank(), datetime.timedelta(seconds=PATIENCE)
     for _ in range(3):
@@ -167,7 +167,7 @@ def a_store_serves_one_group_after_another():
         group.shutdown()
 
 
-def groups_of_groups():
+def ranks_outside_of_a_group_take_no_part_in_it():
     """Each group has its own ranks. Ranks that are not in a group take no part
     in it."""
     singles = [dist.new_group([rank]) for rank in range(2)]
@@ -176,7 +176,7 @@ def groups_of_groups():
     assert tensor.item() == 1 + dist.get_rank()
 
 
-def there_is_room_for_many_groups():
+def many_groups_can_exist():
     """fully_shard() makes some groups for each layer if `reshard_after_forward`
     is a number."""
     groups = [dist.new_group() for _ in range(130)]
@@ -188,7 +188,7 @@ def there_is_room_for_many_groups():
         dist.destroy_process_group(group)
 
 
-def any_dtype_can_be_moved():
+def elements_of_any_dtype_can_be_sent():
     for dtype in (torch.complex64, torch.float8_e5m2, torch.uint16, torch.complex32):
         tensor = torch.full((5,), 1.0 + dist.get_rank()).to(dtype)
         out = [torch.empty_like(tensor) for _ in range(2)]
@@ -225,7 +225,7 @@ def holds(tensor, n):
     return bool((tensor.elements == n).all() and (tensor.scale == n / 2).all())
 
 
-def what_a_tensor_wraps_is_moved():
+def wrapped_tensors_are_sent():
     group, rank = dist.group.WORLD, dist.get_rank()
     tensor = scaled(rank + 1)
     out, two = scaled(0), [scaled(0), scaled(0)]
@@ -248,7 +248,7 @@ def what_a_tensor_wraps_is_moved():
             call()
 
 
-def what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor():
+def wrapped_tensors_are_reduced_if_they_are_like_the_wrapper():
     from torch.testing._internal.two_tensor import TwoTensor
 
     rank = dist.get_rank()
@@ -262,7 +262,7 @@ def what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor():
     assert tensor.a.tolist() == [4] * 4 and tensor.b.tolist() == [6] * 4
 
 
-def the_result_of_a_functional_collective_is_waited_for():
+def a_collective_waits_for_the_result_of_a_functional_collective():
     from torch.distributed import _functional_collectives as functional
 
     tensor = functional.all_reduce(torch.ones(3), "sum", dist.group.WORLD)
@@ -298,7 +298,7 @@ def a_parameter_can_be_received():
     assert weight.is_leaf and weight.grad_fn is None
 
 
-def functional_collectives_work():
+def functional_collectives_give_correct_results():
     from torch.distributed import _functional_collectives as functional
 
     group, rank = dist.group.WORLD, dist.get_rank()
@@ -316,26 +316,26 @@ def functional_collectives_work():
 CASES = {
     case.__name__: case
     for case in (
-        calls_are_made_in_order_whoever_waits,
-        calls_of_many_threads_go_to_many_groups,
+        calls_are_made_in_the_order_of_submission,
+        many_threads_can_use_many_groups,
         a_callback_may_make_a_call,
-        large_messages_cross_and_go_on_beside_collectives,
-        messages_wait_for_their_tag,
+        large_messages_can_cross_and_continue_during_collectives,
+        messages_are_received_by_their_tag,
         a_wait_has_a_time_out,
-        a_rank_that_is_late_for_a_collective_is_named,
-        a_rank_that_is_late_with_a_message_is_named,
-        what_is_wrong_in_itself_is_refused_and_changes_nothing,
-        a_store_serves_one_group_after_another,
-        groups_of_groups,
-        there_is_room_for_many_groups,
-        any_dtype_can_be_moved,
-        what_a_tensor_wraps_is_moved,
-        what_a_tensor_wraps_is_reduced_if_it_is_like_the_tensor,
-        the_result_of_a_functional_collective_is_waited_for,
+        the_error_names_a_rank_that_is_late_for_a_collective,
+        the_error_names_a_rank_that_is_late_with_a_message,
+        invalid_calls_are_refused_without_effect,
+        a_store_can_be_used_for_successive_groups,
+        ranks_outside_of_a_group_take_no_part_in_it,
+        many_groups_can_exist,
+        elements_of_any_dtype_can_be_sent,
+        wrapped_tensors_are_sent,
+        wrapped_tensors_are_reduced_if_they_are_like_the_wrapper,
+        a_collective_waits_for_the_result_of_a_functional_collective,
         a_dtensor_is_refused,
         a_compiled_model_calls_the_group,
         a_parameter_can_be_received,
-        functional_collectives_work,
+        functional_collectives_give_correct_results,
     )
 }
 
@@ -346,7 +346,7 @@ def verdicts(broker):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it(verdicts, case):
+def test_the_group_passes_each_case(verdicts, case):
     crowd.check(verdicts(), case)
 
 
