@@ -189,7 +189,7 @@ static void broker_dies_everywhere(const struct training *training,
 
 #define BROKER_DIES(points_of, part_, n_parts, max_passages, ...)              \
 	Test(chaos_collective,                                                 \
-	     the_broker_dies_at_every_point_of_##points_of##_##part_)          \
+	     the_broker_dies_at_every_failpoint_of_##points_of##_##part_)      \
 	{                                                                      \
 		static const struct training training = __VA_ARGS__;           \
 		static const struct part part = {(part_)-1, n_parts};          \
@@ -388,7 +388,7 @@ static void rank_dies_everywhere(const struct training *training,
 
 #define RANK_DIES(points_of, part_, n_parts, ...)                              \
 	Test(chaos_collective,                                                 \
-	     a_rank_dies_at_every_point_of_##points_of##_##part_)              \
+	     a_rank_dies_at_every_failpoint_of_##points_of##_##part_)          \
 	{                                                                      \
 		static const struct training training = __VA_ARGS__;           \
 		static const struct part part = {(part_)-1, n_parts};          \

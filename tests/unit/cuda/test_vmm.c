@@ -489,7 +489,7 @@ struct fault {
 	char fail[56];
 };
 
-ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
+ParameterizedTestParameters(vmm, a_failure_of_any_call_leaves_no_memory)
 {
 	static struct fault faults[] = {
 		{"MemCreate:1:2"},
@@ -507,7 +507,7 @@ ParameterizedTestParameters(vmm, whichever_call_fails_nothing_is_kept)
 }
 
 ParameterizedTest(struct fault *fault, vmm,
-		  whichever_call_fails_nothing_is_kept)
+		  a_failure_of_any_call_leaves_no_memory)
 {
 	need_fake("calls must fail");
 	setenv("FAKECUDA_COUNT", "1", 1);
