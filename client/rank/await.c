@@ -1,5 +1,6 @@
 #include "client/rank/await.h"
 #include "client/rank/comm.h"
+#include "client/rank/comm_liveness.h"
 #include "client/rank/gather_job.h"
 #include "client/rank/inputs.h"
 #include "proto/failpoint.h"
@@ -78,7 +79,8 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 		until_ns = liveness_next_ns(end_ns);
 		outcome = board_wait(&comm->board, &wait, until_ns);
 	} while (outcome == BELL_AGAIN &&
-		 liveness_check(comm, board_awaited(&wait), until_ns, end_ns));
+		 comm_check_liveness(comm, board_awaited(&wait), until_ns,
+				     end_ns));
 	return outcome;
 }
 

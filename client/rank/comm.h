@@ -15,11 +15,11 @@
 #include "client/rank/barrier.h"
 #include "client/rank/host_exchange.h"
 #include "client/rank/lazy_mapping.h"
-#include "client/rank/liveness.h"
 #include "proto/device_uuid.h"
 #include "proto/error.h"
 #include "proto/tensor.h"
 #include "shm/board.h"
+#include "shm/liveness.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
 #include "client/rank/await.h"
+#include "client/rank/comm_liveness.h"
 #include "client/rank/gather_job.h"
 #include "shm/bell.h"
 #include <errno.h>
@@ -168,7 +169,7 @@ static enum bell_outcome wait_once(struct job *job, int64_t until_ns)
 		outcome =
 			bell_wait(&job->board->page->gathering, &how, look_ns);
 	} while (outcome == BELL_AGAIN &&
-		 liveness_check(comm, find_ranks(job), look_ns, end_ns));
+		 comm_check_liveness(comm, find_ranks(job), look_ns, end_ns));
 	return outcome;
 }
 

@@ -1,0 +1,17 @@
+/*
+ * Liveness checks of ranks: a rank that sleeps until other ranks have done
+ * something looks whether their processes are ending (shm/liveness.h).
+ */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fsdp_comm;
+
+/*
+ * Look after a sleep until `until_ns` in which this rank waited for `ranks` (0:
+ * any of them), unless a signal ended the sleep early. Returns whether to sleep
+ * on until `end_ns`.
+ */
+bool comm_check_liveness(struct fsdp_comm *comm, uint64_t ranks,
+			 int64_t until_ns, int64_t end_ns);

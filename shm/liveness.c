@@ -1,0 +1,37 @@
+#include "shm/liveness.h"
+#include "proto/ending.h"
+#include "shm/bell.h"
+
+#define MS_NS INT64_C(1000000)
+/* The time between two looks, each of which costs about 5 us for each
+ * process. */
+#define LOOK_NS  (20 * MS_NS)
+#define PAUSE_NS (1000 * MS_NS)
+
+int64_t liveness_next_ns(int64_t end_ns)
+{
+	int64_t until_ns = bell_now_ns() + LOOK_NS;
+
+	return until_ns < end_ns ? until_ns : end_ns;
+}
+
+uint32_t liveness_find(struct liveness *liveness, uint64_t processes,
+		       liveness_pid_fn *pid, const void *data)
+{
+	if (bell_now_ns() <
+	    atomic_load_explicit(&liveness->next_ns, memory_order_relaxed))
+		return LIVENESS_NONE;
+	for (; processes; processes &= processes - 1) {
+		uint32_t number = (uint32_t)__builtin_ctzll(processes);
+
+		if (process_is_ending((pid_t)pid(data, number)))
+			return number;
+	}
+	return LIVENESS_NONE;
+}
+
+void liveness_pause(struct liveness *liveness)
+{
+	atomic_store_explicit(&liveness->next_ns, bell_now_ns() + PAUSE_NS,
+			      memory_order_relaxed);
+}
