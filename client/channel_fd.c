@@ -57,9 +57,12 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 	enum bell_outcome outcome;
 
 	if (channel->role == FSDP_CONSUMER)
-		return slots_wait_item(wait, until_ns) != BELL_AGAIN;
-	outcome = slots_wait_credit(wait, channel_lag_ends(channel, until_ns));
-	if (outcome == BELL_AGAIN)
+		outcome = slots_wait_item(wait, until_ns);
+	else
+		outcome = slots_wait_credit(
+			wait, channel_lag_ends(channel, until_ns));
+	channel_report_ending(channel, wait->ending);
+	if (outcome == BELL_AGAIN && channel->role == FSDP_PRODUCER)
 		channel_report_lag(channel);
 	return outcome != BELL_AGAIN;
 }

@@ -1,5 +1,8 @@
-/* Reads from the shared page of a channel which processes have it open, and how
- * many have died. */
+/*
+ * Reads from the shared page of a channel which processes have it open, and how
+ * many have died. A process that is ending counts as one that has left, but the
+ * broker frees what it had only when it has exited (ending.h).
+ */
 #include "client/channel_impl.h"
 
 uint32_t channel_n_died(const struct fsdp_channel *channel)
@@ -10,21 +13,19 @@ uint32_t channel_n_died(const struct fsdp_channel *channel)
 
 bool channel_has_ended(const struct fsdp_channel *channel)
 {
-	const struct slots_people *people = &channel->slots.page->people;
+	const struct slots *slots = &channel->slots;
 
-	return !atomic_load_explicit(&people->producers,
-				     memory_order_seq_cst) &&
-	       atomic_load_explicit(&people->n_producers,
+	return !slots_living(slots, slots_producers(slots)) &&
+	       atomic_load_explicit(&slots->page->people.n_producers,
 				    memory_order_seq_cst) > 0;
 }
 
 static bool is_deserted(const struct fsdp_channel *channel)
 {
-	const struct slots_people *people = &channel->slots.page->people;
+	const struct slots *slots = &channel->slots;
 
-	return !atomic_load_explicit(&people->consumers,
-				     memory_order_seq_cst) &&
-	       atomic_load_explicit(&people->n_consumers,
+	return !slots_living(slots, slots_consumers(slots)) &&
+	       atomic_load_explicit(&slots->page->people.n_consumers,
 				    memory_order_seq_cst) > 0;
 }
 
@@ -38,4 +39,19 @@ bool channel_has_news(const void *data)
 	       channel_n_died(channel) !=
 		       atomic_load_explicit(&channel->n_died,
 					    memory_order_relaxed);
+}
+
+void channel_report_ending(struct fsdp_channel *channel, uint32_t place)
+{
+	const struct request request = {
+		.kind = MESSAGE_CHANNEL_LOOK,
+		.channel_look = {channel->id, channel->place, place},
+	};
+	struct slots *slots = &channel->slots;
+
+	if (place == LIVENESS_NONE)
+		return;
+	(void)client_command(channel->client, &request, NULL);
+	if (slots_living(slots, slots_bit(place)))
+		liveness_pause(&slots->liveness);
 }

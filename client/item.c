@@ -170,6 +170,7 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 		be_patient(&patience, timeout_ms);
 		until_ns = channel_lag_ends(channel, end_of_slice(&patience));
 		outcome = slots_wait_credit(&wait, until_ns);
+		channel_report_ending(channel, wait.ending);
 		r = check_patience(&patience, outcome, "free slot", err);
 		if (r == 0)
 			channel_report_lag(channel);
@@ -381,6 +382,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 					 channel->name);
 		be_patient(&patience, timeout_ms);
 		outcome = slots_wait_item(&wait, end_of_slice(&patience));
+		channel_report_ending(channel, wait.ending);
 		r = check_patience(&patience, outcome, "item", err);
 	}
 	return r;

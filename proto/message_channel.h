@@ -45,6 +45,14 @@ struct channel_place_request {
 	uint32_t place;
 };
 
+/* Tells the broker that the process of this user seems to be ending (ending.h).
+ * The broker looks itself. The reply is empty. */
+struct channel_look_request {
+	uint64_t channel;
+	uint32_t place;
+	uint32_t user; /* its place */
+};
+
 /* Gets one of the buffers as a tensor, with a hold: struct places_reply.
  * Returns -ESTALE if the slot has no buffer now. */
 struct channel_buffer_request {

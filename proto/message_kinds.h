@@ -126,7 +126,9 @@
 	X(CHANNEL_LAG, 61, channel_lag, "report consumers that are too slow",  \
 	  channel_place, empty, RECORDED)                                      \
 	X(CHANNEL_RESIZE, 62, channel_resize, "resize a channel",              \
-	  channel_resize, empty, RECORDED, TIMEOUT(channel_resize))
+	  channel_resize, empty, RECORDED, TIMEOUT(channel_resize))            \
+	X(CHANNEL_LOOK, 63, channel_look, "look for a user that ended",        \
+	  channel_look, empty)
 
 #define MESSAGE_KINDS(X)                                                       \
 	MESSAGE_CONNECTION_KINDS(X)                                            \

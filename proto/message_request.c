@@ -353,6 +353,10 @@ BODY(channel_open_request, check_channel_open,
 
 BODY(channel_place_request, NULL, CHANNEL_PLACE(channel_place_request));
 
+BODY(channel_look_request, NULL,
+     CHANNEL_PLACE(channel_look_request),
+     {U32(channel_look_request, user), IN(0, CHANNEL_MAX_SLOTS - 1, "user")});
+
 BODY(channel_buffer_request, NULL,
      CHANNEL_PLACE(channel_buffer_request),
      CHANNEL_AT(channel_buffer_request));

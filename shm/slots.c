@@ -589,6 +589,20 @@ static void note_death(struct slots *slots, uint32_t place)
 	atomic_fetch_add_explicit(&people->n_died, 1, memory_order_seq_cst);
 }
 
+void slots_note_ending(struct slots *slots, uint32_t place)
+{
+	uint64_t producers = slots_producers(slots);
+	uint64_t present = producers | slots_consumers(slots);
+
+	if (!(slots_living(slots, present) & slots_bit(place)))
+		return;
+	if (producers & slots_bit(place))
+		note_death(slots, place);
+	atomic_fetch_or_explicit(&slots->page->people.ending, slots_bit(place),
+				 memory_order_seq_cst);
+	slots_ring(slots);
+}
+
 /* Clears the bits of consumers that have left. If they left when they were
  * about to free the slot as the last ones, this frees it. */
 static void clear_consumers(struct slots *slots, uint64_t mask, uint32_t at)
@@ -623,11 +637,13 @@ static void remove_user_at(struct slots *slots, uint32_t place, uint32_t at)
 void slots_remove_user(struct slots *slots, const struct slots_present *present,
 		       uint32_t place, bool died)
 {
-	bool was_producer = slots_producers(slots) & slots_bit(place);
+	uint64_t producers = slots_producers(slots);
 
-	if (died && was_producer)
+	if (died && (slots_living(slots, producers) & slots_bit(place)))
 		note_death(slots, place);
 	store_present(slots, present);
+	atomic_fetch_and_explicit(&slots->page->people.ending,
+				  ~slots_bit(place), memory_order_seq_cst);
 	failpoint("slots.unlisted");
 	atomic_fetch_and_explicit(&slots->page->starved, ~slots_bit(place),
 				  memory_order_seq_cst);

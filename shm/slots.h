@@ -55,7 +55,7 @@
  *       64       8    bell of the items                       all
  *      128       8    bell of the credits                     all
  *      192       8    number of the newest item               producers
- *      256      64    users that are present or have died     broker
+ *      256      64    users that are present, died, are dying broker
  *      320    64*8    words                                   all, by CAS
  *      832    64*8    masks of a broadcast                    all, by AND
  *     1344   64*16    tensor of the buffer                    broker
@@ -74,6 +74,7 @@
  */
 #pragma once
 #include "shm/bell.h"
+#include "shm/liveness.h"
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -153,6 +154,8 @@ struct slots_people {
 	_Atomic uint32_t n_died; /* number of producers that have died */
 	uint32_t last_pid;       /* of the last one; written before n_died */
 	char last_name[SLOTS_NAME];
+	/* those present whose process is ending (ending.h) */
+	_Atomic uint64_t ending;
 };
 
 struct slots_page {
@@ -183,6 +186,7 @@ struct slots {
 	enum slots_mode mode;    /* valid, as are the fields below */
 	bool has_lag;            /* there is a limit of lag */
 	uint64_t capacity;
+	struct liveness liveness; /* looks of this process at other users */
 };
 
 #define SLOTS_NULL ((struct slots){.fd = -1})
@@ -252,6 +256,15 @@ static inline uint64_t slots_consumers(const struct slots *slots)
 				    memory_order_seq_cst);
 }
 
+/* Returns those of the present users that may still send or receive: their
+ * processes are not ending. The caller must have read `present` before, because
+ * a place that becomes free may be used again. */
+static inline uint64_t slots_living(const struct slots *slots, uint64_t present)
+{
+	return present & ~atomic_load_explicit(&slots->page->people.ending,
+					       memory_order_seq_cst);
+}
+
 /* --- one user ------------------------------------------------------------- */
 
 /* A slot that a user has claimed or taken. */
@@ -314,6 +327,10 @@ struct slots_wait {
 	/* Begin of the wait; 0: it has not begun. A caller that waits again
 	 * keeps the value, so that it is counted as one wait. */
 	int64_t since_ns;
+	/* Set by the functions below: a user that the wait depends on and whose
+	 * process is ending, for which the caller has to ask the broker;
+	 * LIVENESS_NONE: there is none. */
+	uint32_t ending;
 };
 
 /* After BELL_MET the caller tries again to take an item or to claim a slot. */
@@ -339,6 +356,12 @@ void slots_add_user(struct slots *slots, const struct slots_present *present,
 
 /* Sets the users that are present after a restart. */
 void slots_set_users(struct slots *slots, const struct slots_present *present);
+
+/* Tells the users that the process of this one is ending, and counts the death
+ * of a producer. It has no effect if the user is not present. The words that
+ * name the user are freed by slots_remove_user() only, since its memory may be
+ * in use until its process has exited. */
+void slots_note_ending(struct slots *slots, uint32_t place);
 
 /* Removes a user that has left: frees the words that name it, and wakes all
  * waiters. `present` is without it already. Its process has exited or closed

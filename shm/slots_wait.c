@@ -84,13 +84,46 @@ static void want(struct slots_wait *wait, enum slots_want what)
 	atomic_store_explicit(&user->want, what, memory_order_relaxed);
 }
 
-static enum bell_outcome wait_by(struct bell *bell, const struct bell_wait *how,
+static uint32_t pid_of(const void *data, uint32_t place)
+{
+	const struct slots *slots = data;
+
+	return slots->page->users[place].pid;
+}
+
+/* Looks after a sleep whether one of the users that this one waits for is
+ * ending. Returns whether to sleep on. A signal may have ended the sleep. */
+static bool sleeps_on(struct slots_wait *wait, uint64_t others,
+		      int64_t slept_ns, int64_t until_ns)
+{
+	int64_t now_ns = bell_now_ns();
+
+	if (now_ns < slept_ns)
+		return false;
+	others = slots_living(wait->slots, others & ~slots_bit(wait->place));
+	wait->ending = liveness_find(&wait->slots->liveness, others, pid_of,
+				     wait->slots);
+	return wait->ending == LIVENESS_NONE && now_ns < until_ns;
+}
+
+typedef uint64_t users_fn(const struct slots *slots);
+
+static enum bell_outcome wait_by(struct slots_wait *wait, struct bell *bell,
+				 const struct bell_wait *how, users_fn *others,
 				 int64_t until_ns)
 {
-	const struct slots_wait *wait = how->data;
+	int64_t next_ns = liveness_next_ns(until_ns);
+	enum bell_outcome outcome;
 
-	return wait->is_watch ? bell_sleep(bell, how, until_ns)
-			      : bell_wait(bell, how, until_ns);
+	wait->ending = LIVENESS_NONE;
+	outcome = wait->is_watch ? bell_sleep(bell, how, next_ns)
+				 : bell_wait(bell, how, next_ns);
+	while (outcome == BELL_AGAIN &&
+	       sleeps_on(wait, others(wait->slots), next_ns, until_ns)) {
+		next_ns = liveness_next_ns(until_ns);
+		outcome = bell_sleep(bell, how, next_ns);
+	}
+	return outcome;
 }
 
 /* An item wakes one sleeper. A watch then wakes the next one, because the
@@ -102,7 +135,8 @@ enum bell_outcome slots_wait_item(struct slots_wait *wait, int64_t until_ns)
 	enum bell_outcome outcome;
 
 	want(wait, SLOTS_WANTS_ITEM);
-	outcome = wait_by(&wait->slots->page->items, &how, until_ns);
+	outcome = wait_by(wait, &wait->slots->page->items, &how,
+			  slots_producers, until_ns);
 	if (wait->is_watch && outcome == BELL_MET)
 		bell_ring_one(&wait->slots->page->items);
 	want(wait, SLOTS_NOTHING);
@@ -121,7 +155,8 @@ enum bell_outcome slots_wait_credit(struct slots_wait *wait, int64_t until_ns)
 	want(wait, SLOTS_WANTS_CREDIT);
 	atomic_fetch_or_explicit(&page->starved, slots_bit(wait->place),
 				 memory_order_seq_cst);
-	outcome = wait_by(&page->credits, &how, until_ns);
+	outcome =
+		wait_by(wait, &page->credits, &how, slots_consumers, until_ns);
 	atomic_fetch_and_explicit(&page->starved, ~slots_bit(wait->place),
 				  memory_order_seq_cst);
 	bell_ring(&page->credits);

@@ -10,6 +10,7 @@
 #include "broker/tensor/prefix.h"
 #include "broker/tensor/slot.h"
 #include "broker/tensor/store.h"
+#include "proto/ending.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/name.h"
@@ -520,6 +521,18 @@ void channel_end(struct store *store, struct channel_place place)
 
 	catalog_set(&store->catalog, record->users[place.place].is_ended, 1);
 	remove_user(store, place, false);
+}
+
+void channel_look(struct store *store, struct channel_place place)
+{
+	uint32_t index =
+		record_of(store, place.record)->users[place.place].session;
+	const struct session_record *session =
+		catalog_session(&store->catalog, index);
+
+	if (index && process_is_ending((pid_t)session->pid))
+		slots_note_ending(&store->channels.slots[place.record],
+				  place.place);
 }
 
 void channels_end_session(struct store *store, uint32_t session, bool died)

@@ -94,6 +94,10 @@ int channel_keep(struct holdings *holdings, struct channel_place place,
  * cut. */
 struct slots_present channel_present(const struct channel_record *record);
 
+/* Tells the other users if the process of this place is ending (ending.h). What
+ * it has stays until channels_end_session(). */
+void channel_look(struct store *store, struct channel_place place);
+
 /* Removes the users of a session that has ended. `died`: its process ended
  * without closing the session. */
 void channels_end_session(struct store *store, uint32_t session, bool died);

@@ -159,6 +159,20 @@ int verb_channel_lag(struct verb_call *call, struct error *err)
 	return r < 0 ? r : channel_cut_late(&call->broker->store, place, err);
 }
 
+int verb_channel_look(struct verb_call *call, struct error *err)
+{
+	const struct channel_look_request *request =
+		&call->request->channel_look;
+	struct channel_place place;
+	int r = find(call, request->channel, request->place, &place, err);
+
+	if (r < 0)
+		return r;
+	place.place = request->user;
+	channel_look(&call->broker->store, place);
+	return VERB_DONE;
+}
+
 int verb_channel_resize(struct verb_call *call, struct error *err)
 {
 	const struct channel_resize_request *request =

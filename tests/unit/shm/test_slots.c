@@ -245,6 +245,32 @@ Test(slots, slots_held_by_dead_users_are_freed_and_queued_items_stay)
 	(void)receive(1, NULL, 2);
 }
 
+Test(slots, slots_of_an_ending_user_are_freed_only_when_it_has_exited)
+{
+	struct slots_hold hold;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	cr_assert(slots_claim(&slots, 0, &hold));
+	cr_assert(slots_claim(&slots, 0, &hold));
+	slots_note_ending(&slots, 0);
+	slots_note_ending(&slots, 0);
+	slots_note_ending(&slots, 2);
+	cr_expect(eq(u32, slots.page->people.n_died, 1));
+	cr_expect(eq(u32, slots.page->people.last_pid, 1000));
+	cr_expect(eq(u64, slots_producers(&slots), 1));
+	cr_expect(zero(u64, slots_living(&slots, 1)));
+	cr_expect(eq(u32, count_free(), 1));
+	go(0, true);
+	cr_expect(eq(u32, slots.page->people.n_died, 1));
+	cr_expect(eq(u32, count_free(), 3));
+	come(0, true);
+	cr_expect(eq(u64, slots_living(&slots, 1), 1));
+	(void)receive(1, NULL, 1);
+}
+
 Test(slots, invalid_words_of_a_hostile_user_name_no_user)
 {
 	make(SLOTS_SHARE);
