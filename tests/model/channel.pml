@@ -13,6 +13,10 @@
  * the next broker begins with the limit in the record. A process that has freed
  * a slot beyond the limit tells the broker.
  *
+ * With -DENDING the broker may see that the process is ending before the kernel
+ * reports its end, as soon as it runs no more: then the broker closes its
+ * stream, or tells the producers that nobody receives, but repairs no words.
+ *
  * Assertions:
  *   C1 at most one process uses the memory of a slot
  *   C2 every published item is taken at most once; it is lost only if its taker
@@ -46,6 +50,10 @@
  *   FORCE_OUT       a slot that was FREE is retired without CAS
  *   TAKE_LIMITED    consumers scan only slots below the limit
  *   FORGET_LIMIT    a new broker does not write the limit of the record
+ * With -DENDING:
+ *   FREE_ENDING     the broker frees the words of a process that is ending
+ *   ENDING_IS_END   the broker does nothing more when the process has ended
+ *   TRUST           the broker believes whoever says that a process is ending
  */
 #ifndef K
 #define K 2
@@ -531,10 +539,54 @@ inline refill()
 	wake_every(q_credits)
 }
 
+inline find_doomed()
+{
+	v = 0;
+	do
+	:: v < NPROC && !doomed[v] -> v++
+	:: else -> break
+	od
+}
+
+inline reclaim()
+{
+	i = 0;
+	do
+	:: i < K ->
+		atomic {
+			if
+#ifndef FORGET_WRITING
+			:: w[i].state == WRITING && w[i].owner == v -> w[i].state = FREE
+#endif
+#ifndef FORGET_HELD
+			:: w[i].state == HELD && w[i].owner == v -> w[i].state = FREE; lost++
+#endif
+			:: else
+			fi
+		};
+		i++
+	:: else -> break
+	od
+}
+
+inline unlist()
+{
+	if
+#ifdef KEEP_OPEN
+	:: v < NP -> skip
+#else
+	:: v < NP -> open[v] = 0
+#endif
+	:: v == NP && NC == 1 -> is_deserted = 1
+	:: else
+	fi;
+	items_bell++; credits_bell++
+}
+
 proctype broker()
 {
 	byte i, v, x;
-	bit has_shrunk, has_grown, has_restarted;
+	bit has_shrunk, has_grown, has_restarted, has_looked;
 
 	goto begin;
 adopt:
@@ -568,14 +620,28 @@ begin:
 		die_once;
 		refill();
 #endif
+#ifdef ENDING
+#ifdef TRUST
+	:: !has_looked && !reclaimed ->
+		v = 0;
+#else
+	:: n_dead && !has_looked && !reclaimed ->
+		find_doomed();
+#endif
+#ifdef FREE_ENDING
+		reclaim();
+#endif
+		unlist();
+		wake_every(q_items);
+		wake_every(q_credits);
+#ifdef ENDING_IS_END
+		reclaimed = 1;
+#endif
+		has_looked = 1
+#endif
 #ifdef EOF_IS_DEATH
 	:: n_dead && !reclaimed ->
-		/* It may still use the memory. */
-		v = 0;
-		do
-		:: v < NPROC && !doomed[v] -> v++
-		:: else -> break
-		od;
+		find_doomed(); /* It may still use the memory. */
 #else
 	:: (dead[0] || dead[1] || dead[NPROC - 1]) && !reclaimed ->
 		v = 0;	/* its pidfd has become readable */
@@ -600,33 +666,8 @@ begin:
 #endif
 		/* The kernel removes a dead process from its queues. */
 		atomic { q_items[v] = 0; q_credits[v] = 0 };
-		i = 0;
-		do
-		:: i < K ->
-			atomic {
-				if
-#ifndef FORGET_WRITING
-				:: w[i].state == WRITING && w[i].owner == v -> w[i].state = FREE
-#endif
-#ifndef FORGET_HELD
-				:: w[i].state == HELD && w[i].owner == v -> w[i].state = FREE; lost++
-#endif
-				:: else
-				fi
-			};
-			i++
-		:: else -> break
-		od;
-		if
-#ifdef KEEP_OPEN
-		:: v < NP -> skip
-#else
-		:: v < NP -> open[v] = 0
-#endif
-		:: v == NP && NC == 1 -> is_deserted = 1
-		:: else
-		fi;
-		items_bell++; credits_bell++;
+		reclaim();
+		unlist();
 #ifdef NO_WAKE
 #else
 #ifdef WAKE_ONE
