@@ -74,12 +74,13 @@ struct comm_request {
 	uint64_t comm;
 };
 
-/* Tells the broker that the process of this rank seems to be ending (ending.h).
- * The broker checks that, and if it is true, the run fails now. The reply is
- * empty. */
+/* Tells the broker that the process of this rank seems to be ending (ending.h),
+ * or asks it to look at all ranks of this node. If one is ending, the run fails
+ * now. The reply is empty, or the failure of the run. */
 struct comm_look_request {
 	uint64_t comm;
 	uint32_t rank;
+	bool all; /* `rank` is ignored */
 };
 
 /* Gets memory of a run in which ranks reduce without the broker: an input of

@@ -472,7 +472,8 @@ BODY(comm_request, NULL, {U64(comm_request, comm), ID("communicator")});
 
 BODY(comm_look_request, NULL,
      {U64(comm_look_request, comm), ID("communicator")},
-     {U32(comm_look_request, rank), IN(0, MESSAGE_MAX_RANKS - 1, "rank")});
+     {U32(comm_look_request, rank), IN(0, MESSAGE_MAX_RANKS - 1, "rank")},
+     {BOOL(comm_look_request, all)});
 
 BODY(comm_place_request, NULL,
      {U64(comm_place_request, group), ID("group")},

@@ -4,6 +4,7 @@
  * its lists may fail it at any point.
  */
 #include "broker/comm/comm.h"
+#include "broker/base/clock.h"
 #include "broker/base/process.h"
 #include "broker/comm/comm_record.h"
 #include "broker/comm/group_record.h"
@@ -19,6 +20,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Several ranks may ask for a look at about the same time. */
+#define LOOK_PAUSE_MS 10
 
 /* --- finding ------------------------------------------------------------- */
 
@@ -263,6 +267,17 @@ void comm_look(struct comm *comm, uint32_t rank)
 
 	if (session && process_is_ending((pid_t)session_record(session)->pid))
 		fail_by_death(comm, rank, session);
+}
+
+void comm_look_all(struct comm *comm)
+{
+	uint64_t now = now_ms();
+
+	if (now < comm->looked_ms + LOOK_PAUSE_MS)
+		return;
+	comm->looked_ms = now;
+	for (uint32_t i = 0; i < comm->n_ranks; i++)
+		comm_look(comm, i);
 }
 
 /* Returns whether the process has exited. If it only said goodbye, it has

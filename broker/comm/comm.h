@@ -134,7 +134,9 @@ struct comm {
 	uint64_t committing;
 	uint64_t committing_since_ms;
 	uint64_t begun_ms;
-	uint32_t deadline_position; /* of the time when a rank is too late */
+	/* Of the time when a rank is too late, or is looked at before that. */
+	uint32_t deadline_position;
+	uint64_t looked_ms; /* comm_look_all() */
 	bool wants_progress;
 	struct comm *next, *prev;
 };
@@ -216,6 +218,8 @@ void comm_fail_by(struct comm *comm, uint32_t rank, const char *how);
  * later. Its memory is released only after the death. Any number is allowed as
  * `rank`. */
 void comm_look(struct comm *comm, uint32_t rank);
+/* Do this for all ranks, unless it was just done. */
+void comm_look_all(struct comm *comm);
 
 /* Detach the run from its record, which is kept until its deadline. */
 void comm_release_record(struct comm *comm);

@@ -8,6 +8,10 @@
 #include <assert.h>
 #include <errno.h>
 
+/* While ranks wait for others, the time between two looks whether ranks are
+ * ending. */
+#define LOOK_MS 20
+
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
@@ -45,6 +49,14 @@ static uint64_t find_deadline(const struct comm *comm)
 		at_ms = min_u64(at_ms, commit_deadline(comm));
 	}
 	return at_ms;
+}
+
+/* A rank that is ending will be late for what others wait for. */
+static uint64_t find_next(const struct comm *comm)
+{
+	uint64_t at_ms = find_deadline(comm);
+
+	return at_ms == UINT64_MAX ? at_ms : min_u64(at_ms, now_ms() + LOOK_MS);
 }
 
 static void fail_join(struct comm *comm)
@@ -104,6 +116,8 @@ static void on_deadline(void *data, uint32_t index)
 	set_deadline(comm, UINT64_MAX);
 	if (find_deadline(comm) <= now_ms())
 		fail_expired_deadline(comm, now_ms());
+	else
+		comm_look_all(comm);
 	comm_late_update(comm);
 	catalog_commit(&comm->comms->store->catalog);
 }
@@ -134,7 +148,7 @@ static void set_deadline(struct comm *comm, uint64_t at_ms)
 
 void comm_late_update(struct comm *comm)
 {
-	set_deadline(comm, find_deadline(comm));
+	set_deadline(comm, find_next(comm));
 }
 
 int comm_late_init(struct comm *comm, struct error *err)

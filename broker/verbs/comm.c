@@ -89,8 +89,12 @@ int verb_comm_look(struct verb_call *call, struct error *err)
 		      &rank, err);
 	if (r < 0)
 		return r;
-	comm_look(comm, request->rank);
-	return VERB_DONE;
+	if (request->all)
+		comm_look_all(comm);
+	else
+		comm_look(comm, request->rank);
+	return comm->state == COMM_FAILED ? comm_refuse_failed(comm, err)
+					  : VERB_DONE;
 }
 
 int verb_comm_leave(struct verb_call *call, struct error *err)

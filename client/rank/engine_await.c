@@ -17,15 +17,12 @@
 
 /* --- failing ------------------------------------------------------------- */
 
-/* Ask the broker whether the communicator still runs. The state of the commit
- * in the reply is ignored. */
+/* Ask the broker to look whether all ranks are alive. */
 static int ask_broker(struct fsdp_comm *comm, struct error *err)
 {
 	struct request request = {
-		.kind = MESSAGE_WAIT,
-		.wait = {.comm = comm->id,
-			 .kind = WORK_COMMIT,
-			 .sequence = comm->step ? comm->step : 1},
+		.kind = MESSAGE_COMM_LOOK,
+		.comm_look = {.comm = comm->id, .all = true},
 	};
 	int r = comm_command(comm, &request, err);
 
