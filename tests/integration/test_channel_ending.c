@@ -26,7 +26,7 @@ static pid_t thread; /* of the actor */
 
 static void set_up(void)
 {
-	client_setup();
+	client_setup_supervised();
 	actor = (struct actor){.fd = -1};
 	actor_start(&actor, NULL);
 }
@@ -143,6 +143,26 @@ Test(channel_ending, a_place_can_be_used_again)
 	cr_assert(eq(int, receive(to, SOME_MS), -ETIMEDOUT));
 	item_send_number(from, 2);
 	must(fsdp_item_release(item_receive(to, 2)) == 0);
+}
+
+Test(channel_ending, a_broker_that_is_restarted_does_not_tell_again)
+{
+	struct fsdp_channel *from, *to;
+	struct fsdp_item *items[N_SLOTS];
+
+	thread = actor_run(&actor, send_and_begin);
+	to = consumer();
+	ending_begin(actor.pid, thread);
+	must(fsdp_item_release(item_receive(to, 1)) == 0);
+	cr_assert(eq(int, receive(to, -1), -EOWNERDEAD));
+	daemon_kill_broker(&daemon_);
+	from = producer();
+	must(fsdp_item_begin(from, -1, &items[0]) == 0);
+	cr_assert(
+		eq(int, fsdp_item_begin(from, SOME_MS, &items[1]), -ETIMEDOUT));
+	let_die();
+	must(fsdp_item_begin(from, -1, &items[1]) == 0);
+	cr_assert(eq(int, receive(to, SOME_MS), -ETIMEDOUT));
 }
 
 Test(channel_ending, who_waits_by_a_descriptor_is_told)
