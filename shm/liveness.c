@@ -3,16 +3,23 @@
 #include "shm/bell.h"
 
 #define MS_NS INT64_C(1000000)
-/* The time between two looks, each of which costs about 5 us for each
- * process. */
-#define LOOK_NS  (20 * MS_NS)
-#define PAUSE_NS (1000 * MS_NS)
+/* The time between two looks, each of which costs about 5 us for each process
+ * and wakes a CPU. A process that has waited for long looks less often. */
+#define LOOK_NS     (20 * MS_NS)
+#define MAX_LOOK_NS (200 * MS_NS)
+#define WAITED_PART 8
+#define PAUSE_NS    (1000 * MS_NS)
 
-int64_t liveness_next_ns(int64_t end_ns)
+int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns)
 {
-	int64_t until_ns = bell_now_ns() + LOOK_NS;
+	int64_t now_ns = bell_now_ns();
+	int64_t look_ns = (now_ns - since_ns) / WAITED_PART;
 
-	return until_ns < end_ns ? until_ns : end_ns;
+	if (look_ns > MAX_LOOK_NS)
+		look_ns = MAX_LOOK_NS;
+	if (look_ns < LOOK_NS)
+		look_ns = LOOK_NS;
+	return now_ns + look_ns < end_ns ? now_ns + look_ns : end_ns;
 }
 
 uint32_t liveness_find(struct liveness *liveness, uint64_t processes,

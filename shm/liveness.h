@@ -17,9 +17,9 @@ struct liveness {
 	_Atomic int64_t next_ns;
 };
 
-/* Returns the time until which to sleep in a wait that lasts until `end_ns`.
- * Both are on the clock of bell_now_ns(). */
-int64_t liveness_next_ns(int64_t end_ns);
+/* Returns the time until which to sleep in a wait that began at `since_ns` and
+ * lasts until `end_ns`. All are on the clock of bell_now_ns(). */
+int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns);
 
 /* Looks after a sleep at these processes, which have numbers below 64. Returns
  * the first one that is ending, or LIVENESS_NONE. */

@@ -112,7 +112,7 @@ static enum bell_outcome wait_by(struct slots_wait *wait, struct bell *bell,
 				 const struct bell_wait *how, users_fn *others,
 				 int64_t until_ns)
 {
-	int64_t next_ns = liveness_next_ns(until_ns);
+	int64_t next_ns = liveness_next_ns(wait->since_ns, until_ns);
 	enum bell_outcome outcome;
 
 	wait->ending = LIVENESS_NONE;
@@ -120,7 +120,7 @@ static enum bell_outcome wait_by(struct slots_wait *wait, struct bell *bell,
 				 : bell_wait(bell, how, next_ns);
 	while (outcome == BELL_AGAIN &&
 	       sleeps_on(wait, others(wait->slots), next_ns, until_ns)) {
-		next_ns = liveness_next_ns(until_ns);
+		next_ns = liveness_next_ns(wait->since_ns, until_ns);
 		outcome = bell_sleep(bell, how, next_ns);
 	}
 	return outcome;

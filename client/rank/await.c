@@ -76,7 +76,7 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 	int64_t until_ns;
 
 	do {
-		until_ns = liveness_next_ns(end_ns);
+		until_ns = liveness_next_ns(await->since_ns, end_ns);
 		outcome = board_wait(&comm->board, &wait, until_ns);
 	} while (outcome == BELL_AGAIN &&
 		 comm_check_liveness(comm, board_awaited(&wait), until_ns,

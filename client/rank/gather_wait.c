@@ -165,7 +165,7 @@ static enum bell_outcome wait_once(struct job *job, int64_t until_ns)
 	int64_t look_ns;
 
 	do {
-		look_ns = liveness_next_ns(end_ns);
+		look_ns = liveness_next_ns(job->group->since_ns, end_ns);
 		outcome =
 			bell_wait(&job->board->page->gathering, &how, look_ns);
 	} while (outcome == BELL_AGAIN &&

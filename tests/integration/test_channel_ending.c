@@ -165,7 +165,7 @@ Test(channel_ending, a_broker_that_is_restarted_does_not_tell_again)
 	cr_assert(eq(int, receive(to, SOME_MS), -ETIMEDOUT));
 }
 
-Test(channel_ending, who_waits_by_a_descriptor_is_told)
+Test(channel_ending, a_waiter_by_descriptor_is_told)
 {
 	struct pollfd polled = {.events = POLLIN};
 	struct fsdp_channel *to;
@@ -269,7 +269,7 @@ static int count_looks(const struct fsdp_histogram *histogram, void *data)
 	return 0;
 }
 
-Test(channel_ending, a_user_that_lives_is_not_taken_for_dead)
+Test(channel_ending, a_live_user_is_not_reported_dead)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
 	uint64_t n = 0;
