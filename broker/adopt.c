@@ -196,13 +196,15 @@ static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
 /* Names the first sessions: ": process 5 (python) of uid 7, and 3 more". */
 static void name_sessions(const struct broker *broker, char *ret, size_t size)
 {
+	const struct catalog *catalog = &broker->store.catalog;
+	uint32_t n_touched = catalog_n_touched(catalog, SECTION_SESSION);
 	uint32_t n = 0, n_named = 0;
 	int used = 0;
 
 	*ret = '\0';
-	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
+	for (uint32_t i = 1; i <= n_touched; i++) {
 		const struct session_record *record =
-			catalog_session(&broker->store.catalog, i);
+			catalog_session(catalog, i);
 
 		if (record->id == 0 || n++ >= MAX_NAMED_SESSIONS)
 			continue;

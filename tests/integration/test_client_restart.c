@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -58,6 +59,40 @@ Test(client_restart, a_reader_is_listed_as_not_connected_until_it_reconnects)
 	cr_assert(eq(int, fsdp_ping(client), 0));
 	cr_expect(daemon_shows(&daemon_, "who test/a", " reading\n"));
 	fsdp_free(held);
+}
+
+/* Return how much memory the broker's catalog has. */
+static uint64_t catalog_memory(void)
+{
+	pid_t pid = daemon_broker_pid(&daemon_);
+	char path[64], name[64];
+	struct stat status;
+
+	for (int fd = 0; fd < 256; fd++) {
+		ssize_t n;
+
+		snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, fd);
+		n = readlink(path, name, sizeof(name) - 1);
+		name[n > 0 ? n : 0] = '\0';
+		if (strncmp(name, "/memfd:fsdpd-catalog", 20) != 0)
+			continue;
+		cr_assert(zero(int, stat(path, &status)));
+		return (uint64_t)status.st_blocks * 512;
+	}
+	cr_assert_fail("the broker has no catalog");
+	return 0;
+}
+
+/* To read a hole of the file gives it a page. */
+Test(client_restart, the_catalog_takes_little_more_memory_after_a_restart)
+{
+	uint64_t before;
+
+	put(client, "test/a", 1);
+	before = catalog_memory();
+	daemon_kill_broker(&daemon_);
+	cr_assert(eq(int, fsdp_ping(client), 0));
+	cr_expect(le(u64, catalog_memory(), before + (64 << 10)));
 }
 
 Test(client_restart, the_log_lists_adopted_tensors_and_sessions)
