@@ -2,32 +2,35 @@
 ranks are told, and a new group continues from the checkpoint to the same bits.
 """
 
+import datetime
+import hashlib
+import multiprocessing
+import os
+import tempfile
+import warnings
+
 import pytest
 
 pytest.importorskip("torch.distributed.fsdp")
 
+import torch  # noqa: E402
+import torch._dynamo  # noqa: E402, F401 - the ranks need it, and importing it takes 1 s
+import torch.distributed as dist  # noqa: E402
+import torch.distributed.checkpoint as dcp  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.distributed.checkpoint.state_dict import (  # noqa: E402
+    get_state_dict,
+    set_state_dict,
+)
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+
 import fsdp.dcp  # noqa: E402
-from conftest import PATIENCE, start, until  # noqa: E402
+import fsdp.distributed  # noqa: E402
+import fsdp.fsdp2  # noqa: E402
+from conftest import PATIENCE, until  # noqa: E402
 
 WORLD, STEPS, DEATH = 3, 5, 2
 
-# A rank trains until all steps are done, in one group after another; it reads
-# the number of its group from stdin. Its arguments are the directory, the rank,
-# and the step in whose backward pass the rank stops and waits to be killed ("-"
-# for none).
-RANK = """
-import datetime, hashlib, sys
-import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
-from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.fsdp import fully_shard
-import fsdp.dcp, fsdp.distributed, fsdp.fsdp2
-
-directory, rank, last = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-torch.set_num_threads(1)
-
-def say(*words):
-    print(*words, flush=True)
 
 def make_model():
     torch.manual_seed(0)
@@ -38,72 +41,112 @@ def make_model():
     fsdp.fsdp2.use(model)
     return model
 
-def await_death(grad):
-    say("waits")
-    sys.stdin.read()
 
-def train(number):
-    dist.init_process_group(
-        "fsdpd", init_method=f"file://{directory}/store.{number}", rank=rank,
-        world_size=%(world)d, timeout=datetime.timedelta(seconds=%(seconds)d),
-    )
-    global model
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    done = 0
-    if number > 0:
-        weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments, "done": 0}
-        dcp.load(state, storage_reader=fsdp.dcp.Reader("run"))
-        set_state_dict(
-            model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+class Trainer:
+    """What a rank does. It trains until all steps are done, in one group after
+    another, whose numbers it receives. In the backward pass of the step `last`
+    it stops and waits to be killed, unless that is None."""
+
+    def __init__(self, pipe, directory, rank, last):
+        self.pipe, self.directory, self.rank, self.last = pipe, directory, rank, last
+
+    def serve(self):
+        self.pipe.send("is ready")
+        while (number := self.pipe.recv()) is not None:
+            try:
+                self.train(number)
+            except fsdp.distributed.BackendError as error:
+                self.pipe.send(f"is told: {error}")
+                self.model.reset_iter_state()  # which drops what was gathered
+            dist.destroy_process_group()
+            self.pipe.send("is out")
+
+    def await_death(self, grad):
+        self.pipe.send("waits")
+        self.pipe.recv()
+
+    def train(self, number):
+        dist.init_process_group(
+            "fsdpd",
+            init_method=f"file://{self.directory}/store.{number}",
+            rank=self.rank,
+            world_size=WORLD,
+            timeout=datetime.timedelta(seconds=15 * PATIENCE),
         )
-        done = state["done"]
-        say("goes on after step", done)
-    for step in range(done, %(steps)d):
-        torch.manual_seed(100 * step + rank)
-        out = model(torch.randn(8, 31))
-        if str(step) == last:
-            out.register_hook(await_death)
-        out.square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        weights, moments = get_state_dict(model, optimizer)
-        state = {"model": weights, "optimizer": moments, "done": step + 1}
-        dcp.save(state, storage_writer=fsdp.dcp.Writer("run"))
-    whole = [p.full_tensor().detach() for p in model.parameters()]
-    say("ends with", hashlib.sha256(b"".join(p.numpy().tobytes() for p in whole)).hexdigest())
+        self.model = model = make_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        done = self.go_on(optimizer) if number > 0 else 0
+        for step in range(done, STEPS):
+            torch.manual_seed(100 * step + self.rank)
+            out = model(torch.randn(8, 31))
+            if step == self.last:
+                out.register_hook(self.await_death)
+            out.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            dcp.save(self.state(optimizer, step + 1), storage_writer=fsdp.dcp.Writer("run"))
+        whole = [p.full_tensor().detach() for p in model.parameters()]
+        digest = hashlib.sha256(b"".join(p.numpy().tobytes() for p in whole))
+        self.pipe.send(f"ends with {digest.hexdigest()}")
 
-say("is ready")
-for line in sys.stdin:
-    try:
-        train(int(line))
-    except fsdp.distributed.BackendError as error:
-        say("is told:", error)
-        model.reset_iter_state()  # which drops what was gathered
-    dist.destroy_process_group()
-    say("is out")
-""" % {"world": WORLD, "steps": STEPS, "seconds": 15 * PATIENCE}
+    def state(self, optimizer, done):
+        weights, moments = get_state_dict(self.model, optimizer)
+        return {"model": weights, "optimizer": moments, "done": done}
+
+    def go_on(self, optimizer):
+        """Returns how many steps are done in the checkpoint, which is loaded."""
+        state = self.state(optimizer, 0)
+        dcp.load(state, storage_reader=fsdp.dcp.Reader("run"))
+        weights, moments = state["model"], state["optimizer"]
+        set_state_dict(
+            self.model, optimizer, model_state_dict=weights, optim_state_dict=moments
+        )
+        self.pipe.send(f"goes on after step {state['done']}")
+        return state["done"]
 
 
 class Rank:
-    def __init__(self, broker, directory, rank, last="-"):
-        options = "-W", "ignore"
-        arguments = [str(directory), str(rank), str(last)]
-        self.process = start(broker, RANK, *options, arguments=arguments)
+    """A process that runs a Trainer. It is forked, because a new Python would
+    import torch again, which takes 4 s of CPU."""
+
+    def __init__(self, *place):
+        fork = multiprocessing.get_context("fork")
+        self.pipe, theirs = fork.Pipe()
+        self.output = tempfile.TemporaryFile("w+")
+        self.process = fork.Process(target=self.run, args=(theirs, *place))
+        self.process.start()
+        theirs.close()
+
+    def run(self, pipe, *place):
+        for number in (1, 2):
+            os.dup2(self.output.fileno(), number)
+        warnings.simplefilter("ignore")
+        torch.set_num_threads(1)
+        Trainer(pipe, *place).serve()
 
     def begin(self, number):
-        self.process.stdin.write(f"{number}\n")
-        self.process.stdin.flush()
+        self.pipe.send(number)
 
     def says(self, beginning):
-        line = self.process.stdout.readline()
-        assert line.startswith(beginning), line + (line or self.process.stderr.read())
+        assert self.pipe.poll(3 * PATIENCE)
+        try:
+            line = self.pipe.recv()
+        except EOFError:
+            line = ""
+        assert line.startswith(beginning), line + self.printed()
         return line.removeprefix(beginning).strip()
 
+    def printed(self):
+        self.output.seek(0)
+        return self.output.read()
+
     def end(self):
-        out, err = self.process.communicate(timeout=3 * PATIENCE)
-        assert (self.process.returncode, out, err) == (0, "", "")
+        self.pipe.send(None)
+        self.process.join(3 * PATIENCE)
+        assert (self.process.exitcode, self.printed()) == (0, "")
+        assert self.pipe.poll(0)
+        with pytest.raises(EOFError):
+            self.pipe.recv()
 
 
 @pytest.fixture
@@ -116,8 +159,7 @@ def crew(broker, tmp_path):
         (tmp_path / name).mkdir()
         ranks = []
         for i, number in enumerate(numbers):
-            last = DEATH if i == killed else "-"
-            ranks.append(Rank(broker, tmp_path / name, number, last))
+            ranks.append(Rank(tmp_path / name, number, DEATH if i == killed else None))
         started.extend(ranks)
         for rank in ranks:
             rank.says("is ready")
@@ -126,7 +168,9 @@ def crew(broker, tmp_path):
     yield start_crew
     for rank in started:
         rank.process.kill()
-        rank.process.communicate()
+        rank.process.join()
+        rank.pipe.close()
+        rank.output.close()
 
 
 def result(ranks):
