@@ -12,12 +12,16 @@ import traceback
 import warnings
 
 import torch
+import torch._dynamo  # noqa: F401 - see begin()
 import torch.distributed as dist
 
 from conftest import PATIENCE
 
 
 def begin(backend, store, rank, world, socket=None):
+    """Makes the forked process a rank. It inherits torch._dynamo, which many
+    calls of torch import, such as those of new_group(), optimizers and
+    checkpoints, and which takes about a second of CPU."""
     torch.set_num_threads(1)
     if socket:
         os.environ["FSDP_SOCKET"] = socket
