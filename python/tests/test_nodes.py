@@ -5,8 +5,6 @@ results. Each node is a broker of its own.
 import datetime
 import functools
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,6 +13,7 @@ import torch.distributed as dist
 import crowd
 import fsdp.distributed
 from conftest import PATIENCE, start
+from fsdp.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -179,11 +178,12 @@ def test_the_group_passes_each_case(verdicts, case):
     crowd.check(verdicts(), case)
 
 
-def test_the_bench_has_rows_of_two_nodes(brokers):
-    bench = [sys.executable, "-W", "ignore", "-m", "fsdp", "bench", "--distributed"]
-    more = ["--second", brokers[1].path, "--quick", "--json"]
-    done = subprocess.run([*bench, *more], capture_output=True, text=True, check=True)
-    rows = {row["name"]: row for row in map(json.loads, done.stdout.splitlines())}
+def test_the_bench_has_rows_of_two_nodes(brokers, capsys):
+    first, second = brokers[0].path, brokers[1].path
+    options = ["--distributed", "--second", second, "--quick", "--json"]
+    main(["--socket", first, "bench", *options])
+    said = capsys.readouterr().out.splitlines()
+    rows = {row["name"]: row for row in map(json.loads, said)}
     assert {"barrier_2x2", "all_reduce_1MiB_2x2", "broadcast_1MiB_2x2"} <= rows.keys()
     assert all(row["median"] > 0 and row["floor"] > 0 for row in rows.values())
 

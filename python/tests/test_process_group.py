@@ -4,8 +4,6 @@ import datetime
 import functools
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -16,6 +14,7 @@ import torch.distributed as dist
 import crowd
 import fsdp.distributed
 from conftest import PATIENCE, run, start
+from fsdp.__main__ import main
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -350,12 +349,9 @@ def test_the_group_passes_each_case(verdicts, case):
     crowd.check(verdicts(), case)
 
 
-def test_the_bench_has_a_row_for_each_call_and_a_step(broker):
-    bench = [sys.executable, "-W", "ignore", "-m", "fsdp", "bench", "--distributed"]
-    done = subprocess.run(
-        [*bench, "--quick", "--json"], capture_output=True, text=True, check=True
-    )
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+def test_the_bench_has_a_row_for_each_call_and_a_step(broker, capsys):
+    main(["--socket", broker.path, "bench", "--distributed", "--quick", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["name"] for row in rows] == [
         "barrier_2",
         "all_reduce_1KiB_2",
