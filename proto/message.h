@@ -27,7 +27,7 @@ struct error;
 /* Peers of different major versions refuse each other. A new minor version only
  * adds messages and fields. */
 #define PROTOCOL_MAJOR 1
-#define PROTOCOL_MINOR 5
+#define PROTOCOL_MINOR 6
 
 /* Returns "get", "publish", ..., or "?" for an unknown kind. */
 const char *message_kind_name(uint16_t kind);
