@@ -137,6 +137,7 @@ struct comm {
 	/* Of the time when a rank is too late, or is looked at before that. */
 	uint32_t deadline_position;
 	uint64_t looked_ms; /* comm_look_all() */
+	uint64_t look_ms;   /* until the next look, while ranks wait */
 	bool wants_progress;
 	struct comm *next, *prev;
 };

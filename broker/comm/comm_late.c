@@ -9,8 +9,9 @@
 #include <errno.h>
 
 /* While ranks wait for others, the time between two looks whether ranks are
- * ending. */
-#define LOOK_MS 20
+ * ending. It doubles as long as no rank makes a call. */
+#define LOOK_MS     20
+#define MAX_LOOK_MS 1000
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
@@ -56,7 +57,8 @@ static uint64_t find_next(const struct comm *comm)
 {
 	uint64_t at_ms = find_deadline(comm);
 
-	return at_ms == UINT64_MAX ? at_ms : min_u64(at_ms, now_ms() + LOOK_MS);
+	return at_ms == UINT64_MAX ? at_ms
+				   : min_u64(at_ms, now_ms() + comm->look_ms);
 }
 
 static void fail_join(struct comm *comm)
@@ -118,7 +120,8 @@ static void on_deadline(void *data, uint32_t index)
 		fail_expired_deadline(comm, now_ms());
 	else
 		comm_look_all(comm);
-	comm_late_update(comm);
+	comm->look_ms = min_u64(2 * comm->look_ms, MAX_LOOK_MS);
+	set_deadline(comm, find_next(comm));
 	catalog_commit(&comm->comms->store->catalog);
 }
 
@@ -148,6 +151,7 @@ static void set_deadline(struct comm *comm, uint64_t at_ms)
 
 void comm_late_update(struct comm *comm)
 {
+	comm->look_ms = LOOK_MS;
 	set_deadline(comm, find_next(comm));
 }
 
