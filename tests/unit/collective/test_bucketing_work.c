@@ -18,8 +18,8 @@ void __sanitizer_cov_trace_pc(void)
 	n_blocks++;
 }
 
-#define N_SMALL 2000
-#define N_LARGE 32000
+#define N_SMALL 500
+#define N_LARGE 8000
 
 enum shape {
 	/* every parameter is gathered, and all gradients are reduced */
@@ -53,8 +53,7 @@ static uint32_t add_gather(struct build *build, uint32_t i, uint32_t before,
 	return add_both(build, name_of("g", i), GRAPH_ALL_GATHER, in[0]);
 }
 
-/* The graph has 9 or 10 nodes each, of which 3 are collectives, up to 65,536
- * nodes. */
+/* The graph has 9 or 10 nodes each, of which 3 are collectives. */
 static void make_graph(struct build *build, enum shape shape, uint32_t n_nodes)
 {
 	uint32_t n = n_nodes / 10, last = GRAPH_NONE;
@@ -105,7 +104,7 @@ static uint64_t count_work(enum shape shape, uint32_t n_nodes,
 }
 
 /* Sixteen times the nodes may need up to twenty-four times the work: sorts by
- * name have 1.3 times as many rounds, and grow no faster than that. */
+ * name have 1.4 times as many rounds, and grow no faster than that. */
 static void check_growth(enum shape shape, double cap_mb, bool is_faithful)
 {
 	struct bucketing_rule rule = {.caps_mb = &cap_mb, .n_caps = 1};
