@@ -523,16 +523,29 @@ void channel_end(struct store *store, struct channel_place place)
 	remove_user(store, place, false);
 }
 
-void channel_look(struct store *store, struct channel_place place)
+/* Returns whether the user's process is ending. It may have left already. */
+static bool look_at(struct store *store, struct channel_place place)
 {
 	uint32_t index =
 		record_of(store, place.record)->users[place.place].session;
-	const struct session_record *session =
-		catalog_session(&store->catalog, index);
 
-	if (index && process_is_ending((pid_t)session->pid))
-		slots_note_ending(&store->channels.slots[place.record],
-				  place.place);
+	if (!index ||
+	    !process_is_ending(
+		    (pid_t)catalog_session(&store->catalog, index)->pid))
+		return false;
+	slots_note_ending(&store->channels.slots[place.record], place.place);
+	return true;
+}
+
+/* Where one user is ending, others may be, too. */
+void channel_look(struct store *store, struct channel_place place)
+{
+	if (!look_at(store, place))
+		return;
+	for (uint32_t i = 0; i < SLOTS_USERS; i++)
+		(void)look_at(store,
+			      (struct channel_place){.record = place.record,
+						     .place = i});
 }
 
 void channels_end_session(struct store *store, uint32_t session, bool died)

@@ -10,6 +10,7 @@
 #include "tests/lib/ending.h"
 #include "tests/lib/item.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/wire.h"
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -285,4 +286,23 @@ Test(channel_ending, a_live_user_is_not_reported_dead)
 	item_send_number(from, 1);
 	must(fsdp_item_release(item_receive(to, 1)) == 0);
 	let_die();
+}
+
+Test(channel_ending, a_look_at_a_free_place_finds_nobody)
+{
+	struct request request = {
+		.kind = MESSAGE_CHANNEL_OPEN,
+		.channel_open = {.name = NAME, .role = CHANNEL_CONSUMER}};
+	struct fsdp_channel *from = producer();
+	struct wire *wire = wire_open(daemon_socket(&daemon_));
+	struct channel_reply *channel = &wire->reply.channel;
+
+	wire_must(wire, wire_call(wire, &request));
+	request = (struct request){.kind = MESSAGE_CHANNEL_LOOK,
+				   .channel_look = {channel->channel,
+						    channel->place,
+						    SLOTS_USERS - 1}};
+	wire_must(wire, wire_call(wire, &request));
+	wire_close(wire);
+	must(fsdp_channel_close(from) == 0);
 }
