@@ -573,6 +573,10 @@ void slots_add_user(struct slots *slots, const struct slots_present *present,
 	if (present->consumers & slots_bit(who->place))
 		atomic_fetch_add_explicit(&people->n_consumers, 1,
 					  memory_order_seq_cst);
+	/* The bit of an earlier user stays set until now, so that its death is
+	 * not counted again if the broker dies while it removes the user. */
+	atomic_fetch_and_explicit(&people->ending, ~slots_bit(who->place),
+				  memory_order_seq_cst);
 	store_present(slots, present);
 	slots_ring(slots);
 }
@@ -642,8 +646,6 @@ void slots_remove_user(struct slots *slots, const struct slots_present *present,
 	if (died && (slots_living(slots, producers) & slots_bit(place)))
 		note_death(slots, place);
 	store_present(slots, present);
-	atomic_fetch_and_explicit(&slots->page->people.ending,
-				  ~slots_bit(place), memory_order_seq_cst);
 	failpoint("slots.unlisted");
 	atomic_fetch_and_explicit(&slots->page->starved, ~slots_bit(place),
 				  memory_order_seq_cst);
