@@ -5,7 +5,6 @@
 #define MS_NS INT64_C(1000000)
 /* The time between two looks, each of which costs about 5 us for each process
  * and wakes a CPU. A process that has waited for long looks less often. */
-#define LOOK_NS     (20 * MS_NS)
 #define MAX_LOOK_NS (200 * MS_NS)
 #define WAITED_PART 8
 #define PAUSE_NS    (1000 * MS_NS)
@@ -17,8 +16,8 @@ int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns)
 
 	if (look_ns > MAX_LOOK_NS)
 		look_ns = MAX_LOOK_NS;
-	if (look_ns < LOOK_NS)
-		look_ns = LOOK_NS;
+	if (look_ns < LIVENESS_MIN_NS)
+		look_ns = LIVENESS_MIN_NS;
 	return now_ns + look_ns < end_ns ? now_ns + look_ns : end_ns;
 }
 

@@ -17,6 +17,9 @@ struct liveness {
 	_Atomic int64_t next_ns;
 };
 
+/* The time after which a process looks for the first time. */
+#define LIVENESS_MIN_NS INT64_C(20000000)
+
 /* Returns the time until which to sleep in a wait that began at `since_ns` and
  * lasts until `end_ns`. All are on the clock of bell_now_ns(). */
 int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns);

@@ -92,13 +92,14 @@ static uint32_t pid_of(const void *data, uint32_t place)
 }
 
 /* Looks after a sleep whether one of the users that this one waits for is
- * ending. Returns whether to sleep on. A signal may have ended the sleep. */
+ * ending. Returns whether to sleep on. A signal may have ended the sleep. A
+ * call that does not wait, or only shortly, does not look. */
 static bool sleeps_on(struct slots_wait *wait, uint64_t others,
 		      int64_t slept_ns, int64_t until_ns)
 {
 	int64_t now_ns = bell_now_ns();
 
-	if (now_ns < slept_ns)
+	if (now_ns < slept_ns || now_ns - wait->since_ns < LIVENESS_MIN_NS)
 		return false;
 	others = slots_living(wait->slots, others & ~slots_bit(wait->place));
 	wait->ending = liveness_find(&wait->slots->liveness, others, pid_of,
