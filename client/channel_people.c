@@ -52,6 +52,8 @@ void channel_report_ending(struct fsdp_channel *channel, uint32_t place)
 	if (place == LIVENESS_NONE)
 		return;
 	(void)client_command(channel->client, &request, NULL);
-	if (slots_living(slots, slots_bit(place)))
+	if (slots_living(slots,
+			 slots_producers(slots) | slots_consumers(slots)) &
+	    slots_bit(place))
 		liveness_pause(&slots->liveness);
 }
