@@ -137,7 +137,8 @@ struct comm {
 	/* Of the time when a rank is too late, or is looked at before that. */
 	uint32_t deadline_position;
 	uint64_t looked_ms; /* comm_look_all() */
-	uint64_t look_ms;   /* until the next look, while ranks wait */
+	/* The next look, and the time before it; 0: no rank waits. */
+	uint64_t look_at_ms, look_ms;
 	bool wants_progress;
 	struct comm *next, *prev;
 };

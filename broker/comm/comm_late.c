@@ -9,7 +9,7 @@
 #include <errno.h>
 
 /* While ranks wait for others, the time between two looks whether ranks are
- * ending. It doubles as long as no rank makes a call. */
+ * ending. It doubles until no rank waits. */
 #define LOOK_MS     20
 #define MAX_LOOK_MS 1000
 
@@ -55,10 +55,26 @@ static uint64_t find_deadline(const struct comm *comm)
 /* A rank that is ending will be late for what others wait for. */
 static uint64_t find_next(const struct comm *comm)
 {
-	uint64_t at_ms = find_deadline(comm);
+	return min_u64(find_deadline(comm),
+		       comm->look_ms ? comm->look_at_ms : UINT64_MAX);
+}
 
-	return at_ms == UINT64_MAX ? at_ms
-				   : min_u64(at_ms, now_ms() + comm->look_ms);
+/* Plan the next look if ranks wait, unless it is planned already. */
+static void plan_look(struct comm *comm)
+{
+	if (find_deadline(comm) == UINT64_MAX) {
+		comm->look_ms = 0;
+	} else if (!comm->look_ms) {
+		comm->look_ms = LOOK_MS;
+		comm->look_at_ms = now_ms() + LOOK_MS;
+	}
+}
+
+static void look_again(struct comm *comm)
+{
+	comm_look_all(comm);
+	comm->look_ms = min_u64(2 * comm->look_ms, MAX_LOOK_MS);
+	comm->look_at_ms = now_ms() + comm->look_ms;
 }
 
 static void fail_join(struct comm *comm)
@@ -119,9 +135,8 @@ static void on_deadline(void *data, uint32_t index)
 	if (find_deadline(comm) <= now_ms())
 		fail_expired_deadline(comm, now_ms());
 	else
-		comm_look_all(comm);
-	comm->look_ms = min_u64(2 * comm->look_ms, MAX_LOOK_MS);
-	set_deadline(comm, find_next(comm));
+		look_again(comm);
+	comm_late_update(comm);
 	catalog_commit(&comm->comms->store->catalog);
 }
 
@@ -151,7 +166,7 @@ static void set_deadline(struct comm *comm, uint64_t at_ms)
 
 void comm_late_update(struct comm *comm)
 {
-	comm->look_ms = LOOK_MS;
+	plan_look(comm);
 	set_deadline(comm, find_next(comm));
 }
 
