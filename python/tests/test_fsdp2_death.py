@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import multiprocessing
 import os
+import sys
 import tempfile
 import warnings
 
@@ -120,6 +121,7 @@ class Rank:
     def run(self, pipe, *place):
         for number in (1, 2):
             os.dup2(self.output.fileno(), number)
+        sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
         warnings.simplefilter("ignore")
         torch.set_num_threads(1)
         Trainer(pipe, *place).serve()
