@@ -108,10 +108,10 @@ static void assert_names_actor(void)
 	cr_assert(strstr(fsdp_error(), text) != NULL, "%s", fsdp_error());
 }
 
-Test(channel_ending, a_consumer_is_told_once_and_the_buffer_is_kept)
+/* Returns a consumer that was told of the actor's death. */
+static struct fsdp_channel *meet_ending_producer(void)
 {
-	struct fsdp_channel *from, *to;
-	struct fsdp_item *items[N_SLOTS];
+	struct fsdp_channel *to;
 
 	thread = actor_run(&actor, send_and_begin);
 	to = consumer();
@@ -119,14 +119,32 @@ Test(channel_ending, a_consumer_is_told_once_and_the_buffer_is_kept)
 	must(fsdp_item_release(item_receive(to, 1)) == 0);
 	cr_assert(eq(int, receive(to, -1), -EOWNERDEAD));
 	assert_names_actor();
-	cr_assert(eq(int, receive(to, -1), -ENODATA));
-	from = producer();
+	return to;
+}
+
+/* One of the buffers can be used, and the actor keeps the other one. */
+static struct fsdp_channel *begin_one(void)
+{
+	struct fsdp_channel *from = producer();
+	struct fsdp_item *items[N_SLOTS];
+
 	must(fsdp_item_begin(from, -1, &items[0]) == 0);
 	cr_assert(
 		eq(int, fsdp_item_begin(from, SOME_MS, &items[1]), -ETIMEDOUT));
+	return from;
+}
+
+Test(channel_ending, a_consumer_is_told_once_and_the_buffer_is_kept)
+{
+	struct fsdp_channel *from, *to;
+	struct fsdp_item *item;
+
+	to = meet_ending_producer();
+	cr_assert(eq(int, receive(to, -1), -ENODATA));
+	from = begin_one();
 	assert_not_reported();
 	let_die();
-	must(fsdp_item_begin(from, -1, &items[1]) == 0);
+	must(fsdp_item_begin(from, -1, &item) == 0);
 	cr_assert(eq(int, receive(to, 0), -ETIMEDOUT));
 }
 
@@ -134,11 +152,7 @@ Test(channel_ending, a_place_can_be_used_again)
 {
 	struct fsdp_channel *from, *to;
 
-	thread = actor_run(&actor, send_and_begin);
-	to = consumer();
-	ending_begin(actor.pid, thread);
-	must(fsdp_item_release(item_receive(to, 1)) == 0);
-	cr_assert(eq(int, receive(to, -1), -EOWNERDEAD));
+	to = meet_ending_producer();
 	let_die();
 	from = producer();
 	cr_assert(eq(int, receive(to, SOME_MS), -ETIMEDOUT));
@@ -149,20 +163,13 @@ Test(channel_ending, a_place_can_be_used_again)
 Test(channel_ending, a_broker_that_is_restarted_does_not_tell_again)
 {
 	struct fsdp_channel *from, *to;
-	struct fsdp_item *items[N_SLOTS];
+	struct fsdp_item *item;
 
-	thread = actor_run(&actor, send_and_begin);
-	to = consumer();
-	ending_begin(actor.pid, thread);
-	must(fsdp_item_release(item_receive(to, 1)) == 0);
-	cr_assert(eq(int, receive(to, -1), -EOWNERDEAD));
+	to = meet_ending_producer();
 	daemon_kill_broker(&daemon_);
-	from = producer();
-	must(fsdp_item_begin(from, -1, &items[0]) == 0);
-	cr_assert(
-		eq(int, fsdp_item_begin(from, SOME_MS, &items[1]), -ETIMEDOUT));
+	from = begin_one();
 	let_die();
-	must(fsdp_item_begin(from, -1, &items[1]) == 0);
+	must(fsdp_item_begin(from, -1, &item) == 0);
 	cr_assert(eq(int, receive(to, SOME_MS), -ETIMEDOUT));
 }
 
@@ -247,17 +254,8 @@ Test(channel_ending, a_broadcast_waits_until_nobody_can_read_the_item)
 /* Write to the channel's file that all users are this process. */
 static void claim_to_be_all(pid_t pid)
 {
-	FILE *maps = fopen("/proc/self/maps", "re");
-	struct slots_page *page = NULL;
-	unsigned long begin;
-	char line[512];
+	struct slots_page *page = item_page();
 
-	while (maps && fgets(line, sizeof(line), maps)) {
-		if (strstr(line, "fsdp-channel") && strstr(line, " rw-s ") &&
-		    sscanf(line, "%lx-", &begin) == 1)
-			page = (struct slots_page *)begin;
-	}
-	must(maps && fclose(maps) == 0 && page);
 	for (int i = 0; i < SLOTS_USERS; i++)
 		page->users[i].pid = (uint32_t)pid;
 }

@@ -1,5 +1,7 @@
 #include "tests/lib/item.h"
 #include "tests/lib/chaos.h"
+#include <stdio.h>
+#include <string.h>
 
 void item_send_number(struct fsdp_channel *channel, uint64_t number)
 {
@@ -28,4 +30,20 @@ struct fsdp_item *item_receive(struct fsdp_channel *channel, uint64_t number)
 	must(fsdp_item_receive(channel, -1, &item) == 0);
 	must(item_number(item) == number);
 	return item;
+}
+
+struct slots_page *item_page(void)
+{
+	FILE *maps = fopen("/proc/self/maps", "re");
+	struct slots_page *page = NULL;
+	unsigned long begin;
+	char line[512];
+
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (strstr(line, "fsdp-channel") && strstr(line, " rw-s ") &&
+		    sscanf(line, "%lx-", &begin) == 1)
+			page = (struct slots_page *)begin;
+	}
+	must(maps && fclose(maps) == 0 && page);
+	return page;
 }
