@@ -5,6 +5,7 @@
 #define MS_NS INT64_C(1000000)
 /* The time between two looks, each of which costs about 5 us for each process
  * and wakes a CPU. A process that has waited for long looks less often. */
+#define LOOK_NS     (20 * MS_NS)
 #define MAX_LOOK_NS (200 * MS_NS)
 #define WAITED_PART 8
 #define PAUSE_NS    (1000 * MS_NS)
@@ -16,17 +17,28 @@ int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns)
 
 	if (look_ns > MAX_LOOK_NS)
 		look_ns = MAX_LOOK_NS;
-	if (look_ns < LIVENESS_MIN_NS)
-		look_ns = LIVENESS_MIN_NS;
+	if (look_ns < LOOK_NS)
+		look_ns = LOOK_NS;
 	return now_ns + look_ns < end_ns ? now_ns + look_ns : end_ns;
 }
 
-uint32_t liveness_find(struct liveness *liveness, uint64_t processes,
-		       liveness_pid_fn *pid, const void *data)
+static void put_off(struct liveness *liveness, int64_t until_ns)
 {
-	if (bell_now_ns() <
-	    atomic_load_explicit(&liveness->next_ns, memory_order_relaxed))
+	atomic_store_explicit(&liveness->next_ns, until_ns,
+			      memory_order_relaxed);
+}
+
+uint32_t liveness_find(struct liveness *liveness, int64_t since_ns,
+		       uint64_t processes, liveness_pid_fn *pid,
+		       const void *data)
+{
+	int64_t now_ns = bell_now_ns();
+
+	if (now_ns < since_ns + LOOK_NS ||
+	    now_ns < atomic_load_explicit(&liveness->next_ns,
+					  memory_order_relaxed))
 		return LIVENESS_NONE;
+	put_off(liveness, now_ns + LOOK_NS / 2);
 	for (; processes; processes &= processes - 1) {
 		uint32_t number = (uint32_t)__builtin_ctzll(processes);
 
@@ -38,6 +50,5 @@ uint32_t liveness_find(struct liveness *liveness, uint64_t processes,
 
 void liveness_pause(struct liveness *liveness)
 {
-	atomic_store_explicit(&liveness->next_ns, bell_now_ns() + PAUSE_NS,
-			      memory_order_relaxed);
+	put_off(liveness, bell_now_ns() + PAUSE_NS);
 }

@@ -13,24 +13,23 @@
 #include <stdint.h>
 
 struct liveness {
-	/* the earliest time of the next look; 0: the broker always agreed */
-	_Atomic int64_t next_ns;
+	_Atomic int64_t next_ns; /* the earliest time of the next look */
 };
-
-/* The time after which a process looks for the first time. */
-#define LIVENESS_MIN_NS INT64_C(20000000)
 
 /* Returns the time until which to sleep in a wait that began at `since_ns` and
  * lasts until `end_ns`. All are on the clock of bell_now_ns(). */
 int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns);
 
-/* Looks after a sleep at these processes, which have numbers below 64. Returns
- * the first one that is ending, or LIVENESS_NONE. */
+/* Looks, in a wait that began at `since_ns`, at these processes, which have
+ * numbers below 64. Returns the first one that is ending, or LIVENESS_NONE. It
+ * does not look in a wait that has just begun, nor soon after another look, so
+ * that a call without a wait costs nothing. */
 #define LIVENESS_NONE UINT32_MAX
 typedef uint32_t liveness_pid_fn(const void *data, uint32_t number);
-uint32_t liveness_find(struct liveness *liveness, uint64_t processes,
-		       liveness_pid_fn *pid, const void *data);
+uint32_t liveness_find(struct liveness *liveness, int64_t since_ns,
+		       uint64_t processes, liveness_pid_fn *pid,
+		       const void *data);
 
-/* Call this if the broker did not agree: for this process the numbers belong to
- * other processes, so it looks less often. */
+/* Puts off the next look after the broker was asked. If it did not agree, the
+ * numbers belong to other processes for this process. */
 void liveness_pause(struct liveness *liveness);

@@ -564,7 +564,7 @@ void slots_add_user(struct slots *slots, const struct slots_present *present,
 
 	memset(user, 0, sizeof(*user));
 	atomic_init(&user->cpu, NO_CPU);
-	user->pid = who->pid;
+	atomic_init(&user->pid, who->pid);
 	(void)strncpy(user->name, who->name, SLOTS_NAME - 1);
 	user->knows_limit = who->knows_limit;
 	if (present->producers & slots_bit(who->place))

@@ -55,7 +55,7 @@
  *       64       8    bell of the items                       all
  *      128       8    bell of the credits                     all
  *      192       8    number of the newest item               producers
- *      256      64    users that are present, died, are dying broker
+ *      256      64    users: present, dead (number), ending   broker
  *      320    64*8    words                                   all, by CAS
  *      832    64*8    masks of a broadcast                    all, by AND
  *     1344   64*16    tensor of the buffer                    broker
@@ -140,7 +140,8 @@ struct slots_user {
 	_Atomic uint64_t n_items;         /* sent or received */
 	_Atomic uint64_t n_waits;
 	_Atomic uint64_t since_ns; /* of bell_now_ns(): begin of the wait */
-	uint32_t pid; /* the broker writes the fields from here on */
+	/* The broker writes the fields from here on. */
+	_Atomic uint32_t pid;
 	char name[SLOTS_NAME];
 	uint32_t knows_limit;
 };

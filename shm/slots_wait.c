@@ -88,22 +88,22 @@ static uint32_t pid_of(const void *data, uint32_t place)
 {
 	const struct slots *slots = data;
 
-	return slots->page->users[place].pid;
+	return atomic_load_explicit(&slots->page->users[place].pid,
+				    memory_order_relaxed);
 }
 
 /* Looks after a sleep whether one of the users that this one waits for is
- * ending. Returns whether to sleep on. A signal may have ended the sleep. A
- * call that does not wait, or only shortly, does not look. */
+ * ending. Returns whether to sleep on. A signal may have ended the sleep. */
 static bool sleeps_on(struct slots_wait *wait, uint64_t others,
 		      int64_t slept_ns, int64_t until_ns)
 {
 	int64_t now_ns = bell_now_ns();
 
-	if (now_ns < slept_ns || now_ns - wait->since_ns < LIVENESS_MIN_NS)
+	if (now_ns < slept_ns)
 		return false;
 	others = slots_living(wait->slots, others & ~slots_bit(wait->place));
-	wait->ending = liveness_find(&wait->slots->liveness, others, pid_of,
-				     wait->slots);
+	wait->ending = liveness_find(&wait->slots->liveness, wait->since_ns,
+				     others, pid_of, wait->slots);
 	return wait->ending == LIVENESS_NONE && now_ns < until_ns;
 }
 

@@ -79,8 +79,8 @@ static enum bell_outcome wait_once(struct fsdp_comm *comm,
 		until_ns = liveness_next_ns(await->since_ns, end_ns);
 		outcome = board_wait(&comm->board, &wait, until_ns);
 	} while (outcome == BELL_AGAIN &&
-		 comm_check_liveness(comm, board_awaited(&wait), until_ns,
-				     end_ns));
+		 comm_check_liveness(comm, board_awaited(&wait),
+				     await->since_ns, until_ns, end_ns));
 	return outcome;
 }
 

@@ -29,14 +29,14 @@ static void ask(struct fsdp_comm *comm, uint32_t rank)
 /* If several ranks are ending, the first is enough, since its end is that of
  * the run. */
 bool comm_check_liveness(struct fsdp_comm *comm, uint64_t ranks,
-			 int64_t until_ns, int64_t end_ns)
+			 int64_t since_ns, int64_t until_ns, int64_t end_ns)
 {
 	int64_t now_ns = bell_now_ns();
 	uint32_t rank;
 
 	if (now_ns < until_ns)
 		return false;
-	rank = liveness_find(&comm->liveness,
+	rank = liveness_find(&comm->liveness, since_ns,
 			     others(comm) & (ranks ? ranks : UINT64_MAX),
 			     pid_of, &comm->board);
 	if (rank != LIVENESS_NONE)

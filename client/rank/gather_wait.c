@@ -169,7 +169,8 @@ static enum bell_outcome wait_once(struct job *job, int64_t until_ns)
 		outcome =
 			bell_wait(&job->board->page->gathering, &how, look_ns);
 	} while (outcome == BELL_AGAIN &&
-		 comm_check_liveness(comm, find_ranks(job), look_ns, end_ns));
+		 comm_check_liveness(comm, find_ranks(job),
+				     job->group->since_ns, look_ns, end_ns));
 	return outcome;
 }
 
