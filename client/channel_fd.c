@@ -54,6 +54,7 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 {
 	struct fsdp_channel *channel = watch->channel;
 	int64_t until_ns = bell_now_ns() + SLICE_NS;
+	struct error ignored = ERROR_NULL;
 	enum bell_outcome outcome;
 
 	if (channel->role == FSDP_CONSUMER)
@@ -61,7 +62,7 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 	else
 		outcome = slots_wait_credit(
 			wait, channel_lag_ends(channel, until_ns));
-	channel_report_ending(channel, wait->ending);
+	(void)channel_report_ending(channel, wait->ending, &ignored);
 	if (outcome == BELL_AGAIN && channel->role == FSDP_PRODUCER)
 		channel_report_lag(channel);
 	return outcome != BELL_AGAIN;

@@ -99,9 +99,11 @@ bool channel_has_ended(const struct fsdp_channel *channel);
  * consumers have left. `data` is the channel. */
 bool channel_has_news(const void *data);
 /* Ask the broker to look whether the process of this user is ending, as a wait
- * has found (`ending` of struct slots_wait). It does nothing for
- * LIVENESS_NONE. */
-void channel_report_ending(struct fsdp_channel *channel, uint32_t place);
+ * has found (`ending` of struct slots_wait). It does nothing for LIVENESS_NONE,
+ * or if the broker is away. Returns 0, or -EINTR if the request was
+ * interrupted. */
+int channel_report_ending(struct fsdp_channel *channel, uint32_t place,
+			  struct error *err);
 
 /* These three do nothing in a channel without lag_ms. A call that waits for a
  * buffer calls the first one: it returns when channel_report_lag() has to be

@@ -4,6 +4,7 @@
  * broker frees what it had only when it has exited (ending.h).
  */
 #include "client/channel_impl.h"
+#include <errno.h>
 
 uint32_t channel_n_died(const struct fsdp_channel *channel)
 {
@@ -41,19 +42,26 @@ bool channel_has_news(const void *data)
 					    memory_order_relaxed);
 }
 
-void channel_report_ending(struct fsdp_channel *channel, uint32_t place)
+int channel_report_ending(struct fsdp_channel *channel, uint32_t place,
+			  struct error *err)
 {
+	struct fsdp_client *client = channel->client;
 	const struct request request = {
 		.kind = MESSAGE_CHANNEL_LOOK,
 		.channel_look = {channel->id, channel->place, place},
 	};
 	struct slots *slots = &channel->slots;
+	struct error cause = ERROR_NULL;
+	int r;
 
-	if (place == LIVENESS_NONE)
-		return;
-	(void)client_command(channel->client, &request, NULL);
+	if (place == LIVENESS_NONE || connection_is_down(&client->connection))
+		return 0;
+	r = client_command(client, &request, &cause);
 	if (slots_living(slots,
 			 slots_producers(slots) | slots_consumers(slots)) &
 	    slots_bit(place))
 		liveness_pause(&slots->liveness);
+	if (r == -EINTR)
+		*err = cause;
+	return r == -EINTR ? r : 0;
 }

@@ -170,8 +170,10 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 		be_patient(&patience, timeout_ms);
 		until_ns = channel_lag_ends(channel, end_of_slice(&patience));
 		outcome = slots_wait_credit(&wait, until_ns);
-		channel_report_ending(channel, wait.ending);
-		r = check_patience(&patience, outcome, "free slot", err);
+		r = channel_report_ending(channel, wait.ending, err);
+		if (r == 0)
+			r = check_patience(&patience, outcome, "free slot",
+					   err);
 		if (r == 0)
 			channel_report_lag(channel);
 	}
@@ -382,8 +384,9 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 					 channel->name);
 		be_patient(&patience, timeout_ms);
 		outcome = slots_wait_item(&wait, end_of_slice(&patience));
-		channel_report_ending(channel, wait.ending);
-		r = check_patience(&patience, outcome, "item", err);
+		r = channel_report_ending(channel, wait.ending, err);
+		if (r == 0)
+			r = check_patience(&patience, outcome, "item", err);
 	}
 	return r;
 }
