@@ -33,6 +33,15 @@ if "t" in sys.abiflags:  # There the module is not found, or crashes.
         "python{}.{}".format(*sys.version_info)
     )
 
+try:
+    from ._fsdp import version as __version__
+except ModuleNotFoundError as e:
+    raise ImportError(
+        "cannot import fsdp: {} has no compiled module; build it "
+        "(cmake --build --preset release), and put build/release/python into "
+        "PYTHONPATH instead of these sources".format(__path__[0])
+    ) from e
+
 from ._bundle import Bundle, Stage
 from ._channel import Channel, Slab
 from ._client import Client
@@ -54,7 +63,6 @@ from ._errors import (
     ProducerDied,
     Timeout,
 )
-from ._fsdp import version as __version__
 from ._load import load_once
 from ._plan import plan
 from ._tensor import Tensor

@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import pickle
+import shutil
 import subprocess
 import sys
 
@@ -100,3 +101,14 @@ def test_an_interpreter_without_a_gil_is_refused():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     assert "ImportError: fsdp needs an interpreter with a GIL" in done.stderr
+
+
+def test_sources_without_the_compiled_module_say_what_to_build(tmp_path):
+    (tmp_path / "fsdp").mkdir()
+    shutil.copy(fsdp.__file__, tmp_path / "fsdp")
+    done = subprocess.run(
+        [sys.executable, "-c", "import fsdp"], capture_output=True, cwd=tmp_path, text=True
+    )
+    assert done.returncode == 1
+    assert f"ImportError: cannot import fsdp: {tmp_path}/fsdp has no compiled" in done.stderr
+    assert "build/release/python" in done.stderr
