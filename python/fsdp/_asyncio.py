@@ -34,7 +34,8 @@ class _Waits:
         self._end_if_idle()
 
     def _end_if_idle(self):
-        if not self._pending and self._client._waits.pop(self._loop, None):
+        if not self._pending and self._client._waits.get(self._loop) is self:
+            del self._client._waits[self._loop]
             self._loop.remove_reader(self._fd)
 
     # The descriptor does not tell which get is complete, so this tries all.

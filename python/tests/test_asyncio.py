@@ -124,27 +124,47 @@ def test_an_existing_bundle_is_returned_and_a_missing_one_is_an_error(c):
     assert not c._waits
 
 
-def test_tasks_can_follow_a_bundle_while_others_get_names(c):
-    async def follow():
-        seen, version = [], 0
-        while 4 not in seen:
-            bundle = await c.abundle("m/", newer_than=version, timeout=PATIENCE)
-            seen.append(int(bundle["w"].numpy()[0]))
-            version = bundle.version
-        return seen
+async def follow(c):
+    """Return the values of the versions that were seen, to version 4."""
+    seen, version = [], 0
+    while 4 not in seen:
+        bundle = await c.abundle("m/", newer_than=version, timeout=PATIENCE)
+        seen.append(int(bundle["w"].numpy()[0]))
+        version = bundle.version
+    return seen
 
+
+async def commit_versions(c):
+    for value in range(5):
+        await asyncio.to_thread(commit, c, value)
+
+
+def check_seen(seen):
+    for values in seen:
+        assert values == sorted(set(values)) and values[-1] == 4
+
+
+def test_tasks_can_follow_a_bundle_while_others_get_names(c):
     async def main():
-        follows = [asyncio.ensure_future(follow()) for _ in range(3)]
+        follows = [asyncio.ensure_future(follow(c)) for _ in range(3)]
         name = asyncio.ensure_future(c.aget("a/x", timeout=PATIENCE))
-        for value in range(5):
-            await asyncio.to_thread(commit, c, value)
+        await commit_versions(c)
         await asyncio.to_thread(c.put, "a/x", b"x")
         return await name, await asyncio.gather(*follows)
 
     tensor, seen = asyncio.run(main())
     assert tensor.name == "a/x"
-    for values in seen:
-        assert values == sorted(set(values)) and values[-1] == 4
+    check_seen(seen)
+    assert not c._waits
+
+
+def test_tasks_that_are_answered_at_once_can_wait_again(c):
+    async def main():
+        follows = [asyncio.ensure_future(follow(c)) for _ in range(3)]
+        await commit_versions(c)
+        return await asyncio.gather(*follows)
+
+    check_seen(asyncio.run(main()))
     assert not c._waits
 
 
