@@ -52,6 +52,7 @@ _GROWTH = 1.25  # allows for later batches that are a little larger
 _PATIENCE = 10  # seconds; the trainer has opened the channel already
 # By this, C sees tensors without a call of Python. torch has it since 2.10.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_PAUSE = 0.05  # seconds between two looks for what cannot be awaited
 _SLICE = 1  # seconds between two checks that the trainer still lives
 _MAX_PLACES = 4096  # limit for the tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
@@ -143,6 +144,9 @@ def _size_of(shape, dtype):
 class _Stacked:
     """Stands for a batch whose elements are in the buffer already."""
 
+    def __init__(self, samples):
+        self.samples = samples
+
 
 class _Sender:
     """The end of a worker: it collates into one buffer after another, and sends
@@ -231,7 +235,7 @@ class _Sender:
         )
         if stacked is None:
             return None
-        batch = _Stacked()
+        batch = _Stacked(samples)
         self._at, record = stacked
         self._records[id(batch)] = record
         return batch
@@ -263,6 +267,8 @@ class _Sender:
         is one."""
         if self._send_plain((self._worker, number, data, *kept)):
             return
+        if type(data) is _Stacked:  # `kept` did not fit as well
+            data = _utils.collate.default_collate(data.samples)
         try:
             message = self._message(number, data, *kept)
         except Exception:
@@ -435,6 +441,10 @@ class _Receiver:
 
     def receive(self, timeout):
         """Return the next answer, or raise queue.Empty as a queue does."""
+        if not self._generations:
+            # The thread that pins memory starts before the first task.
+            time.sleep(min(timeout, _PAUSE))
+            raise queue.Empty
         end = time.monotonic() + timeout
         while True:
             generation = self._current()
@@ -445,13 +455,15 @@ class _Receiver:
                 continue  # A worker died. torch notices this by itself.
             except (Timeout, Ended) as error:
                 if left and isinstance(error, Ended):
-                    time.sleep(min(left, 0.05))
+                    time.sleep(min(left, _PAUSE))
                     continue
                 raise queue.Empty from None
             return self._accept(generation, item)
 
     def wake(self):
         """End the wait of the thread that receives."""
+        if not self._generations:
+            return
         sender = _Sender(self._link, None)
         sender.use(self._generations[-1].number)
         sender.send(None, None)

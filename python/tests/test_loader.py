@@ -22,7 +22,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import fsdp
 import fsdp.torch
-from conftest import Broker, run
+from conftest import PATIENCE, Broker, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 LOADERS = {"torch": torch.utils.data.DataLoader, "fsdp": fsdp.torch.DataLoader}
@@ -585,6 +585,12 @@ def test_batches_may_grow(broker):
     assert [(len(batch), int(batch[-1])) for batch in found] == [(n, n) for n in sizes * 2]
 
 
+def test_a_batch_may_leave_no_room_for_the_state_of_its_worker(broker):
+    # A buffer has 262,144 bytes at first, and a state takes some 10,000.
+    samples = [torch.full((16000,), float(i)) for i in range(8)]
+    compare(epochs(dataset=lambda: Things(*samples), num_workers=1, batch_size=4))
+
+
 @pytest.fixture
 def small_broker(monkeypatch):
     """A broker with 8 MiB, to which this process and its workers connect."""
@@ -724,6 +730,35 @@ def test_ctrl_c_ends_the_wait(broker):
     with pytest.raises(KeyboardInterrupt):
         threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
         next(batches)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.10", reason="the names in torch differ")
+def test_the_thread_that_pins_memory_may_start_before_the_first_task(broker, monkeypatch):
+    """This machine needs no accelerator: nothing is really pinned."""
+    Receiver = fsdp._loader._Receiver
+    begin_task, receive, has_started = Receiver.begin_task, Receiver.receive, threading.Event()
+
+    def begin_later(*arguments):
+        assert has_started.wait(PATIENCE)
+        return begin_task(*arguments)
+
+    def receive_first(*arguments):
+        try:
+            return receive(*arguments)
+        finally:
+            has_started.set()
+
+    monkeypatch.setattr(Receiver, "begin_task", begin_later)
+    monkeypatch.setattr(Receiver, "receive", receive_first)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
+    monkeypatch.setattr(torch.utils.data._utils.pin_memory, "pin_memory", lambda data, _: data)
+    options = {"num_workers": 2, "pin_memory": True}
+    found = [int(batch[0, 0]) for batch in fsdp.torch.DataLoader(Large(6, 10), 1, **options)]
+    assert found == list(range(6))
+    assert not list(fsdp.torch.DataLoader(Numbers(0), **options))
 
 
 def test_without_a_broker_no_worker_is_started(broker, monkeypatch, tmp_path):
