@@ -185,7 +185,9 @@ def _bytes_of(value):
         return _bytes_of_torch(value)
     import numpy
 
-    return memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
+    array = numpy.asarray(value)
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    return memoryview(native.reshape(-1).view("u1"))
 
 
 def save_file(tensors, filename, metadata=None):

@@ -1,10 +1,11 @@
 """Tests that fsdp.safetensors does what the package safetensors does."""
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 try:
-    import safetensors.torch as _
+    import safetensors.numpy, safetensors.torch
     import safetensors as real
 except ImportError:
     real = None
@@ -116,6 +117,13 @@ def test_tensors_of_the_broker_and_strided_ones_can_be_saved(c, tmp_path):
     got = real.torch.load_file(path)
     assert got["t"].equal(matrix.t()) and got["p"].equal(matrix)
     assert got["f"].equal(matrix) and got["s"].equal(torch.tensor([0.0, 2, 4]))
+
+
+def test_arrays_of_another_byte_order_are_saved_by_their_values(tmp_path):
+    path = tmp_path / "x.safetensors"
+    ours.save_file({"x": numpy.arange(3, dtype=">f4"), "z": numpy.array(7, ">i8")}, path)
+    got = real.numpy.load_file(path)
+    assert got["x"].tolist() == [0, 1, 2] and got["z"].tolist() == 7
 
 
 def test_bench_attaches_a_model(broker, c, capsys):
