@@ -19,6 +19,7 @@ faults of fresh memory.
 import ctypes
 import dataclasses
 import errno
+import glob
 import io
 import os
 import pickle
@@ -249,7 +250,24 @@ class Reader(StorageReader):
         self._places, self._slabs = {}, {}
 
     def read_metadata(self, *args, **kwargs):
-        return self._checkpoint.metadata()
+        """Return the metadata of the last finished save, and hold its slabs,
+        which a later save would free."""
+        while True:
+            metadata = self._checkpoint.metadata()
+            try:
+                for place in metadata.storage_data.values():
+                    self._hold(place.slab)
+                return metadata
+            except NotFound:
+                newest = self._checkpoint.metadata().storage_meta
+                if newest.save_id == metadata.storage_meta.save_id:
+                    raise
+                self._slabs = {}
+
+    def _hold(self, name):
+        if name not in self._slabs:
+            self._slabs[name] = self._checkpoint.client.get(name)
+        return self._slabs[name]
 
     def set_up_storage_reader(self, metadata, is_coordinator, *args, **kwargs):
         self._places = metadata.storage_data
@@ -263,9 +281,7 @@ class Reader(StorageReader):
     def tensor(self, index):
         """Return the tensor that was saved under an index of the metadata."""
         place = self._places[index]
-        if place.slab not in self._slabs:
-            self._slabs[place.slab] = self._checkpoint.client.get(place.slab)
-        slab = self._slabs[place.slab]
+        slab = self._hold(place.slab)
         return slab.view(place.shape, place.dtype, offset=place.offset)
 
     def read_data(self, plan, planner):
@@ -327,7 +343,9 @@ def drain(checkpoint_id, path, *, client=None):
     FileSystemReader can load it. Any process can do this while the trainer
     continues.
 
-    The directory is a valid checkpoint only when it is complete.
+    The directory is a valid checkpoint only when it is complete. If it is one
+    already, it stays that checkpoint until then. Its earlier files are removed
+    at the end.
     """
     reader = Reader(checkpoint_id, client=client)
     metadata = reader.read_metadata()
@@ -338,11 +356,14 @@ def drain(checkpoint_id, path, *, client=None):
         is_bytes = isinstance(kind, BytesStorageMetadata)
         by_slab.setdefault(place.slab, []).append((index, is_bytes))
     os.makedirs(path, exist_ok=True)
-    places = {}
+    places, save_id = {}, metadata.storage_meta.save_id
     for i, items in enumerate(by_slab.values()):
-        places.update(_write_slab(path, f"__{i}_0.distcp", reader, items))
+        places.update(_write_slab(path, f"__{i}_0.{save_id}.distcp", reader, items))
     metadata.storage_data = places
     _write_metadata(path, metadata)
+    used = {place.relative_path for place in places.values()}
+    for old in set(glob.glob("__*.distcp", root_dir=path)) - used:
+        os.unlink(os.path.join(path, old))
 
 
 def remove(checkpoint_id, *, client=None):

@@ -151,8 +151,9 @@ print(load("run"))
 end()
 """
     assert succeed(run_ranks(broker, tmp_path, script, 3)) == {"3\n"}
-    assert sorted(p.name for p in path.iterdir()) == [
-        ".metadata", "__0_0.distcp", "__1_0.distcp"
+    files = [p.name.split(".") for p in sorted(path.iterdir())]
+    assert [(name[0], name[-1]) for name in files] == [
+        ("", "metadata"), ("__0_0", "distcp"), ("__1_0", "distcp")
     ]
 
 
@@ -264,3 +265,57 @@ def test_names_with_a_common_prefix_are_separate_checkpoints(c):
         save(c, {"x": torch.tensor(len(name))}, name)
     fsdp.dcp.remove("a", client=c)
     assert [int(load(c, {"x": torch.tensor(0)}, n)["x"]) for n in ("a/b", "ab")] == [3, 2]
+
+
+@alone
+def test_a_drain_keeps_its_version_during_later_saves(c, tmp_path, monkeypatch):
+    state = {"x": torch.zeros(1000), "note": "first"}
+    hold = fsdp.dcp.Reader._hold
+
+    def hold_late(reader, name):
+        monkeypatch.undo()
+        state.update(x=torch.ones(1000), note="second")
+        save(c, state)
+        return hold(reader, name)
+
+    def write_late(*arguments):
+        monkeypatch.undo()
+        save(c, state)
+        return fsdp.dcp._write_slab(*arguments)
+
+    for holder, name, function in (
+        (fsdp.dcp.Reader, "_hold", hold_late),
+        (fsdp.dcp, "_write_slab", write_late),
+    ):
+        save(c, state)
+        monkeypatch.setattr(holder, name, function)
+        fsdp.dcp.drain("alone", tmp_path, client=c)
+        assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
+
+
+def load_file(path):
+    """Return values of a checkpoint on disk."""
+    state = {"x": torch.full((1000,), 7.0), "note": ""}
+    reader = torch.distributed.checkpoint.FileSystemReader(path)
+    torch.distributed.checkpoint.load(state, storage_reader=reader, no_dist=True)
+    assert (state["x"] == state["x"][0]).all()
+    return {"x": float(state["x"][0]), "note": state["note"]}
+
+
+@alone
+def test_a_drain_that_fails_leaves_the_earlier_checkpoint(c, tmp_path, monkeypatch):
+    save(c, {"x": torch.zeros(1000), "note": "first"})
+    fsdp.dcp.drain("alone", tmp_path, client=c)
+    save(c, {"x": torch.ones(1000), "note": "second"})
+
+    def fail(*arguments):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(fsdp.dcp, "_write_metadata", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        fsdp.dcp.drain("alone", tmp_path, client=c)
+    assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
+    monkeypatch.undo()
+    fsdp.dcp.drain("alone", tmp_path, client=c)
+    assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
+    assert len(list(tmp_path.glob("*.distcp"))) == 1
