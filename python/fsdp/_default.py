@@ -22,7 +22,7 @@ def connect(path=None, budget=0, reconnect=10):
     close() waits as long for a GPU that still works with the connection's
     tensors.
 
-    Raises fsdp.NotFound or fsdp.Disconnected if no broker listens there.
+    Raises fsdp.Disconnected if no broker listens there.
     """
     return Client(path, budget, reconnect)
 

@@ -82,7 +82,7 @@ def _parse(path, text, data_size):
     the data."""
     try:
         header = json.loads(text, object_pairs_hook=_without_duplicates(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refuse(path, f"the header is not JSON ({error})") from None
     if not isinstance(header, dict):
         raise _refuse(path, "the header is not a JSON object")
@@ -141,9 +141,10 @@ def files_of(path):
     with open(path, encoding="utf-8") as file:
         try:
             names = sorted(set(json.load(file)["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError, TypeError):
+            is_outside = any(os.path.basename(name) != name for name in names)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             raise _refuse(path, "it is not an index of safetensors files") from None
-    if any(os.path.basename(name) != name for name in names):
+    if is_outside:
         raise _refuse(path, "it lists files of other directories")
     return [os.path.join(os.path.dirname(path), name) for name in names]
 
@@ -170,6 +171,12 @@ def header_of(entries, metadata):
     return struct.pack("<Q", len(text)) + text
 
 
+def _umask():
+    """os.umask() sets it as well, for a moment and for all threads."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line[6:], 8) for line in status if line.startswith("Umask:"))
+
+
 def write_file(path, parts):
     """Write the buffers to a file. It exists only when it is complete."""
     path = os.fsdecode(path)
@@ -181,9 +188,7 @@ def write_file(path, parts):
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.fchmod(file.fileno(), 0o666 & ~umask)
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
             os.rename(file.name, path)
         except BaseException:
             os.unlink(file.name)

@@ -73,6 +73,14 @@ def test_a_negative_time_is_refused(c, seconds):
             call()
 
 
+def test_an_infinite_time_is_no_limit(c):
+    inf = float("inf")
+    tensor = c.put("a/x", b"1", ttl=inf)
+    tensor.wait(timeout=inf)
+    c.channel("a/c", "producer", capacity=64, timeout=inf).close()
+    assert c.get("a/x", timeout=inf).name == "a/x"
+
+
 def test_a_taken_name_is_refused(c):
     c.put("a/x", b"1")
     with pytest.raises(FileExistsError, match="a/x"):

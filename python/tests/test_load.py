@@ -169,6 +169,10 @@ def test_an_index_loads_all_its_files(c, tmp_path):
     index.write_text(json.dumps({"weight_map": {"a": "../1.safetensors"}}))
     with pytest.raises(fsdp.Invalid, match="other directories"):
         fsdp.load_once(index, "other/", client=c)
+    for wrong in ('{"weight_map": {"a": 1}}', '{"weight_map": {"a": 1, "b": "x"}}', "[" * 100000):
+        index.write_text(wrong)
+        with pytest.raises(fsdp.Invalid, match="not an index"):
+            fsdp.load_once(index, "other/", client=c)
 
 
 def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
@@ -179,6 +183,7 @@ def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
     "header, data, why",
     [
         (b"{", b"", "not JSON"),
+        (b"[" * 100000, b"", "not JSON"),
         (b"[]", b"", "not a JSON object"),
         ({"a": 7}, b"", "describes"),
         ({"a": entry(dtype="U9")}, b"x", "describes"),

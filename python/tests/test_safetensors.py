@@ -1,5 +1,7 @@
 """Tests that fsdp.safetensors does what the package safetensors does."""
 
+import os
+
 import numpy
 import pytest
 
@@ -117,6 +119,16 @@ def test_tensors_of_the_broker_and_strided_ones_can_be_saved(c, tmp_path):
     got = real.torch.load_file(path)
     assert got["t"].equal(matrix.t()) and got["p"].equal(matrix)
     assert got["f"].equal(matrix) and got["s"].equal(torch.tensor([0.0, 2, 4]))
+
+
+def test_a_file_has_the_mode_of_the_umask(tmp_path):
+    path = tmp_path / "x.safetensors"
+    umask = os.umask(0o027)
+    try:
+        ours.save_file({"x": torch.ones(1)}, path)
+    finally:
+        os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_arrays_of_another_byte_order_are_saved_by_their_values(tmp_path):
