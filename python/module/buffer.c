@@ -233,6 +233,12 @@ static int copy(struct handle *handle, const Py_buffer *source)
 	}
 	if (source->len == 0)
 		return 0;
+	if (!handle_is_contiguous(&info)) {
+		errors_raise_text(-EOPNOTSUPP,
+				  "the tensor's elements are not one after "
+				  "another; copy into numpy()");
+		return -1;
+	}
 	return PyBuffer_IsContiguous(source, 'C')
 		       ? copy_contiguous(handle, source)
 		       : copy_strided(handle, source);

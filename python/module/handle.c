@@ -74,6 +74,16 @@ uint64_t handle_n_bytes(const struct fsdp_info *info)
 	return n;
 }
 
+bool handle_is_contiguous(const struct fsdp_info *info)
+{
+	int64_t step = 1;
+
+	for (uint32_t i = info->n_dims; i-- > 0; step *= info->shape[i])
+		if (info->shape[i] != 1 && info->strides[i] != step)
+			return false;
+	return true;
+}
+
 int handle_view(struct handle *handle, bool on_device, struct view *ret)
 {
 	/* Consumers need an address even for a tensor without elements. */

@@ -48,3 +48,6 @@ bool handle_is_on_device(const struct fsdp_info *info);
 /* Returns the bytes of the elements. info->size also counts the bytes between
  * them. */
 uint64_t handle_n_bytes(const struct fsdp_info *info);
+
+/* Returns whether the elements are one after another, in the order of C. */
+bool handle_is_contiguous(const struct fsdp_info *info);

@@ -12,17 +12,6 @@ struct private
 	uint64_t size;
 };
 
-/* Returns whether there are no bytes between the elements. */
-static bool is_contiguous(const struct fsdp_info *info)
-{
-	int64_t step = 1;
-
-	for (uint32_t i = info->n_dims; i-- > 0; step *= info->shape[i])
-		if (info->shape[i] != 1 && info->strides[i] != step)
-			return false;
-	return true;
-}
-
 /* This call of libfsdp waits for the broker. */
 static int map(struct handle *handle, void **ret)
 {
@@ -47,7 +36,7 @@ static int fill(struct private *private, struct handle *handle)
 		errors_raise(r);
 		return -1;
 	}
-	if (!is_contiguous(&info)) {
+	if (!handle_is_contiguous(&info)) {
 		errors_raise_text(-EOPNOTSUPP, "there are bytes between the "
 					       "elements; copy them");
 		return -1;
