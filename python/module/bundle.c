@@ -80,11 +80,7 @@ PyObject *bundle_get(PyObject *self, PyObject *const *args, Py_ssize_t n_args,
 {
 	struct fsdp_get_options options;
 
-	if (n_args != 1) {
-		PyErr_SetString(PyExc_TypeError, "bundle() takes one name");
-		return NULL;
-	}
-	if (options_parse(args + 1, keywords, &options) < 0)
+	if (options_parse(OPTIONS_BUNDLE, args, n_args, keywords, &options) < 0)
 		return NULL;
 	return get_members(self, args[0], &options);
 }

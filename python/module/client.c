@@ -190,14 +190,7 @@ static PyObject *client_get(PyObject *self, PyObject *const *args,
 {
 	struct fsdp_get_options options;
 
-	if (n_args != 1) {
-		PyErr_Format(PyExc_TypeError,
-			     "get() takes one name or an iterable of names, "
-			     "and keyword arguments; %zd were given",
-			     n_args);
-		return NULL;
-	}
-	if (options_parse(args + 1, keywords, &options) < 0)
+	if (options_parse(OPTIONS_GET, args, n_args, keywords, &options) < 0)
 		return NULL;
 	return PyUnicode_Check(args[0]) ? get_one(self, args[0], &options)
 					: get_many(self, args[0], &options);
@@ -239,11 +232,7 @@ static PyObject *client_begin(PyObject *self, PyObject *const *args,
 {
 	struct fsdp_get_options options;
 
-	if (n_args != 1) {
-		PyErr_SetString(PyExc_TypeError, "_begin() takes a list");
-		return NULL;
-	}
-	if (options_parse(args + 1, keywords, &options) < 0)
+	if (options_parse(OPTIONS_AGET, args, n_args, keywords, &options) < 0)
 		return NULL;
 	return pending_begin(self, args[0], &options);
 }
@@ -253,11 +242,8 @@ static PyObject *client_begin_bundle(PyObject *self, PyObject *const *args,
 {
 	struct fsdp_get_options options;
 
-	if (n_args != 1) {
-		PyErr_SetString(PyExc_TypeError, "abundle() takes one name");
-		return NULL;
-	}
-	if (options_parse(args + 1, keywords, &options) < 0)
+	if (options_parse(OPTIONS_ABUNDLE, args, n_args, keywords, &options) <
+	    0)
 		return NULL;
 	return pending_begin_bundle(self, args[0], &options);
 }

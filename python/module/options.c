@@ -34,13 +34,24 @@ static int parse_uid(PyObject *value, struct fsdp_get_options *ret)
 	uid = PyLong_AsUnsignedLong(value);
 	if (PyErr_Occurred())
 		return -1;
+	if (uid > UINT32_MAX) {
+		errors_raise_text(-EINVAL, "trusted_uid=%lu is no uid", uid);
+		return -1;
+	}
 	ret->is_trust_set = true;
 	ret->trusted_uid = (uint32_t)uid;
 	return 0;
 }
 
-static int parse_one(const char *name, PyObject *value,
-		     struct fsdp_get_options *ret)
+static const char *const functions[] = {"get", "aget", "bundle", "abundle"};
+
+static bool has_versions(enum options_of function)
+{
+	return function >= OPTIONS_BUNDLE;
+}
+
+static int parse_one(enum options_of function, const char *name,
+		     PyObject *value, struct fsdp_get_options *ret)
 {
 	int is_true;
 
@@ -52,7 +63,7 @@ static int parse_one(const char *name, PyObject *value,
 		ret->newer_than = PyLong_AsUnsignedLongLong(value);
 		return PyErr_Occurred() ? -1 : 0;
 	}
-	if (strcmp(name, "version") == 0) {
+	if (strcmp(name, "version") == 0 && has_versions(function)) {
 		ret->version = PyLong_AsUnsignedLongLong(value);
 		return PyErr_Occurred() ? -1 : 0;
 	}
@@ -66,23 +77,36 @@ static int parse_one(const char *name, PyObject *value,
 		return is_true < 0 ? -1 : 0;
 	}
 	PyErr_Format(PyExc_TypeError,
-		     "get() has no argument '%s'; it has timeout, stream, "
-		     "trusted_uid, newer_than and tainted",
-		     name);
+		     "%s() has no argument '%s'; it has timeout, stream, "
+		     "trusted_uid, newer_than%s and tainted",
+		     functions[function], name,
+		     has_versions(function) ? ", version" : "");
 	return -1;
 }
 
-int options_parse(PyObject *const *values, PyObject *names,
+int options_parse(enum options_of function, PyObject *const *args,
+		  Py_ssize_t n_args, PyObject *keywords,
 		  struct fsdp_get_options *ret)
 {
-	Py_ssize_t n = names ? PyTuple_Size(names) : 0;
+	Py_ssize_t n = keywords ? PyTuple_Size(keywords) : 0;
 
+	if (n_args != 1) {
+		PyErr_Format(PyExc_TypeError,
+			     "%s() takes one name%s, and keyword arguments; "
+			     "%zd were given",
+			     functions[function],
+			     has_versions(function) ? ""
+						    : " or an iterable "
+						      "of names",
+			     n_args);
+		return -1;
+	}
 	*ret = (struct fsdp_get_options){.struct_size = sizeof(*ret)};
 	for (Py_ssize_t i = 0; i < n; i++) {
 		const char *name = PyUnicode_AsUTF8AndSize(
-			PyTuple_GetItem(names, i), NULL);
+			PyTuple_GetItem(keywords, i), NULL);
 
-		if (!name || parse_one(name, values[i], ret) < 0)
+		if (!name || parse_one(function, name, args[1 + i], ret) < 0)
 			return -1;
 	}
 	return 0;

@@ -79,6 +79,18 @@ def test_put_accepts_a_tensor(c):
     raw.copy_from(b"12345678")
 
 
+def test_copy_from_refuses_a_view_with_gaps_or_repeated_elements(c):
+    base = c.alloc(8, "u8")
+    base.copy_from(b"x" * 8)
+    every_other = np.zeros((4, 4), "u1")[:, ::2]
+    for strides in (4, 1), (0, 1):
+        view = base.view((2, 2), strides=strides)
+        for source in b"1234", every_other[:2]:
+            with pytest.raises(fsdp.Error, match="copy into numpy"):
+                view.copy_from(source)
+    assert bytes(memoryview(base)) == b"x" * 8
+
+
 def test_names_and_versions(c):
     assert "a/x" not in c
     assert c.put("a/x", b"1").version == 1
@@ -249,6 +261,12 @@ def test_invalid_arguments_are_refused(c):
         c["a\0b"]
     with pytest.raises(ValueError):
         c.get("a/x", timeout=-1)
+    with pytest.raises(TypeError, match="get\\(\\) has no argument 'version'"):
+        c.get("a/x", version=3)
+    with pytest.raises(TypeError, match="bundle\\(\\) has no argument 'times'; it has .*version"):
+        c.bundle("a/", times=3)
+    with pytest.raises(fsdp.Invalid, match="no uid"):
+        c.get("a/x", trusted_uid=2**32)
     with pytest.raises(fsdp.Invalid, match="no dtype"):
         c.alloc((1,), "f31")
     with pytest.raises(fsdp.Invalid, match="dimensions"):
