@@ -3,6 +3,10 @@
 /* The state of the call that this thread is in. */
 static _Thread_local enum call_state state;
 static _Thread_local const atomic_bool *aborted;
+/* What a signal handler has raised in a call: type, value and traceback. It is
+ * kept here, because nothing may be raised while the call goes on, and because
+ * the call may be successful nevertheless. */
+static _Thread_local PyObject *raised[3];
 
 int call_check(void)
 {
@@ -37,10 +41,28 @@ void call_end_end(struct call *call)
 	PyEval_RestoreThread(call->thread);
 }
 
+bool call_raise(void)
+{
+	if (!raised[0])
+		return false;
+	PyErr_Restore(raised[0], raised[1], raised[2]);
+	raised[0] = NULL;
+	return true;
+}
+
+/* The interpreter calls this, on the thread of signal handlers. */
+static int raise_later(void *data)
+{
+	(void)data;
+	return call_raise() ? -1 : 0;
+}
+
 void call_end(struct call *call)
 {
 	state = CALL_OUTSIDE;
 	PyEval_RestoreThread(call->thread);
+	if (raised[0])
+		(void)Py_AddPendingCall(raise_later, NULL);
 }
 
 void call_until(const atomic_bool *is_aborted)
@@ -72,10 +94,13 @@ int call_is_interrupted(void *data)
 		return 0;
 	if (aborted && atomic_load(aborted))
 		return -1;
+	if (raised[0]) /* this ends what the call waits for then, too */
+		return -1;
 	gil = PyGILState_Ensure();
 	state = CALL_IN_HANDLER;
-	/* What a handler has raised also ends what the call waits for then. */
-	r = PyErr_Occurred() ? -1 : PyErr_CheckSignals();
+	r = PyErr_CheckSignals();
+	if (r < 0)
+		PyErr_Fetch(&raised[0], &raised[1], &raised[2]);
 	state = CALL_WAITING;
 	PyGILState_Release(gil);
 	return r;

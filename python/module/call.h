@@ -8,6 +8,9 @@
  *     call_end(&call);
  *     if (r < 0)
  *             return errors_raise(r);
+ *
+ * If the call is successful although a handler has raised an exception, it
+ * returns its result, and the interpreter raises the exception after that.
  */
 #pragma once
 #include "python.h"
@@ -29,6 +32,9 @@ int call_check(void);
 /* Does the same check, and then lets other threads run. */
 int call_begin(struct call *call);
 void call_end(struct call *call);
+/* Raises what a handler has raised in the last call, and returns whether there
+ * was anything. */
+bool call_raise(void);
 
 /* Does the same for a call that ends an object, also in its destructor, where
  * nothing may be raised: Ctrl-C ends the wait, and the interpreter runs its

@@ -62,8 +62,8 @@ int comm_end(PyObject *self, struct call *call, int r)
 	atomic_store(&comm->is_busy, false);
 	if (r == 0)
 		return 0;
-	if (PyErr_Occurred())
-		return -1; /* a signal handler has raised an exception */
+	if (call_raise())
+		return -1;
 	if (r == -EINTR && atomic_load(&comm->is_aborted))
 		(void)check(comm);
 	else

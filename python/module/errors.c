@@ -1,4 +1,5 @@
 #include "errors.h"
+#include "call.h"
 #include "client/fsdp.h"
 #include <errno.h>
 #include <stdarg.h>
@@ -25,7 +26,7 @@ void *errors_raise(int r)
 	char sentence[1024];
 	const char *said = fsdp_error();
 
-	if (r == -EINTR && PyErr_Occurred())
+	if (call_raise())
 		return NULL;
 	/* The sentence is copied, because importing a module may run other
 	 * calls of libfsdp, which replace it. */

@@ -125,6 +125,40 @@ UNANSWERED = """\
 """
 
 
+def test_a_reply_during_the_handler_is_lost_but_not_its_hold(broker):
+    """The broker replies to the get before it replies to the put."""
+    process = start(
+        broker,
+        """
+        import fsdp, signal, threading
+        c, other = fsdp.connect(), fsdp.connect()
+        ready, done = threading.Event(), threading.Event()
+        def put():
+            ready.wait()
+            other.put("a/meanwhile", b"x")
+            done.set()
+        def interrupt(*_):
+            ready.set()
+            done.wait()
+            raise KeyboardInterrupt
+        threading.Thread(target=put).start()
+        signal.signal(signal.SIGINT, interrupt)
+        print("waits", flush=True)
+        try:
+            c.get("a/meanwhile", timeout=60)
+            while True:
+                pass
+        except KeyboardInterrupt:
+            print(len(other.who("a/meanwhile")), "holders", flush=True)
+        """,
+    )
+    assert process.stdout.readline() == "waits\n"
+    until(lambda: sleeps(process.pid), "the get waits")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (out, err, process.returncode) == ("0 holders\n", "", 0)
+
+
 def test_ctrl_c_ends_calls_to_which_a_broker_does_not_reply(broker):
     calls = textwrap.dedent(UNANSWERED).splitlines()
     process = start(
