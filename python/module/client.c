@@ -91,7 +91,7 @@ static void client_end(struct client *client)
 	if (!link)
 		return;
 	call_begin_end(&call);
-	link_drop(link);
+	link_close(link);
 	call_end_end(&call);
 }
 

@@ -1,6 +1,8 @@
 #include "link.h"
 #include "call.h"
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 int link_open(const char *path, uint64_t budget, int32_t reconnect_ms,
@@ -40,12 +42,41 @@ bool link_is_left_open(void)
 	return atomic_load_explicit(&is_left_open, memory_order_relaxed);
 }
 
-void link_drop(struct link *link)
+/* Drops a user, and returns whether it was the last one. */
+static bool drop(struct link *link)
 {
 	/* Acquire and release: the last user sees the writes of all others. */
-	if (atomic_fetch_sub_explicit(&link->n_users, 1, memory_order_acq_rel) >
-	    1)
-		return;
-	(void)fsdp_close(link->client);
+	return atomic_fetch_sub_explicit(&link->n_users, 1,
+					 memory_order_acq_rel) == 1 &&
+	       !link_is_left_open();
+}
+
+static void *end(void *link)
+{
+	(void)fsdp_close(((struct link *)link)->client);
 	free(link);
+	return NULL;
+}
+
+void link_close(struct link *link)
+{
+	if (drop(link))
+		end(link);
+}
+
+void link_drop(struct link *link)
+{
+	sigset_t all, old;
+	pthread_t thread;
+
+	if (!drop(link))
+		return;
+	/* Signals are for Python's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	if (pthread_create(&thread, NULL, end, link) == 0)
+		pthread_detach(thread);
+	else
+		end(link);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
 }

@@ -34,6 +34,10 @@ static inline struct link *link_use(struct link *link)
 void link_leave_open(void);
 bool link_is_left_open(void);
 
-/* Drops a user; the last one closes the connection. This calls no Python, so
- * any thread may call it, even after the interpreter has ended. */
+/* Drops a user. The last one closes the connection, which waits for the broker,
+ * so it must be called between call_begin_end() and call_end_end(). */
+void link_close(struct link *link);
+/* Does the same, but the connection is closed by a thread of its own. This
+ * calls no Python, so any thread may call it, even after the interpreter has
+ * ended. */
 void link_drop(struct link *link);

@@ -84,6 +84,48 @@ def test_the_end_does_not_wait_for_a_broker_that_does_not_reply(supervised):
     assert (process.returncode, err) == (0, "")
 
 
+def test_the_end_closes_no_connection(supervised):
+    process = start(
+        supervised,
+        """
+        import fsdp, sys
+        c = fsdp.connect()
+        print(c.names(), flush=True)
+        sys.stdin.readline()
+        """,
+    )
+    assert process.stdout.readline() == "[]\n"
+    os.kill(stopped := supervised.pid(), signal.SIGSTOP)
+    out, err = process.communicate("go\n", timeout=PATIENCE)
+    os.kill(stopped, signal.SIGCONT)
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
+def test_the_end_of_the_last_array_does_not_wait_for_the_broker(supervised):
+    process = start(
+        supervised,
+        """
+        import fsdp, numpy, sys
+        c = fsdp.connect()
+        a = c.put("a/x", numpy.zeros(3)).numpy()
+        c.close()
+        print("closed", flush=True)
+        sys.stdin.readline()
+        del a
+        print("freed", flush=True)
+        sys.stdin.readline()
+        """,
+    )
+    assert process.stdout.readline() == "closed\n"
+    os.kill(stopped := supervised.pid(), signal.SIGSTOP)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "freed\n"
+    os.kill(stopped, signal.SIGCONT)
+    out, err = process.communicate("go\n", timeout=PATIENCE)
+    assert (out, err, process.returncode) == ("", "", 0)
+
+
 def test_a_process_may_end_after_the_broker(supervised):
     process = start(supervised, ENDING)
     assert process.stdout.readline() == "ready\n"
