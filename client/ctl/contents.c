@@ -4,6 +4,7 @@
 #include "client/ctl/broker.h"
 #include "client/ctl/interrupt.h"
 #include "proto/error.h"
+#include "proto/name.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,30 @@
 /* The bytes that are copied from a device at a time. It is a multiple of the
  * size of any element. */
 #define PIECE ((uint64_t)16 << 20)
+
+int contents_hold(struct fsdp_client *client, const char *name,
+		  const struct fsdp_get_options *options,
+		  struct fsdp_tensor ***ret, size_t *ret_n, struct error *err)
+{
+	struct fsdp_tensor **tensors;
+	int r;
+
+	if (name_is_bundle(name)) {
+		r = fsdp_bundle_get(client, name, options, ret, ret_n);
+		return r < 0 ? broker_failed(err, r) : 0;
+	}
+	tensors = calloc(1, sizeof(struct fsdp_tensor *));
+	if (!tensors)
+		return error_nomem(err, "a handle");
+	r = fsdp_get(client, &name, 1, options, tensors);
+	if (r < 0) {
+		free(tensors);
+		return broker_failed(err, r);
+	}
+	*ret = tensors;
+	*ret_n = 1;
+	return 0;
+}
 
 void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret)
 {

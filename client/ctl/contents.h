@@ -12,6 +12,12 @@
 
 struct error;
 
+/* Gets and holds a tensor, or all members of a bundle. The caller frees each
+ * handle by fsdp_free(), and the array by free(). `options` may be NULL. */
+int contents_hold(struct fsdp_client *client, const char *name,
+		  const struct fsdp_get_options *options,
+		  struct fsdp_tensor ***ret, size_t *ret_n, struct error *err);
+
 /* Gets the type, with the strides in memory. */
 void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret);
 

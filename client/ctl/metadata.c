@@ -6,6 +6,7 @@
 #include "client/ctl/safetensors.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
+#include "proto/name.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -77,7 +78,8 @@ static int parse(const char *text, size_t size, json_t **ret, struct error *err)
 	return 0;
 }
 
-int metadata_read(struct fsdp_tensor *tensor, json_t **ret, struct error *err)
+static int read_text(struct fsdp_tensor *tensor, json_t **ret,
+		     struct error *err)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
 	char *text;
@@ -99,6 +101,26 @@ int metadata_read(struct fsdp_tensor *tensor, json_t **ret, struct error *err)
 	return r;
 }
 
+int metadata_take(const char *name, struct fsdp_tensor **tensors, size_t *n,
+		  json_t **ret, struct error *err)
+{
+	for (size_t i = 0; name_is_bundle(name) && i < *n; i++) {
+		struct fsdp_info info = {.struct_size = sizeof(info)};
+		int r;
+
+		fsdp_tensor_info(tensors[i], &info);
+		if (!metadata_is_name(info.name, name))
+			continue;
+		r = read_text(tensors[i], ret, err);
+		fsdp_free(tensors[i]);
+		memmove(&tensors[i], &tensors[i + 1],
+			(--*n - i) * sizeof(*tensors));
+		return r;
+	}
+	*ret = json_object();
+	return *ret ? 0 : out_of_memory(err);
+}
+
 int metadata_get(struct fsdp_client *client, const char *bundle, json_t **ret,
 		 struct error *err)
 {
@@ -115,7 +137,7 @@ int metadata_get(struct fsdp_client *client, const char *bundle, json_t **ret,
 	}
 	if (r < 0)
 		return broker_failed(err, r);
-	r = metadata_read(tensor, ret, err);
+	r = read_text(tensor, ret, err);
 	fsdp_free(tensor);
 	return r;
 }

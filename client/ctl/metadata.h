@@ -7,6 +7,7 @@
 #pragma once
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 struct error;
 struct fsdp_bundle;
@@ -20,8 +21,11 @@ bool metadata_is_name(const char *name, const char *bundle);
 int metadata_put(struct fsdp_bundle *bundle, const char *name,
 		 const json_t *metadata, struct error *err);
 
-/* Reads the metadata from the member, which the caller holds. */
-int metadata_read(struct fsdp_tensor *tensor, json_t **ret, struct error *err);
+/* Reads the metadata of a tensor or bundle whose tensors the caller holds, and
+ * takes its member, which it frees, from the array. A name without metadata has
+ * an empty object. */
+int metadata_take(const char *name, struct fsdp_tensor **tensors, size_t *n,
+		  json_t **ret, struct error *err);
 
 /* Gets the metadata of a bundle, or an empty object if it has none. */
 int metadata_get(struct fsdp_client *client, const char *bundle, json_t **ret,

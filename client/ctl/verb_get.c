@@ -30,7 +30,7 @@ struct get {
 	enum format format;
 	struct fsdp_tensor **tensors;
 	size_t n_tensors;
-	json_t *metadata; /* owned; NULL if the bundle has no metadata */
+	json_t *metadata; /* owned */
 };
 
 static enum format find_format(const char *path)
@@ -175,63 +175,20 @@ static int write_file(const struct get *get, struct error *err)
 	return r;
 }
 
-static int hold_tensors(struct get *get, struct fsdp_client *client,
-			struct error *err)
-{
-	const char *name = get->args->operands[0];
-	struct fsdp_get_options options = {.timeout_ms = get->args->timeout_ms};
-	int r;
-
-	if (name_is_bundle(name)) {
-		r = fsdp_bundle_get(client, name, &options, &get->tensors,
-				    &get->n_tensors);
-		return r < 0 ? broker_failed(err, r) : 0;
-	}
-	get->tensors = calloc(1, sizeof(struct fsdp_tensor *));
-	if (!get->tensors)
-		return error_nomem(err, "a handle");
-	r = fsdp_get(client, &name, 1, &options, get->tensors);
-	if (r < 0)
-		return broker_failed(err, r);
-	get->n_tensors = 1;
-	return 0;
-}
-
-/* Moves the metadata from the list of tensors to the header. */
-static int take_metadata(struct get *get, struct error *err)
-{
-	const char *bundle = get->args->operands[0];
-
-	for (size_t i = 0; name_is_bundle(bundle) && i < get->n_tensors; i++) {
-		struct fsdp_tensor *tensor = get->tensors[i];
-		struct fsdp_info info = {.struct_size = sizeof(info)};
-		int r;
-
-		fsdp_tensor_info(tensor, &info);
-		if (!metadata_is_name(info.name, bundle))
-			continue;
-		r = metadata_read(tensor, &get->metadata, err);
-		if (r < 0)
-			return r;
-		fsdp_free(tensor);
-		get->n_tensors--;
-		memmove(&get->tensors[i], &get->tensors[i + 1],
-			(get->n_tensors - i) * sizeof(*get->tensors));
-		break;
-	}
-	return 0;
-}
-
 static int run_get(struct fsdp_client *client, const struct args *args,
 		   struct error *err)
 {
 	struct get get = {.args = args, .format = find_format(args->output)};
-	int r = hold_tensors(&get, client, err);
+	struct fsdp_get_options options = {.timeout_ms = args->timeout_ms};
+	const char *name = args->operands[0];
+	int r = contents_hold(client, name, &options, &get.tensors,
+			      &get.n_tensors, err);
 
 	if (r < 0)
-		r = listing_suggest(client, args->operands[0], r, err);
+		r = listing_suggest(client, name, r, err);
 	else
-		r = take_metadata(&get, err);
+		r = metadata_take(name, get.tensors, &get.n_tensors,
+				  &get.metadata, err);
 	if (r == 0)
 		r = write_file(&get, err);
 	for (size_t i = 0; i < get.n_tensors; i++)

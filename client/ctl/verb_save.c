@@ -84,47 +84,13 @@ static const char *file_name(const struct item *item, size_t i)
 
 static int hold(struct save *save, struct item *item, struct error *err)
 {
-	int r;
+	int r = contents_hold(save->client, item->name, NULL, &item->tensors,
+			      &item->n, err);
 
-	if (name_is_bundle(item->name)) {
-		r = fsdp_bundle_get(save->client, item->name, NULL,
-				    &item->tensors, &item->n);
-	} else {
-		item->tensors = calloc(1, sizeof(struct fsdp_tensor *));
-		if (!item->tensors)
-			return out_of_memory(err);
-		r = fsdp_get(save->client, &item->name, 1, NULL, item->tensors);
-		item->n = r == 0;
-	}
 	if (r < 0)
-		return broker_failed(err, r);
+		return r;
 	item->digests = calloc(item->n + 1, sizeof(*item->digests));
 	return item->digests ? 0 : out_of_memory(err);
-}
-
-/* Moves the metadata from the list of tensors to the header. */
-static int take_metadata(struct item *item, struct error *err)
-{
-	size_t n = 0;
-	int r = 0;
-
-	for (size_t i = 0; i < item->n; i++) {
-		struct fsdp_info info = {.struct_size = sizeof(info)};
-
-		fsdp_tensor_info(item->tensors[i], &info);
-		if (r == 0 && name_is_bundle(item->name) &&
-		    metadata_is_name(info.name, item->name)) {
-			r = metadata_read(item->tensors[i], &item->metadata,
-					  err);
-			fsdp_free(item->tensors[i]);
-		} else {
-			item->tensors[n++] = item->tensors[i];
-		}
-	}
-	item->n = n;
-	if (r == 0 && !item->metadata)
-		item->metadata = json_object();
-	return r < 0 || item->metadata ? r : out_of_memory(err);
 }
 
 static void drop(struct item *item)
@@ -436,7 +402,7 @@ static int save_one(struct save *save, const char *name,
 			       ? out_of_memory(err)
 			       : 0;
 	}
-	r = take_metadata(&item, err);
+	r = metadata_take(name, item.tensors, &item.n, &item.metadata, err);
 	if (r == 0)
 		r = save_held(save, &item, err);
 	drop(&item);

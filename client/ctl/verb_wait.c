@@ -1,6 +1,7 @@
 /* wait waits until a name is published; watch shows the events of names. */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/contents.h"
 #include "client/ctl/document.h"
 #include "client/ctl/table.h"
 #include "client/ctl/verb.h"
@@ -27,22 +28,18 @@ static int check_wait(const struct args *args, struct error *err)
 /* Holds the name, because a get can wait until a name is published.
  * fsdp_close() frees the handles. */
 static int hold(struct fsdp_client *client, const char *name,
-		const struct fsdp_get_options *options, uint64_t *ret_version)
+		const struct fsdp_get_options *options, uint64_t *ret_version,
+		struct error *err)
 {
 	struct fsdp_info info = {.struct_size = sizeof(info)};
-	struct fsdp_tensor *tensor = NULL, **all = &tensor;
-	size_t n = 1;
-	int r = name_is_bundle(name)
-			? fsdp_bundle_get(client, name, options, &all, &n)
-			: fsdp_get(client, &name, 1, options, &tensor);
+	struct fsdp_tensor **tensors = NULL;
+	size_t n = 0;
+	int r = contents_hold(client, name, options, &tensors, &n, err);
 
-	if (r < 0)
-		return r;
 	if (n > 0)
-		r = fsdp_tensor_info(all[0], &info);
+		fsdp_tensor_info(tensors[0], &info);
 	*ret_version = info.version;
-	if (all != &tensor)
-		free(all);
+	free(tensors);
 	return r;
 }
 
@@ -56,10 +53,10 @@ static int run_wait(struct fsdp_client *client, const struct args *args,
 		.newer_than = args->newer_than,
 	};
 	uint64_t version = 0;
-	int r = hold(client, args->operands[0], &options, &version);
+	int r = hold(client, args->operands[0], &options, &version, err);
 
 	if (r < 0)
-		return broker_failed(err, r);
+		return r;
 	if (args_has(args, ARG_JSON))
 		return document_print(json_pack("{s:s, s:o}", "name",
 						args->operands[0], "version",
