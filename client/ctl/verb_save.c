@@ -411,6 +411,13 @@ static int save_one(struct save *save, const char *name,
 
 /* --- all of them --------------------------------------------------------- */
 
+/* Adds a name to the listing, unless it is tied: then it ends with its session,
+ * and cannot be restored. */
+static int add_untied(const struct fsdp_entry *entry, void *data)
+{
+	return entry->flags & FSDP_TIED ? 0 : listing_add(entry, data);
+}
+
 static int save_bundles(struct save *save, const struct listing *listing,
 			struct error *err)
 {
@@ -421,9 +428,8 @@ static int save_bundles(struct save *save, const struct listing *listing,
 		r = broker_walk_failed(err, r);
 	bundles_sort(&bundles, SORT_NAME);
 	for (size_t i = 0; r == 0 && i < bundles.n; i++)
-		if (!(bundles.list[i].member.entry.flags & FSDP_TIED))
-			r = save_one(save, bundles.list[i].name,
-				     &bundles.list[i].member, err);
+		r = save_one(save, bundles.list[i].name,
+			     &bundles.list[i].member, err);
 	bundles_deinit(&bundles);
 	return r;
 }
@@ -436,9 +442,7 @@ static int save_tensors(struct save *save, const struct listing *listing,
 	for (size_t i = 0; r == 0 && i < listing->n_entries; i++) {
 		const struct listed *listed = &listing->entries[i];
 
-		/* a tied name ends with its session, so it cannot be
-		 * restored */
-		if (!listed->entry.bundle && !(listed->entry.flags & FSDP_TIED))
+		if (!listed->entry.bundle)
 			r = save_one(save, listed->info.name, listed, err);
 	}
 	return r;
@@ -547,6 +551,21 @@ static int report(const struct save *save, struct error *err)
 		err);
 }
 
+/* Refuses to save nothing: a mistyped prefix must not look like a backup, and a
+ * broker that has lost everything must not empty one. */
+static int nothing_to_save(const struct save *save, struct error *err)
+{
+	if (*save->prefix)
+		return error_set(err, -ENOENT,
+				 "no name that can be saved begins with '%s': "
+				 "%s was not changed",
+				 save->prefix, save->directory);
+	return error_set(err, -ENOENT,
+			 "no name that can be saved is published: %s was "
+			 "not changed",
+			 save->directory);
+}
+
 static int save_all(struct save *save, const struct listing *listing,
 		    struct error *err)
 {
@@ -564,6 +583,8 @@ static int save_all(struct save *save, const struct listing *listing,
 	if (r == 0)
 		r = save_tensors(save, listing, err);
 	progress_deinit(&save->progress);
+	if (r == 0 && !json_object_size(save->names))
+		return nothing_to_save(save, err);
 	if (r == 0)
 		return finish(save, err);
 	/* Lets the next save use the files that are complete. */
@@ -604,19 +625,6 @@ static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 	return 0;
 }
 
-/* Refuses to save nothing: a mistyped prefix must not look like a backup, and a
- * broker that has lost everything must not empty one. */
-static int nothing_to_save(const struct save *save, struct error *err)
-{
-	if (*save->prefix)
-		return error_set(err, -ENOENT,
-				 "no name begins with '%s': %s was not changed",
-				 save->prefix, save->directory);
-	return error_set(err, -ENOENT,
-			 "no name is published: %s was not changed",
-			 save->directory);
-}
-
 static int run_save(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
@@ -630,7 +638,7 @@ static int run_save(struct fsdp_client *client, const struct args *args,
 			    .names = json_object()};
 	struct listing listing = LISTING_NULL;
 	int lock_fd = -1;
-	int r = fsdp_list(client, save.prefix, listing_add, &listing);
+	int r = fsdp_list(client, save.prefix, add_untied, &listing);
 
 	if (r < 0)
 		r = broker_walk_failed(err, r);

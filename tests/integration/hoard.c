@@ -9,6 +9,8 @@
  *   hoard run         makes a group and then a channel
  *   hoard hold NAME   holds that tensor, and prints a line
  *   hoard names P N   publishes N tensors of 4 bytes as P.0, P.1, ...
+ *   hoard tied NAME   publishes 4 bytes that are tied to the session, and
+ *                     prints a line
  */
 #include "client/fsdp.h"
 
@@ -121,6 +123,16 @@ static void hold(const char *name)
 	fflush(stdout);
 }
 
+static void tie(const char *name)
+{
+	struct fsdp_publication item = {
+		.tensor = make(4), .name = name, .flags = FSDP_TIED};
+
+	must(fsdp_publish(client, &item, 1));
+	puts("published it");
+	fflush(stdout);
+}
+
 static void wait_for_end(void)
 {
 	char byte;
@@ -148,6 +160,9 @@ int main(int argc, char **argv)
 		wait_for_end();
 	} else if (argc == 3 && strcmp(argv[1], "hold") == 0) {
 		hold(argv[2]);
+		wait_for_end();
+	} else if (argc == 3 && strcmp(argv[1], "tied") == 0) {
+		tie(argv[2]);
 		wait_for_end();
 	} else {
 		return EXIT_FAILURE;
