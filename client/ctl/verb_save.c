@@ -40,6 +40,9 @@
  * one writes the files again that the partial index does not list. */
 #define INDEX_EVERY_NS 1000000000ull
 
+/* How often a name that was replaced meanwhile is held anew. */
+#define MAX_TRIES 100
+
 struct save {
 	struct fsdp_client *client;
 	const struct args *args;
@@ -59,6 +62,7 @@ struct item {
 	const char *name;
 	/* the tensor, or one member of the bundle */
 	const struct listed *listed;
+	struct listing listing; /* if it was listed again */
 	struct fsdp_tensor **tensors;
 	size_t n;
 	uint64_t *digests;
@@ -82,23 +86,80 @@ static const char *file_name(const struct item *item, size_t i)
 	return skip ? info.name + skip : item->name;
 }
 
+static bool is_of(const struct fsdp_tensor *tensor, const struct listed *listed)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+
+	fsdp_tensor_info(tensor, &info);
+	return info.slot == listed->info.slot &&
+	       info.generation == listed->info.generation;
+}
+
+/* Returns whether the listed version is the one that is held. */
+static bool has_listed(const struct item *item)
+{
+	for (size_t i = 0; item->listed && i < item->n; i++) {
+		if (is_of(item->tensors[i], item->listed))
+			return true;
+	}
+	return false;
+}
+
+/* Lists the name again. Sets item->listed to NULL if another version than the
+ * one that is held is published now. */
+static int list_again(struct save *save, struct item *item, struct error *err)
+{
+	struct listing *listing = &item->listing;
+	int r;
+
+	listing_deinit(listing);
+	item->listed = NULL;
+	r = fsdp_list(save->client, item->name, listing_add, listing);
+	if (r < 0)
+		return broker_walk_failed(err, r);
+	for (size_t i = 0; item->n && i < listing->n_entries; i++) {
+		if (is_of(item->tensors[0], &listing->entries[i]))
+			item->listed = &listing->entries[i];
+	}
+	if (item->listed && item->listed->entry.flags & FSDP_TIED)
+		return error_set(err, -ENOENT, "'%s' is tied", item->name);
+	return 0;
+}
+
+static void release(struct item *item)
+{
+	for (size_t i = 0; i < item->n; i++)
+		fsdp_free(item->tensors[i]);
+	free(item->tensors);
+	item->tensors = NULL;
+	item->n = 0;
+}
+
+/* Holds the version whose attributes are listed: a name that is replaced after
+ * it was listed is listed again, because it may have become private. */
 static int hold(struct save *save, struct item *item, struct error *err)
 {
-	int r = contents_hold(save->client, item->name, NULL, &item->tensors,
-			      &item->n, err);
+	for (int i = 0; i < MAX_TRIES; i++) {
+		int r = contents_hold(save->client, item->name, NULL,
+				      &item->tensors, &item->n, err);
 
-	if (r < 0)
-		return r;
-	item->digests = calloc(item->n + 1, sizeof(*item->digests));
-	return item->digests ? 0 : out_of_memory(err);
+		if (r == 0 && !has_listed(item))
+			r = list_again(save, item, err);
+		if (r < 0 || item->listed)
+			return r;
+		release(item);
+	}
+	return error_set(err, -EAGAIN,
+			 "cannot save '%s': it is replaced too often; save it "
+			 "again later",
+			 item->name);
 }
 
 static void drop(struct item *item)
 {
 	transfer_stop(item->transfer);
-	for (size_t i = 0; i < item->n; i++)
-		fsdp_free(item->tensors[i]);
-	free(item->tensors);
+	release(item);
+	listing_deinit(&item->listing);
 	free(item->digests);
 	json_decref(item->metadata);
 }
@@ -402,7 +463,12 @@ static int save_one(struct save *save, const char *name,
 			       ? out_of_memory(err)
 			       : 0;
 	}
-	r = metadata_take(name, item.tensors, &item.n, &item.metadata, err);
+	item.digests = calloc(item.n + 1, sizeof(*item.digests));
+	if (!item.digests)
+		r = out_of_memory(err);
+	if (r == 0)
+		r = metadata_take(name, item.tensors, &item.n, &item.metadata,
+				  err);
 	if (r == 0)
 		r = save_held(save, &item, err);
 	drop(&item);

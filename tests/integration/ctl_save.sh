@@ -152,6 +152,7 @@ wait "$tied_pid"
 begin_save()
 {
 	local fifo=$1/index.partial.json
+	mkdir -p "$1"
 	mkfifo "$fifo"
 	"$fsdpctl" save "$@" --quiet >out 2>err &
 	saver=$!
@@ -170,6 +171,13 @@ ctl rm w/1
 end_save
 check "nor does one whose names are all removed meanwhile" \
 	grep -q "is published: backup was not changed" err
+ctl put w.raw --dtype u8 --shape 100 --name w/3 --mode 0644 >/dev/null
+begin_save replaced
+ctl put w.raw --dtype u8 --shape 100 --name w/3 --mode 0600 --replace >/dev/null
+end_save
+check "a name that becomes private meanwhile is saved as private" \
+	"$python" save.py holds replaced "entries['w/3']['mode'] == 0o600"
+ctl rm w/3
 check "the backup is as it was" "$python" save.py holds backup \
 	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
 check "restore publishes all of it" ctl_json \
