@@ -443,7 +443,8 @@ static int save_held(struct save *save, struct item *item, struct error *err)
 }
 
 /* Saves one name. A name that was removed meanwhile is skipped. For one that
- * cannot be read, the error is printed and the save continues. */
+ * cannot be read, the error is printed and the save continues. `listed` is NULL
+ * for a name that the list lacks. */
 static int save_one(struct save *save, const char *name,
 		    const struct listed *listed, struct error *err)
 {
@@ -453,7 +454,8 @@ static int save_one(struct save *save, const char *name,
 
 	if (r < 0) {
 		drop(&item);
-		if (r == -ENOENT)
+		/* it was removed, or belongs to another user now */
+		if (r == -ENOENT || (r == -EACCES && !listed))
 			return 0;
 		table_clean(cause.msg);
 		fprintf(stderr, "fsdpctl: not saved: %s\n", cause.msg);
@@ -510,6 +512,24 @@ static int save_tensors(struct save *save, const struct listing *listing,
 
 		if (!listed->entry.bundle)
 			r = save_one(save, listed->info.name, listed, err);
+	}
+	return r;
+}
+
+/* Saves names of earlier saves that the list lacks, if they are published: a
+ * name that is replaced while the broker lists may be missing. */
+static int save_unlisted(struct save *save, struct error *err)
+{
+	json_t *entry;
+	const char *name;
+	int r = 0;
+
+	json_object_foreach(save->old, name, entry)
+	{
+		if (r == 0 &&
+		    strncmp(name, save->prefix, strlen(save->prefix)) == 0 &&
+		    !json_object_get(save->names, name))
+			r = save_one(save, name, NULL, err);
 	}
 	return r;
 }
@@ -648,6 +668,8 @@ static int save_all(struct save *save, const struct listing *listing,
 	r = save_bundles(save, listing, err);
 	if (r == 0)
 		r = save_tensors(save, listing, err);
+	if (r == 0)
+		r = save_unlisted(save, err);
 	progress_deinit(&save->progress);
 	if (r == 0 && !json_object_size(save->names))
 		return nothing_to_save(save, err);

@@ -177,7 +177,15 @@ ctl put w.raw --dtype u8 --shape 100 --name w/3 --mode 0600 --replace >/dev/null
 end_save
 check "a name that becomes private meanwhile is saved as private" \
 	"$python" save.py holds replaced "entries['w/3']['mode'] == 0o600"
+ctl save replaced >/dev/null
 ctl rm w/3
+ctl put w.raw --dtype u8 --shape 100 --name w/4 >/dev/null
+begin_save replaced
+ctl put w.raw --dtype u8 --shape 100 --name w/3 >/dev/null
+end_save
+check "a name that the list misses stays in the save" \
+	"$python" save.py holds replaced "sorted(entries) == ['w/3', 'w/4']"
+ctl rm w/3 w/4
 check "the backup is as it was" "$python" save.py holds backup \
 	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
 check "restore publishes all of it" ctl_json \
