@@ -406,6 +406,11 @@ static int make_object(const struct safetensors_item *items, size_t n_items,
 		uint64_t size =
 			tensor_type_numel(type) * dtype_size(type->dtype);
 
+		if (strcmp(items[i].name, SAFETENSORS_METADATA) == 0)
+			return error_set(err, -ENOTSUP,
+					 "safetensors cannot hold a tensor "
+					 "of the name '%s'; use .raw",
+					 items[i].name);
 		if (!safetensors_holds(type->dtype))
 			return error_set(err, -ENOTSUP,
 					 "tensor '%s': safetensors cannot hold "

@@ -72,7 +72,7 @@ struct safetensors_item {
  * Makes the beginning of a file, which is its first 8 + N bytes. The elements
  * of the items follow one another in the data. `metadata` is left out if it is
  * NULL or empty. The caller frees the result with free(). Returns -ENOTSUP if
- * the format does not have a dtype.
+ * the format does not have a dtype, or a tensor has the name of the metadata.
  */
 int safetensors_make_header(const struct safetensors_item *items,
 			    size_t n_items, struct json_t *metadata, char **ret,

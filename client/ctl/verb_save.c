@@ -67,6 +67,8 @@ struct item {
 	size_t n;
 	uint64_t *digests;
 	json_t *metadata;
+	char *header; /* of the file */
+	size_t header_size;
 	struct transfer *transfer;
 };
 
@@ -161,7 +163,45 @@ static void drop(struct item *item)
 	release(item);
 	listing_deinit(&item->listing);
 	free(item->digests);
+	free(item->header);
 	json_decref(item->metadata);
+}
+
+static int make_header(struct item *item, struct error *err)
+{
+	struct safetensors_item *items = calloc(item->n + 1, sizeof(*items));
+	int r;
+
+	if (!items)
+		return out_of_memory(err);
+	for (size_t i = 0; i < item->n; i++) {
+		struct tensor_type type;
+
+		contents_type(item->tensors[i], &type);
+		items[i].name = file_name(item, i);
+		items[i].type = archive_file_type(&type);
+	}
+	r = safetensors_make_header(items, item->n, item->metadata,
+				    &item->header, &item->header_size, err);
+	free(items);
+	return r;
+}
+
+/* Holds the item and makes the header of its file. */
+static int prepare(struct save *save, struct item *item, struct error *err)
+{
+	int r = hold(save, item, err);
+
+	if (r < 0)
+		return r;
+	r = metadata_take(item->name, item->tensors, &item->n, &item->metadata,
+			  err);
+	if (r == 0)
+		r = make_header(item, err);
+	if (r < 0)
+		return error_wrap(err, r, "'%s'", item->name);
+	item->digests = calloc(item->n + 1, sizeof(*item->digests));
+	return item->digests ? 0 : out_of_memory(err);
 }
 
 /* --- is it there already? ------------------------------------------------ */
@@ -306,38 +346,12 @@ static int write_tensor(struct item *item, size_t i, struct output *output,
 			       &item->digests[i], err);
 }
 
-static int write_header(struct item *item, struct output *output,
-			uint64_t *ret_size, struct error *err)
-{
-	struct safetensors_item *items = calloc(item->n + 1, sizeof(*items));
-	char *header = NULL;
-	size_t size = 0;
-	int r;
-
-	if (!items)
-		return out_of_memory(err);
-	for (size_t i = 0; i < item->n; i++) {
-		struct tensor_type type;
-
-		contents_type(item->tensors[i], &type);
-		items[i].name = file_name(item, i);
-		items[i].type = archive_file_type(&type);
-	}
-	r = safetensors_make_header(items, item->n, item->metadata, &header,
-				    &size, err);
-	if (r == 0)
-		r = output_write(output, header, size, err);
-	*ret_size = size;
-	free(header);
-	free(items);
-	return r;
-}
-
 static int write_contents(struct item *item, struct output *output,
 			  uint64_t *ret_size, struct error *err)
 {
-	int r = write_header(item, output, ret_size, err);
+	int r = output_write(output, item->header, item->header_size, err);
 
+	*ret_size = item->header_size;
 	for (size_t i = 0; r == 0 && i < item->n; i++) {
 		struct tensor_type type;
 		uint64_t size;
@@ -443,14 +457,14 @@ static int save_held(struct save *save, struct item *item, struct error *err)
 }
 
 /* Saves one name. A name that was removed meanwhile is skipped. For one that
- * cannot be read, the error is printed and the save continues. `listed` is NULL
- * for a name that the list lacks. */
+ * cannot be read, or has contents that no file can hold, the error is printed
+ * and the save continues. `listed` is NULL for a name that the list lacks. */
 static int save_one(struct save *save, const char *name,
 		    const struct listed *listed, struct error *err)
 {
 	struct item item = {.name = name, .listed = listed};
 	struct error cause = ERROR_NULL;
-	int r = hold(save, &item, &cause);
+	int r = prepare(save, &item, &cause);
 
 	if (r < 0) {
 		drop(&item);
@@ -465,14 +479,7 @@ static int save_one(struct save *save, const char *name,
 			       ? out_of_memory(err)
 			       : 0;
 	}
-	item.digests = calloc(item.n + 1, sizeof(*item.digests));
-	if (!item.digests)
-		r = out_of_memory(err);
-	if (r == 0)
-		r = metadata_take(name, item.tensors, &item.n, &item.metadata,
-				  err);
-	if (r == 0)
-		r = save_held(save, &item, err);
+	r = save_held(save, &item, err);
 	drop(&item);
 	return r;
 }

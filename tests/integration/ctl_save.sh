@@ -185,7 +185,15 @@ ctl put w.raw --dtype u8 --shape 100 --name w/3 >/dev/null
 end_save
 check "a name that the list misses stays in the save" \
 	"$python" save.py holds replaced "sorted(entries) == ['w/3', 'w/4']"
-ctl rm w/3 w/4
+"$hoard" bundle a/ nonsense
+ctl put w.raw --dtype u8 --shape 100 --name __metadata__ >/dev/null
+refuse "what cannot be saved does not prevent the rest" 1 \
+	"cannot save 2 names" save rest
+check "which is saved" "$python" save.py holds rest \
+	"sorted(entries) == ['w/3', 'w/4']"
+check "and each other name is told" grep -q "'a/'.*not valid JSON" err
+check "with the cause" grep -q "'__metadata__'.*cannot hold a tensor" err
+ctl rm a/ __metadata__ w/3 w/4
 check "the backup is as it was" "$python" save.py holds backup \
 	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
 check "restore publishes all of it" ctl_json \

@@ -300,3 +300,18 @@ Test(safetensors, a_dtype_the_format_lacks_is_refused_by_name)
 	cr_assert(strstr(err.msg, "'c'") != NULL, "%s", err.msg);
 	cr_assert(zero(ptr, header));
 }
+
+Test(safetensors, a_tensor_cannot_be_called_like_the_metadata)
+{
+	struct safetensors_item item = {
+		.name = SAFETENSORS_METADATA,
+		.type = {.dtype = DTYPE_U8, .n_dims = 1, .shape = {1}}};
+	char *header = NULL;
+	size_t size;
+
+	cr_assert(eq(
+		int,
+		safetensors_make_header(&item, 1, NULL, &header, &size, NULL),
+		-ENOTSUP));
+	cr_assert(zero(ptr, header));
+}
