@@ -4,6 +4,7 @@
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
 #include "proto/error.h"
+#include "proto/socket_path.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -83,6 +84,8 @@ static int read_own(struct identity *ret)
 int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 		  struct fsdp_client **ret, struct error *err)
 {
+	char path[SOCKET_PATH_SIZE];
+	struct args with_path = *args;
 	struct identity own, other;
 	int r = read_own(&own);
 
@@ -90,11 +93,16 @@ int owner_connect(const struct args *args, uid_t uid, const json_t *gids,
 		return error_errno(err, r,
 				   "cannot read the groups of this process");
 	r = find_identity(uid, gids, &other, err);
+	/* the other user may have a broker of their own at the default path */
+	if (r == 0 && !args->socket) {
+		r = socket_path_to_connect(path, err);
+		with_path.socket = path;
+	}
 	if (r < 0)
 		return r;
 	r = take_on(&other);
 	if (r == 0)
-		r = broker_connect(args, ret, err);
+		r = broker_connect(&with_path, ret, err);
 	else
 		error_errno(err, r, "cannot connect as uid %u", uid);
 	/* continuing would use the rights of the wrong user */

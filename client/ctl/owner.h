@@ -3,9 +3,9 @@
  *
  * The broker identifies a client by its user and groups at the time of the
  * connection. So the process takes the identity of the other user only while it
- * connects, and opens files as root before and after. The library cannot
- * connect again with this identity, so the session ends if the broker is
- * restarted.
+ * connects, to the broker that root would choose, and opens files as root
+ * before and after. The library cannot connect again with this identity, so the
+ * session ends if the broker is restarted.
  */
 #pragma once
 #include <jansson.h>

@@ -261,3 +261,21 @@ check "with their groups and modes" ctl_json \
 check "and can remove them" as_other "$fsdpctl" rm o/1 o/m/
 check "only what is gone is restored again" ctl_json \
 	"(d['restored'], d['kept']) == (2, 1)" restore all
+
+# Root's own broker is used also where the other user has one. A mount namespace
+# has the default paths of both; $dir is in its /run.
+[[ $fsdpctl != /tmp/* && $dir == /tmp/* ]] && unshare -m true 2>/dev/null || exit 0
+ctl rm o/1 o/m/
+ln -s sock fsdpd.sock
+check "root speaks to its own broker as another user" unshare -m bash -c '
+	set -e
+	mount -t tmpfs none /run
+	mkdir /run/fsdpd
+	mount --bind "$0" /run/fsdpd
+	mount -t tmpfs none /tmp
+	mkdir /tmp/fsdpd-65533
+	touch /tmp/fsdpd-65533/fsdpd.sock
+	chown -R 65533 /tmp/fsdpd-65533
+	unset FSDP_SOCKET
+	"$1" restore /run/fsdpd/all' "$dir" "$fsdpctl"
+check "and restores there" ctl_json "d['uid'] == 65533" stat o/1
