@@ -164,26 +164,41 @@ static int check_index(json_t *index, json_t **ret_entries, struct error *err)
 	return r;
 }
 
-int archive_read(const char *directory, const char *name, json_t **ret_entries,
-		 struct error *err)
+static int read_file(FILE *file, json_t **ret_entries, struct stat *ret_status,
+		     struct error *err)
 {
-	char *path = archive_path(directory, name);
 	json_error_t cause;
 	json_t *index;
 	int r;
 
-	if (!path)
-		return out_of_memory(err);
-	if (access(path, F_OK) < 0 && errno == ENOENT) {
-		free(path);
-		return -ENOENT;
-	}
-	index = json_load_file(path, JSON_REJECT_DUPLICATES, &cause);
+	if (ret_status && fstat(fileno(file), ret_status) < 0)
+		return error_errno(err, -errno, "cannot inspect it");
+	index = json_loadf(file, JSON_REJECT_DUPLICATES, &cause);
 	r = index ? check_index(index, ret_entries, err)
 		  : error_set(err, -EINVAL, "%s", cause.text);
-	if (r < 0)
-		error_wrap(err, r, "%s", path);
 	json_decref(index);
+	return r;
+}
+
+int archive_read(const char *directory, const char *name, json_t **ret_entries,
+		 struct stat *ret_status, struct error *err)
+{
+	char *path = archive_path(directory, name);
+	FILE *file = path ? fopen(path, "re") : NULL;
+	int r;
+
+	if (!path)
+		return out_of_memory(err);
+	if (file)
+		r = read_file(file, ret_entries, ret_status, err);
+	else
+		r = errno == ENOENT
+			    ? -ENOENT
+			    : error_errno(err, -errno, "cannot open it");
+	if (r < 0 && (file || r != -ENOENT))
+		error_wrap(err, r, "%s", path);
+	if (file)
+		(void)fclose(file);
 	free(path);
 	return r;
 }

@@ -21,6 +21,7 @@
 
 struct args;
 struct error;
+struct stat;
 
 #define ARCHIVE_INDEX   "index.json"
 #define ARCHIVE_PARTIAL "index.partial.json"
@@ -29,10 +30,11 @@ struct error;
  * memory. */
 char *archive_path(const char *directory, const char *name);
 
-/* Reads and checks the entries of an index. Returns -ENOENT, without a
+/* Reads and checks the entries of an index. `*ret_status` is the status of the
+ * file that was read; NULL: it is not wanted. Returns -ENOENT, without a
  * sentence, if there is no such file. */
 int archive_read(const char *directory, const char *index, json_t **ret_entries,
-		 struct error *err);
+		 struct stat *ret_status, struct error *err);
 /* Writes the entries to a temporary file, syncs it and renames it. */
 int archive_write(const char *directory, const char *index, json_t *entries,
 		  struct error *err);

@@ -347,10 +347,28 @@ static int report(const struct restore *restore, struct error *err)
 		err);
 }
 
+/* Root publishes only from an index that no other user can have written,
+ * because it publishes as every user. */
+static int check_trust(const struct restore *restore, const struct stat *index,
+		       struct error *err)
+{
+	if (geteuid() != 0 ||
+	    (index->st_uid == 0 && (index->st_mode & 022) == 0))
+		return 0;
+	return error_set(err, -EPERM,
+			 "cannot restore as root: %s/" ARCHIVE_INDEX " could "
+			 "have been written by uid %u or group %u, not only by "
+			 "root; if you trust it, chown it to root, with mode "
+			 "0600",
+			 restore->directory, index->st_uid, index->st_gid);
+}
+
 static int read_index(const struct restore *restore, json_t **ret,
 		      struct error *err)
 {
-	int r = archive_read(restore->directory, ARCHIVE_INDEX, ret, err);
+	struct stat status;
+	int r = archive_read(restore->directory, ARCHIVE_INDEX, ret, &status,
+			     err);
 
 	if (r == -ENOENT)
 		return error_set(err, r,
@@ -358,7 +376,7 @@ static int read_index(const struct restore *restore, json_t **ret,
 				 ": nothing was saved there, or the save was "
 				 "interrupted and must be run again",
 				 restore->directory);
-	return r;
+	return r < 0 ? r : check_trust(restore, &status, err);
 }
 
 /* Restores the entries of one user. */
@@ -401,37 +419,15 @@ static json_t *list_owners(json_t *entries)
 	return owners;
 }
 
-/* Root publishes as other users only from an index that no other user can have
- * written. */
-static int check_trust(const struct restore *restore, struct error *err)
-{
-	char *path = archive_path(restore->directory, ARCHIVE_INDEX);
-	struct stat status;
-	int r = path ? 0 : out_of_memory(err);
-
-	if (r == 0 && stat(path, &status) < 0)
-		r = error_errno(err, -errno, "cannot inspect %s", path);
-	if (r == 0 && (status.st_uid != 0 || (status.st_mode & 022)))
-		r = error_set(err, -EPERM,
-			      "cannot restore names of other users: %s could "
-			      "have been written by uid %u, not only by root; "
-			      "if you trust it, chown it to root",
-			      path, status.st_uid);
-	free(path);
-	return r;
-}
-
 /* Restores the entries as their user, who then owns the names and is charged
  * for them. */
 static int restore_as(struct restore *restore, json_t *entries, uint64_t uid,
 		      const json_t *gids, struct error *err)
 {
 	struct fsdp_client *own = restore->client;
-	int r = check_trust(restore, err);
+	int r = owner_connect(restore->args, (uid_t)uid, gids, &restore->client,
+			      err);
 
-	if (r == 0)
-		r = owner_connect(restore->args, (uid_t)uid, gids,
-				  &restore->client, err);
 	if (r < 0)
 		return r;
 	r = restore_user(restore, entries, uid, err);

@@ -603,7 +603,7 @@ static int read_old(struct save *save, struct error *err)
 	for (size_t i = 0; i < 2; i++) {
 		json_t *entries = NULL;
 		int r = archive_read(save->directory, indexes[i], &entries,
-				     err);
+				     NULL, err);
 
 		if (r < 0 && r != -ENOENT)
 			return r;

@@ -76,7 +76,8 @@ static void open_archive(void)
 	struct error err = ERROR_NULL;
 	json_t *entries, *entry;
 	const char *name;
-	int r = archive_read(scratch_folder(), ARCHIVE_INDEX, &entries, &err);
+	int r = archive_read(scratch_folder(), ARCHIVE_INDEX, &entries, NULL,
+			     &err);
 
 	if (r < 0) {
 		expect_refusal(r, &err);

@@ -249,10 +249,14 @@ kill "$daemon" && wait "$daemon"
 start_broker
 chmod 777 "$FSDP_SOCKET"
 chown 65533 all/index.json
-refuse "an index that others could write is refused" 1 "chown it to root" \
+refuse "an index of another user is refused" 1 "chown it to root" \
 	restore all
+check "and nothing was restored from it" ctl_json "d == []" ls
 chown 0 all/index.json
-check "root restores them for their owners" ctl_json "d['restored'] == 2" \
+chmod g+w all/index.json
+refuse "also one that a group could write" 1 "with mode 0600" restore all
+chmod g-w all/index.json
+check "root restores them for their owners" ctl_json "d['restored'] == 3" \
 	restore all
 check "who own them" ctl_json \
 	"{r['name'].split('/')[0]: r['uid'] for r in d} == {'mine': 0, 'o': 65533}" ls
