@@ -17,6 +17,7 @@
 #include "client/ctl/owner.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/safetensors.h"
+#include "client/ctl/table.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
@@ -37,7 +38,7 @@ struct restore {
 	json_t *present; /* {name of a tensor: its digest as text} */
 	uint64_t uid;    /* the user whose entries are being restored */
 	struct progress progress;
-	uint64_t n_restored, n_kept, n_foreign, size;
+	uint64_t n_restored, n_kept, n_failed, n_foreign, size;
 };
 
 /* One entry that is being restored. */
@@ -310,6 +311,21 @@ static int restore_item(struct restore *restore, struct item *item,
 	return interrupt_check(err);
 }
 
+/* Prints the cause for which `n` names cannot be restored, so that one user's
+ * names cannot keep those of the others from being restored. Returns the error
+ * if no other name can be restored either. */
+static int note_failure(struct restore *restore, uint64_t n,
+			struct error *cause, struct error *err)
+{
+	if (cause->code == -EINTR || cause->code == -ECONNREFUSED ||
+	    cause->code == -ECONNRESET)
+		return error_set(err, cause->code, "%s", cause->msg);
+	table_clean(cause->msg);
+	fprintf(stderr, "fsdpctl: %s\n", cause->msg);
+	restore->n_failed += n;
+	return 0;
+}
+
 static int restore_entry(struct restore *restore, const char *name,
 			 const json_t *entry, struct error *err)
 {
@@ -317,12 +333,16 @@ static int restore_entry(struct restore *restore, const char *name,
 			    .entry = entry,
 			    .input = INPUT_NULL,
 			    .file = SAFETENSORS_NULL};
-	int r = restore_item(restore, &item, err);
+	struct error cause = ERROR_NULL;
+	int r = restore_item(restore, &item, &cause);
 
 	safetensors_deinit(&item.file);
 	input_close(&item.input);
 	free(item.path);
-	return r < 0 ? error_wrap(err, r, "cannot restore '%s'", name) : 0;
+	if (r == 0)
+		return 0;
+	error_wrap(&cause, r, "cannot restore '%s'", name);
+	return note_failure(restore, 1, &cause, err);
 }
 
 /* --- all of them --------------------------------------------------------- */
@@ -339,6 +359,11 @@ static int report(const struct restore *restore, struct error *err)
 			"users or as root",
 			format_count(restore->n_foreign, "name", names),
 			geteuid());
+	if (restore->n_failed)
+		return error_set(
+			err, -EIO,
+			"cannot restore %s; the messages above name the causes",
+			format_count(restore->n_failed, "name", names));
 	return archive_report(
 		restore->args,
 		&(struct archive_result){"restored", restore->n_restored,
@@ -425,11 +450,13 @@ static int restore_as(struct restore *restore, json_t *entries, uint64_t uid,
 		      const json_t *gids, struct error *err)
 {
 	struct fsdp_client *own = restore->client;
+	struct error cause = ERROR_NULL;
 	int r = owner_connect(restore->args, (uid_t)uid, gids, &restore->client,
-			      err);
+			      &cause);
 
 	if (r < 0)
-		return r;
+		return note_failure(restore, json_array_size(gids), &cause,
+				    err);
 	r = restore_user(restore, entries, uid, err);
 	fsdp_close(restore->client);
 	restore->client = own;

@@ -225,8 +225,10 @@ check "unless that is wanted" ctl_json "d['restored'] == 1" \
 ctl rm m/a/ v
 "$python" save.py damage backup m/a/
 refuse "a damaged tensor is named" 1 "tensor 'odd'" restore backup
-grep -q damaged err
+check "with its fault" grep -q "damaged: its XXH3" err
+check "and counted" grep -q "cannot restore 1 name;" err
 check "and nothing of its bundle is there" ctl_json "d == []" ls m/
+check "but the other names are" ctl_json "d['name'] == 'v'" stat v
 sed -i 's/fsdp-save-1/fsdp-save-9/' backup/index.json
 refuse "an index of a later version is refused" 1 "later version" restore backup
 
@@ -238,7 +240,7 @@ as_other()
 	setpriv --reuid 65533 --regid 65534 --groups 65532 "$@"
 }
 chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
-ctl rm c w/2
+ctl rm c v w/2
 ctl put w.raw --dtype u8 --shape 100 --name mine >/dev/null
 as_other "$fsdpctl" put w.raw --dtype u8 --shape 100 --name o/1 --mode 0600 \
 	>/dev/null
