@@ -1,19 +1,21 @@
 /*
  * restore: publishes what save has written.
  *
- * A name is skipped if it has the saved contents already, which the digests of
+ * A name is skipped if it is published as it was saved, which the digests of
  * its tensors show. So a restore that was interrupted can be run again. Nothing
  * is published before its digests were checked.
  */
 #include "client/ctl/archive.h"
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
+#include "client/ctl/contents.h"
 #include "client/ctl/filler.h"
 #include "client/ctl/format.h"
 #include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/loader.h"
+#include "client/ctl/metadata.h"
 #include "client/ctl/owner.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/safetensors.h"
@@ -35,7 +37,7 @@ struct restore {
 	struct fsdp_client *client;
 	const struct args *args;
 	const char *directory;
-	json_t *present; /* {name of a tensor: its digest as text} */
+	json_t *present; /* {name of a tensor: what describe() returns} */
 	uint64_t uid;    /* the user whose entries are being restored */
 	struct progress progress;
 	uint64_t n_restored, n_kept, n_failed, n_foreign, size;
@@ -66,28 +68,77 @@ static uint64_t number_of(const json_t *entry, const char *key)
 
 /* --- is it there already? ------------------------------------------------ */
 
+/* Describes all that makes a published tensor the same as a saved one. */
+static json_t *describe(const struct tensor_type *type, uint64_t digest,
+			bool is_member)
+{
+	return json_pack("[o, b]", archive_make_tensor(type, digest),
+			 is_member);
+}
+
 static int note_present(const struct fsdp_entry *entry, void *data)
 {
-	char text[17];
+	struct tensor_type type = {.dtype = entry->info->dtype,
+				   .n_dims = entry->info->n_dims};
 
-	snprintf(text, sizeof(text), "%016" PRIx64, entry->digest);
-	return json_object_set_new(data, entry->info->name, json_string(text))
+	memcpy(type.shape, entry->info->shape, sizeof(type.shape));
+	return json_object_set_new(
+		       data, entry->info->name,
+		       describe(&type, entry->digest, entry->bundle != 0))
 		       ? -ENOMEM
 		       : 0;
 }
 
-/* Returns whether each tensor of the entry is published with the saved digest.
- * `*ret_exists` tells whether at least one of its names exists. */
+static bool is_tensor_present(const json_t *present, const json_t *tensor,
+			      bool is_member)
+{
+	struct tensor_type type;
+	uint64_t digest;
+	json_t *saved;
+	bool r;
+
+	if (!present || archive_read_tensor(tensor, &type, &digest, NULL) < 0)
+		return false;
+	saved = describe(&type, digest, is_member);
+	r = saved && json_equal(present, saved);
+	json_decref(saved);
+	return r;
+}
+
+/* Returns whether the bundle has the saved metadata, and no other members than
+ * those that were saved. */
+static bool is_bundle_present(const struct restore *restore,
+			      const struct item *item)
+{
+	struct fsdp_tensor **tensors = NULL;
+	json_t *metadata = NULL;
+	size_t n = 0;
+	bool r = contents_hold(restore->client, item->name, NULL, &tensors, &n,
+			       NULL) == 0 &&
+		 metadata_take(item->name, tensors, &n, &metadata, NULL) == 0 &&
+		 n == json_object_size(
+			      json_object_get(item->entry, "tensors")) &&
+		 json_equal(metadata, json_object_get(item->entry, "metadata"));
+
+	for (size_t i = 0; i < n; i++)
+		fsdp_free(tensors[i]);
+	free(tensors);
+	json_decref(metadata);
+	return r;
+}
+
+/* Returns whether the entry is published as it was saved. `*ret_exists` tells
+ * whether at least one of its names exists. */
 static bool is_present(const struct restore *restore, const struct item *item,
 		       bool *ret_exists)
 {
 	json_t *tensors = json_object_get(item->entry, "tensors"), *tensor;
-	bool is_bundle = name_is_bundle(item->name);
-	bool is_same = json_object_size(tensors) > 0;
+	bool is_bundle = name_is_bundle(item->name), is_same = true;
 	char full[2 * FSDP_MAX_NAME + 2];
 	const char *name;
 
-	*ret_exists = false;
+	snprintf(full, sizeof(full), "%s" SAFETENSORS_METADATA, item->name);
+	*ret_exists = is_bundle && json_object_get(restore->present, full);
 	json_object_foreach(tensors, name, tensor)
 	{
 		const json_t *present;
@@ -96,10 +147,11 @@ static bool is_present(const struct restore *restore, const struct item *item,
 			 is_bundle ? item->name : "", name);
 		present = json_object_get(restore->present, full);
 		*ret_exists |= present != NULL;
-		is_same &= present &&
-			   json_equal(present, json_object_get(tensor, "xxh3"));
+		is_same = is_same &&
+			  is_tensor_present(present, tensor, is_bundle);
 	}
-	return is_same;
+	return *ret_exists && is_same &&
+	       (!is_bundle || is_bundle_present(restore, item));
 }
 
 /* --- one entry ----------------------------------------------------------- */

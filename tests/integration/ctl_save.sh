@@ -222,6 +222,39 @@ ctl put w.raw --dtype u8 --shape 100 --name w/2 --replace >/dev/null
 refuse "other contents are not replaced" 1 "with different contents" restore backup
 check "unless that is wanted" ctl_json "d['restored'] == 1" \
 	restore backup --replace
+# other_kind WHAT: no name of the save "kinds" is taken for what was saved.
+other_kind()
+{
+	refuse "$1 is not what was saved" 1 "with different contents" \
+		restore kinds
+	check "and can be replaced" ctl_json \
+		"(d['restored'], d['kept']) == (1, 0)" restore kinds --replace
+	check "by what is then kept" ctl_json \
+		"(d['restored'], d['kept']) == (0, 1)" restore kinds
+}
+ctl put w.raw --dtype u8 --shape 100 --name k/1 >/dev/null
+ctl save kinds k/ >/dev/null
+ctl put w.raw --dtype i8 --shape 100 --name k/1 --replace >/dev/null
+other_kind "another dtype"
+ctl put w.raw --dtype u8 --shape 10,10 --name k/1 --replace >/dev/null
+other_kind "another shape"
+ctl rm k/1
+rm -r kinds
+"$hoard" bundle k/ '{"a": "b"}'
+ctl save kinds k/ >/dev/null
+check "a bundle of metadata alone is kept" ctl_json \
+	"(d['restored'], d['kept']) == (0, 1)" restore kinds
+ctl rm k/
+"$hoard" bundle k/ '{"a": "c"}'
+other_kind "other metadata"
+ctl rm k/
+"$hoard" bundle k/ '{"a": "b"}' x
+other_kind "a bundle with another member"
+ctl rm k/
+ctl put w.raw --dtype u8 --shape 100 --name k/__metadata__ >/dev/null
+refuse "a tensor is not the bundle that was saved" 1 \
+	"with different contents" restore kinds
+ctl rm k/__metadata__
 ctl rm m/a/ v
 "$python" save.py damage backup m/a/
 refuse "a damaged tensor is named" 1 "tensor 'odd'" restore backup

@@ -9,8 +9,9 @@
  *   hoard run         makes a group and then a channel
  *   hoard hold NAME   holds that tensor, and prints a line
  *   hoard names P N   publishes N tensors of 4 bytes as P.0, P.1, ...
- *   hoard bundle NAME TEXT
- *                     publishes a bundle with 4 bytes and this metadata
+ *   hoard bundle NAME TEXT [X]
+ *                     publishes a bundle with this metadata, and with the
+ *                     member X, of 4 bytes
  *   hoard tied NAME   publishes 4 bytes that are tied to the session, and
  *                     prints a line
  */
@@ -125,20 +126,21 @@ static void hold(const char *name)
 	fflush(stdout);
 }
 
-static void commit_bundle(const char *bundle_name, const char *metadata)
+static void commit_bundle(const char *bundle_name, const char *metadata,
+			  const char *member)
 {
 	char x[64], text[64];
-	const char *names[] = {x, text};
-	struct fsdp_spec specs[] = {spec_of(4),
-				    spec_of((int64_t)strlen(metadata))};
+	const char *names[] = {text, x};
+	struct fsdp_spec specs[] = {spec_of((int64_t)strlen(metadata)),
+				    spec_of(4)};
 	struct fsdp_tensor *members[2];
 	struct fsdp_bundle *bundle;
 
-	snprintf(x, sizeof(x), "%sx", bundle_name);
+	snprintf(x, sizeof(x), "%s%s", bundle_name, member ? member : "");
 	snprintf(text, sizeof(text), "%s__metadata__", bundle_name);
 	must(fsdp_bundle_begin(client, bundle_name, NULL, &bundle));
-	must(fsdp_bundle_alloc(bundle, names, specs, 2, members));
-	must(fsdp_copy_in(members[1], 0, metadata, strlen(metadata)));
+	must(fsdp_bundle_alloc(bundle, names, specs, member ? 2 : 1, members));
+	must(fsdp_copy_in(members[0], 0, metadata, strlen(metadata)));
 	must(fsdp_bundle_commit(bundle, NULL));
 }
 
@@ -165,8 +167,8 @@ int main(int argc, char **argv)
 	must(fsdp_connect(NULL, &client));
 	if (argc == 4 && strcmp(argv[1], "names") == 0) {
 		publish(argv[2], atoi(argv[3]));
-	} else if (argc == 4 && strcmp(argv[1], "bundle") == 0) {
-		commit_bundle(argv[2], argv[3]);
+	} else if (argc >= 4 && strcmp(argv[1], "bundle") == 0) {
+		commit_bundle(argv[2], argv[3], argv[4]);
 	} else if (argc == 2 && strcmp(argv[1], "memory") == 0) {
 		make_view();
 		(void)make(2 * MIB);
