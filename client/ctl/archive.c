@@ -203,6 +203,27 @@ int archive_read(const char *directory, const char *name, json_t **ret_entries,
 	return r;
 }
 
+/* Writes all bytes, also after a signal, because the partial index is written
+ * then. */
+static int write_all(const struct output *output, const char *text,
+		     struct error *err)
+{
+	size_t size = strlen(text);
+
+	while (size) {
+		ssize_t n = write(output->fd, text, size);
+
+		if (n < 0 && errno != EINTR)
+			return error_errno(err, -errno, "cannot write %s",
+					   output->name);
+		if (n < 0)
+			continue;
+		text += n;
+		size -= (size_t)n;
+	}
+	return 0;
+}
+
 static int write_text(const char *path, const char *text, struct error *err)
 {
 	struct output output = OUTPUT_NULL;
@@ -213,7 +234,7 @@ static int write_text(const char *path, const char *text, struct error *err)
 	if (r == 0 && fchmod(output.fd, 0600) < 0)
 		r = error_errno(err, -errno, "cannot set the mode of %s", path);
 	if (r == 0)
-		r = output_write(&output, text, strlen(text), err);
+		r = write_all(&output, text, err);
 	if (r == 0)
 		r = output_commit(&output, err);
 	output_close(&output);

@@ -35,7 +35,8 @@ char *archive_path(const char *directory, const char *name);
  * sentence, if there is no such file. */
 int archive_read(const char *directory, const char *index, json_t **ret_entries,
 		 struct stat *ret_status, struct error *err);
-/* Writes the entries to a temporary file, syncs it and renames it. */
+/* Writes the entries to a temporary file, syncs it and renames it, also after a
+ * signal. */
 int archive_write(const char *directory, const char *index, json_t *entries,
 		  struct error *err);
 

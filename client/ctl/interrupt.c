@@ -38,7 +38,7 @@ int interrupt_check(struct error *err)
 	if (!caught)
 		return 0;
 	return error_set(err, -EINTR,
-			 "stopped by SIG%s; no partial result was left",
+			 "stopped by SIG%s; nothing incomplete was left",
 			 sigabbrev_np(caught));
 }
 

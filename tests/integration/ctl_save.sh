@@ -118,6 +118,21 @@ check "the save before it is whole" "$python" save.py holds partial \
 check "the next one completes it" ctl_json "d['kept'] >= 1" save partial
 check "and removes what was left of the other" bash -c \
 	'! compgen -G "partial/.fsdpctl.*"'
+# One that is stopped between two names notes those that are complete.
+status=0
+until ((status == 143)); do
+	rm -rf stopped
+	"$fsdpctl" save stopped --quiet >/dev/null 2>err &
+	saver=$!
+	eventually "one name is saved" bash -c \
+		"test -e stopped/00003.safetensors || ! kill -0 $saver"
+	kill -TERM $saver 2>/dev/null
+	wait $saver
+	status=$?
+done
+check "a save that is stopped notes what is complete" json \
+	"sorted(d['entries']) == ['c', 'l/1', 'm/a/']" <stopped/index.partial.json
+check "and says what it left" grep -q "nothing incomplete was left" err
 exec 8<partial
 flock 8
 refuse "two saves at a time are refused" 1 "lock partial" save partial
