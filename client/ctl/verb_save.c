@@ -43,6 +43,9 @@
 /* How often a name that was replaced meanwhile is held anew. */
 #define MAX_TRIES 100
 
+/* The end of the names of files, after a number. */
+#define SUFFIX ".safetensors"
+
 struct save {
 	struct fsdp_client *client;
 	const struct args *args;
@@ -444,8 +447,7 @@ static int save_held(struct save *save, struct item *item, struct error *err)
 				json_object_get(old, "size")),
 			err);
 	}
-	snprintf(file, sizeof(file), "%05" PRIu64 ".safetensors",
-		 ++save->last_number);
+	snprintf(file, sizeof(file), "%05" PRIu64 SUFFIX, ++save->last_number);
 	r = write_file(save, item, file, &size, err);
 	if (r == 0)
 		r = add_entry(save, item, file, size, err);
@@ -550,18 +552,42 @@ static void remove_file(const struct save *save, const char *name)
 	free(path);
 }
 
-static bool is_used(const struct save *save, const char *file)
+/* Returns whether it is a name that save_held() makes. */
+static bool is_numbered(const char *file)
 {
-	json_t *entry;
+	size_t n = strspn(file, "0123456789");
+
+	return n >= 5 && strcmp(file + n, SUFFIX) == 0;
+}
+
+/* Removes the files that no entry names: those of removed entries, and those of
+ * a save that was killed before it noted them. */
+static int remove_unused(const struct save *save, struct error *err)
+{
+	json_t *used = json_object(), *entry;
+	DIR *files = opendir(save->directory);
+	const struct dirent *file;
 	const char *name;
+	int r = files ? 0
+		      : error_errno(err, -errno, "cannot list %s",
+				    save->directory);
 
 	json_object_foreach(save->entries, name, entry)
 	{
-		if (strcmp(json_string_value(json_object_get(entry, "file")),
-			   file) == 0)
-			return true;
+		const char *key =
+			json_string_value(json_object_get(entry, "file"));
+
+		if (r == 0 && json_object_set_new(used, key, json_null()))
+			r = out_of_memory(err);
 	}
-	return false;
+	while (r == 0 && (file = readdir(files)))
+		if (is_numbered(file->d_name) &&
+		    !json_object_get(used, file->d_name))
+			remove_file(save, file->d_name);
+	if (files)
+		(void)closedir(files);
+	json_decref(used);
+	return r;
 }
 
 /* Removes the entries of names that no longer exist from the index, and then
@@ -583,15 +609,7 @@ static int finish(struct save *save, struct error *err)
 	if (r < 0)
 		return r;
 	remove_file(save, ARCHIVE_PARTIAL);
-	json_object_foreach(save->old, name, entry)
-	{
-		const char *file =
-			json_string_value(json_object_get(entry, "file"));
-
-		if (!is_used(save, file))
-			remove_file(save, file);
-	}
-	return 0;
+	return remove_unused(save, err);
 }
 
 static int read_old(struct save *save, struct error *err)

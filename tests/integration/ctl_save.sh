@@ -88,6 +88,11 @@ ctl save backup w/ >/dev/null
 check "what is gone goes from the save" "$python" save.py holds backup \
 	"sorted(entries) == ['c', 'm/a/', 'v', 'w/2']"
 check "with its file" test "$(find backup -name '*.safetensors' | wc -l)" = 4
+touch backup/00077.safetensors backup/mine.safetensors
+ctl save backup w/ >/dev/null
+check "a file that a killed save left is removed" \
+	test ! -e backup/00077.safetensors
+check "but not one of another name" rm backup/mine.safetensors
 refuse "a prefix of nothing is not saved" 1 "begins with 'nix/'" \
 	save backup nix/
 check "and makes no directory" eval \
