@@ -113,7 +113,7 @@ static int move(const struct transfer_job *what, uint64_t at, uint64_t size,
 			continue;
 		}
 		if (n < 0)
-			return error_errno(err, -errno, "%s %s",
+			return error_errno(err, -errno, "cannot %s %s",
 					   is_write ? "write" : "read",
 					   what->path);
 		if (n == 0)

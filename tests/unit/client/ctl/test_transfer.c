@@ -184,6 +184,23 @@ Test(transfer, a_file_that_is_too_short_is_reported)
 		     "when no program writes it"));
 }
 
+Test(transfer, a_file_that_cannot_be_written_is_reported)
+{
+	struct transfer_job job = {
+		.direction = TRANSFER_WRITE,
+		.fd = open("/dev/null", O_RDONLY | O_CLOEXEC),
+		.path = "file",
+		.memory = memory,
+		.size = 1,
+		.ret_digest = &digests[0]};
+	struct error err = ERROR_NULL;
+
+	cr_assert(zero(int, transfer_add(transfer, &job, &err)));
+	cr_assert(eq(int, transfer_wait(transfer, &err), -EBADF));
+	cr_assert(eq(str, err.msg, "cannot write file: Bad file descriptor"));
+	close(job.fd);
+}
+
 Test(transfer, jobs_can_be_dropped_at_any_time)
 {
 	add_all(TRANSFER_READ, memory);
