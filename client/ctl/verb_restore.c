@@ -473,9 +473,8 @@ static int restore_user(struct restore *restore, json_t *entries, uint64_t uid,
 	return r;
 }
 
-/* Makes {uid as text: array of the groups of its entries}. Returns NULL if
- * there is no memory. */
-static json_t *list_owners(json_t *entries)
+/* Makes {uid as text: array of the groups of its entries}. */
+static int list_owners(json_t *entries, json_t **ret, struct error *err)
 {
 	json_t *owners = json_object(), *entry, *gids;
 	const char *name;
@@ -488,12 +487,16 @@ static json_t *list_owners(json_t *entries)
 		if (!gids) {
 			gids = json_array();
 			if (json_object_set_new(owners, uid, gids) < 0)
-				break;
+				goto fail;
 		}
 		if (json_array_append(gids, json_object_get(entry, "gid")) < 0)
-			break;
+			goto fail;
 	}
-	return owners;
+	*ret = owners;
+	return 0;
+fail:
+	json_decref(owners);
+	return out_of_memory(err);
 }
 
 /* Restores the entries as their user, who then owns the names and is charged
@@ -543,7 +546,9 @@ static int restore_users(struct restore *restore, json_t *entries,
 		restore->n_foreign = count_foreign(entries);
 		return 0;
 	}
-	owners = list_owners(entries);
+	r = list_owners(entries, &owners, err);
+	if (r < 0)
+		return r;
 	json_object_foreach(owners, uid, gids)
 	{
 		if (r == 0 && strcmp(uid, "0") != 0)
