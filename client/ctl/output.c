@@ -52,8 +52,9 @@ static int open_beside(struct output *output, struct error *err)
 	int n = slash ? (int)(slash - output->path) + 1 : 0;
 	int r;
 
-	if (asprintf(&output->temp, "%.*s.fsdpctl.XXXXXX", n, output->path) <
-	    0) {
+	/* the name of the target may have as many bytes as a name can have */
+	if (asprintf(&output->temp, "%.*s.fsdpctl.%.200s.XXXXXX", n,
+		     output->path, output->path + n) < 0) {
 		output->temp = NULL;
 		return out_of_memory(err);
 	}

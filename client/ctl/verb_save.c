@@ -706,11 +706,22 @@ static int save_all(struct save *save, const struct listing *listing,
 	return r;
 }
 
-/* Locks the directory, so that only one save runs at a time. Temporary files
- * are then from a save that was killed, and are removed. */
+/* Returns whether it is the temporary file of a file of a save, and not that of
+ * another program that writes to the directory. */
+static bool is_temporary(const char *file)
+{
+	static const char begin[] = ".fsdpctl.", index[] = "index.";
+	const char *target = file + sizeof(begin) - 1;
+
+	return strncmp(file, begin, sizeof(begin) - 1) == 0 &&
+	       (strncmp(target, index, sizeof(index) - 1) == 0 ||
+		strspn(target, "0123456789") >= 5);
+}
+
+/* Locks the directory, so that only one save runs at a time. Its temporary
+ * files are then from a save that was killed, and are removed. */
 static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 {
-	static const char temporary[] = ".fsdpctl.";
 	const struct dirent *file;
 	DIR *files;
 	int fd;
@@ -730,8 +741,7 @@ static int lock_directory(const char *directory, int *ret_fd, struct error *err)
 		return r;
 	}
 	while ((file = readdir(files)))
-		if (strncmp(file->d_name, temporary, sizeof(temporary) - 1) ==
-		    0)
+		if (is_temporary(file->d_name))
 			(void)unlinkat(fd, file->d_name, 0);
 	(void)closedir(files);
 	*ret_fd = fd;
