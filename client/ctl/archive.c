@@ -60,23 +60,6 @@ json_t *archive_make_tensor(const struct tensor_type *type, uint64_t digest)
 			 "xxh3", text);
 }
 
-static int read_shape(const json_t *shape, struct tensor_type *type)
-{
-	size_t n = json_array_size(shape);
-
-	if (!json_is_array(shape) || n > TENSOR_MAX_DIMS)
-		return -EINVAL;
-	type->n_dims = (uint32_t)n;
-	for (size_t i = 0; i < n; i++) {
-		const json_t *size = json_array_get(shape, i);
-
-		if (!json_is_integer(size))
-			return -EINVAL;
-		type->shape[i] = json_integer_value(size);
-	}
-	return 0;
-}
-
 int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
 			uint64_t *ret_digest, struct error *err)
 {
@@ -85,9 +68,10 @@ int archive_read_tensor(const json_t *tensor, struct tensor_type *ret_type,
 	struct tensor_type type = {.dtype = dtype ? dtype_by_name(dtype) : 0};
 	uint64_t size;
 
-	if (!type.dtype || read_shape(json_object_get(tensor, "shape"), &type))
-		return error_set(err, -EINVAL,
-				 "its dtype or shape is not valid");
+	if (!type.dtype)
+		return error_set(err, -EINVAL, "its dtype is not valid");
+	if (safetensors_read_shape(tensor, &type, err) < 0)
+		return -EINVAL;
 	if (!digest || strlen(digest) != 16 ||
 	    strspn(digest, "0123456789abcdef") != 16)
 		return error_set(err, -EINVAL,

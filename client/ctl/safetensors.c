@@ -57,8 +57,8 @@ static int read_dtype(const json_t *info, struct tensor_type *type,
 	return 0;
 }
 
-static int read_shape(const json_t *info, struct tensor_type *type,
-		      struct error *err)
+int safetensors_read_shape(const json_t *info, struct tensor_type *type,
+			   struct error *err)
 {
 	const json_t *shape = json_object_get(info, "shape");
 	size_t n = json_array_size(shape);
@@ -116,7 +116,7 @@ static int read_info(const json_t *info, struct safetensors_entry *entry,
 	r = read_dtype(info, &entry->type, err);
 	if (r < 0)
 		return r;
-	r = read_shape(info, &entry->type, err);
+	r = safetensors_read_shape(info, &entry->type, err);
 	if (r < 0)
 		return r;
 	r = read_offsets(info, &begin, &end, err);

@@ -63,6 +63,10 @@ bool safetensors_holds(uint32_t dtype);
 /* Checks that `metadata` is an object of strings. */
 int safetensors_check_metadata(struct json_t *metadata, struct error *err);
 
+/* Reads the "shape" of an object. Errors are -EINVAL. */
+int safetensors_read_shape(const struct json_t *info, struct tensor_type *type,
+			   struct error *err);
+
 struct safetensors_item {
 	const char *name;
 	struct tensor_type type;
