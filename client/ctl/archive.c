@@ -10,12 +10,14 @@
 #include "proto/error.h"
 #include "proto/name.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -254,6 +256,93 @@ int archive_write(const char *directory, const char *name, json_t *entries,
 	free(text);
 	json_decref(index);
 	return r;
+}
+
+/* --- files --------------------------------------------------------------- */
+
+void archive_remove(const char *directory, const char *name)
+{
+	char *path = archive_path(directory, name);
+
+	if (path)
+		(void)unlink(path);
+	free(path);
+}
+
+/* Returns whether it is a name that save makes. */
+static bool is_numbered(const char *file)
+{
+	size_t n = strspn(file, "0123456789");
+
+	return n >= 5 && strcmp(file + n, ARCHIVE_SUFFIX) == 0;
+}
+
+int archive_remove_unused(const char *directory, json_t *entries,
+			  struct error *err)
+{
+	json_t *used = json_object(), *entry;
+	DIR *files = opendir(directory);
+	const struct dirent *file;
+	const char *name;
+	int r = files ? 0
+		      : error_errno(err, -errno, "cannot list %s", directory);
+
+	json_object_foreach(entries, name, entry)
+	{
+		const char *key =
+			json_string_value(json_object_get(entry, "file"));
+
+		if (r == 0 && json_object_set_new(used, key, json_null()))
+			r = out_of_memory(err);
+	}
+	while (r == 0 && (file = readdir(files)))
+		if (is_numbered(file->d_name) &&
+		    !json_object_get(used, file->d_name))
+			archive_remove(directory, file->d_name);
+	if (files)
+		(void)closedir(files);
+	json_decref(used);
+	return r;
+}
+
+/* Returns whether it is the temporary file of a file of a save, and not that of
+ * another program that writes to the directory. */
+static bool is_temporary(const char *file)
+{
+	static const char begin[] = ".fsdpctl.", index[] = "index.";
+	const char *target = file + sizeof(begin) - 1;
+
+	return strncmp(file, begin, sizeof(begin) - 1) == 0 &&
+	       (strncmp(target, index, sizeof(index) - 1) == 0 ||
+		strspn(target, "0123456789") >= 5);
+}
+
+int archive_lock(const char *directory, int *ret_fd, struct error *err)
+{
+	const struct dirent *file;
+	DIR *files;
+	int fd;
+
+	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
+		return error_errno(err, -errno, "cannot make %s", directory);
+	files = opendir(directory);
+	fd = files ? fcntl(dirfd(files), F_DUPFD_CLOEXEC, 3) : -1;
+	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		int r = error_errno(err, -errno, "cannot lock %s for this save",
+				    directory);
+
+		if (fd >= 0)
+			(void)close(fd);
+		if (files)
+			(void)closedir(files);
+		return r;
+	}
+	while ((file = readdir(files)))
+		if (is_temporary(file->d_name))
+			(void)unlinkat(fd, file->d_name, 0);
+	(void)closedir(files);
+	*ret_fd = fd;
+	return 0;
 }
 
 int archive_report(const struct args *args, const struct archive_result *result,

@@ -25,6 +25,8 @@ struct stat;
 
 #define ARCHIVE_INDEX   "index.json"
 #define ARCHIVE_PARTIAL "index.partial.json"
+/* The end of the names of the other files, after a number. */
+#define ARCHIVE_SUFFIX ".safetensors"
 
 /* Returns "DIRECTORY/NAME", which the caller frees, or NULL if there is no
  * memory. */
@@ -39,6 +41,17 @@ int archive_read(const char *directory, const char *index, json_t **ret_entries,
  * signal. */
 int archive_write(const char *directory, const char *index, json_t *entries,
 		  struct error *err);
+
+/* Makes the directory if it does not exist, and locks it, so that only one save
+ * runs at a time. Temporary files are then from a save that was killed, and are
+ * removed. */
+int archive_lock(const char *directory, int *ret_fd, struct error *err);
+
+void archive_remove(const char *directory, const char *name);
+/* Removes the files that no entry names: those of removed entries, and those of
+ * a save that was killed before it noted them. */
+int archive_remove_unused(const char *directory, json_t *entries,
+			  struct error *err);
 
 /* Returns the type that the tensor has in its file. */
 struct tensor_type archive_file_type(const struct tensor_type *type);

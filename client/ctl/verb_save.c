@@ -24,14 +24,11 @@
 #include "proto/error.h"
 #include "proto/name.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -42,9 +39,6 @@
 
 /* How often a name that was replaced meanwhile is held anew. */
 #define MAX_TRIES 100
-
-/* The end of the names of files, after a number. */
-#define SUFFIX ".safetensors"
 
 struct save {
 	struct fsdp_client *client;
@@ -447,7 +441,8 @@ static int save_held(struct save *save, struct item *item, struct error *err)
 				json_object_get(old, "size")),
 			err);
 	}
-	snprintf(file, sizeof(file), "%05" PRIu64 SUFFIX, ++save->last_number);
+	snprintf(file, sizeof(file), "%05" PRIu64 ARCHIVE_SUFFIX,
+		 ++save->last_number);
 	r = write_file(save, item, file, &size, err);
 	if (r == 0)
 		r = add_entry(save, item, file, size, err);
@@ -543,53 +538,6 @@ static int save_unlisted(struct save *save, struct error *err)
 	return r;
 }
 
-static void remove_file(const struct save *save, const char *name)
-{
-	char *path = archive_path(save->directory, name);
-
-	if (path)
-		(void)unlink(path);
-	free(path);
-}
-
-/* Returns whether it is a name that save_held() makes. */
-static bool is_numbered(const char *file)
-{
-	size_t n = strspn(file, "0123456789");
-
-	return n >= 5 && strcmp(file + n, SUFFIX) == 0;
-}
-
-/* Removes the files that no entry names: those of removed entries, and those of
- * a save that was killed before it noted them. */
-static int remove_unused(const struct save *save, struct error *err)
-{
-	json_t *used = json_object(), *entry;
-	DIR *files = opendir(save->directory);
-	const struct dirent *file;
-	const char *name;
-	int r = files ? 0
-		      : error_errno(err, -errno, "cannot list %s",
-				    save->directory);
-
-	json_object_foreach(save->entries, name, entry)
-	{
-		const char *key =
-			json_string_value(json_object_get(entry, "file"));
-
-		if (r == 0 && json_object_set_new(used, key, json_null()))
-			r = out_of_memory(err);
-	}
-	while (r == 0 && (file = readdir(files)))
-		if (is_numbered(file->d_name) &&
-		    !json_object_get(used, file->d_name))
-			remove_file(save, file->d_name);
-	if (files)
-		(void)closedir(files);
-	json_decref(used);
-	return r;
-}
-
 /* Removes the entries of names that no longer exist from the index, and then
  * their files. */
 static int finish(struct save *save, struct error *err)
@@ -608,8 +556,8 @@ static int finish(struct save *save, struct error *err)
 	r = archive_write(save->directory, ARCHIVE_INDEX, save->entries, err);
 	if (r < 0)
 		return r;
-	remove_file(save, ARCHIVE_PARTIAL);
-	return remove_unused(save, err);
+	archive_remove(save->directory, ARCHIVE_PARTIAL);
+	return archive_remove_unused(save->directory, save->entries, err);
 }
 
 static int read_old(struct save *save, struct error *err)
@@ -706,48 +654,6 @@ static int save_all(struct save *save, const struct listing *listing,
 	return r;
 }
 
-/* Returns whether it is the temporary file of a file of a save, and not that of
- * another program that writes to the directory. */
-static bool is_temporary(const char *file)
-{
-	static const char begin[] = ".fsdpctl.", index[] = "index.";
-	const char *target = file + sizeof(begin) - 1;
-
-	return strncmp(file, begin, sizeof(begin) - 1) == 0 &&
-	       (strncmp(target, index, sizeof(index) - 1) == 0 ||
-		strspn(target, "0123456789") >= 5);
-}
-
-/* Locks the directory, so that only one save runs at a time. Its temporary
- * files are then from a save that was killed, and are removed. */
-static int lock_directory(const char *directory, int *ret_fd, struct error *err)
-{
-	const struct dirent *file;
-	DIR *files;
-	int fd;
-
-	if (mkdir(directory, 0700) < 0 && errno != EEXIST)
-		return error_errno(err, -errno, "cannot make %s", directory);
-	files = opendir(directory);
-	fd = files ? fcntl(dirfd(files), F_DUPFD_CLOEXEC, 3) : -1;
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0) {
-		int r = error_errno(err, -errno, "cannot lock %s for this save",
-				    directory);
-
-		if (fd >= 0)
-			(void)close(fd);
-		if (files)
-			(void)closedir(files);
-		return r;
-	}
-	while ((file = readdir(files)))
-		if (is_temporary(file->d_name))
-			(void)unlinkat(fd, file->d_name, 0);
-	(void)closedir(files);
-	*ret_fd = fd;
-	return 0;
-}
-
 static int run_save(struct fsdp_client *client, const struct args *args,
 		    struct error *err)
 {
@@ -770,7 +676,7 @@ static int run_save(struct fsdp_client *client, const struct args *args,
 	else if (!save.old || !save.entries || !save.names)
 		r = out_of_memory(err);
 	else
-		r = lock_directory(save.directory, &lock_fd, err);
+		r = archive_lock(save.directory, &lock_fd, err);
 	listing_sort(&listing);
 	if (r == 0)
 		r = save_all(&save, &listing, err);
