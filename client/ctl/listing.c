@@ -106,6 +106,7 @@ static const char *text_bundle(const void *field, char buffer[COLUMN_BUFFER])
 {
 	const struct listed *listed = field;
 
+	_Static_assert(FSDP_MAX_NAME < COLUMN_BUFFER, "a bundle's name fits");
 	if (listed->entry.bundle_name_size == 0)
 		return "-";
 	snprintf(buffer, COLUMN_BUFFER, "%.*s",

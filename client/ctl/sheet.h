@@ -28,7 +28,8 @@ enum column_kind {
 	COLUMN_HEX,
 };
 
-#define COLUMN_BUFFER 192
+/* The longest text of a column is a name with its final 0. */
+#define COLUMN_BUFFER 256
 
 struct column {
 	/* '>' at the beginning: right-aligned; NULL: it is not in tables */

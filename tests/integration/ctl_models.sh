@@ -134,6 +134,13 @@ check "of which only those below a prefix" ctl_json \
 	"[(b['name'], b['tensors'], b['bytes'] > 240) for b in d] == [('two/', 3, True)]" \
 	ls --bundles two/
 check "none begins within its names" ctl_json 'd == []' ls --bundles two/a
+long=long/$(printf 'n%.0s' {1..248})/
+ctl load bare.safetensors --prefix "$long" >/dev/null
+check "the longest name of a bundle is whole in a list" ctl_json \
+	"[e['bundle_name'] for e in d] == ['$long'] and len('$long') == 254" \
+	ls long/
+check "for people, too" grep -q " $long " <(ctl ls --long long/)
+ctl rm "$long" >/dev/null
 
 # A get into a FIFO that no process reads holds the whole bundle until the FIFO
 # is read.
