@@ -76,6 +76,14 @@ compopt() { :; }
 . "$scripts/fsdpctl.bash"
 _fsdpctl
 check "bash completes names" test "${COMPREPLY[*]}" = "run/a run/b"
+name='bad/x;$(touch made) y'
+ctl put x.raw --dtype u8 --shape 4 --name "$name" >/dev/null
+for typed in bad/ 'bad/x\;\$\('; do
+	COMP_WORDS=("$fsdpctl" stat "$typed") COMP_CWORD=2
+	_fsdpctl
+	check "a name that is a command is quoted after $typed" \
+		test "${COMPREPLY[*]}" = 'bad/x\;\$\(touch\ made\)\ y'
+done
 COMP_WORDS=("$fsdpctl" load x.r) COMP_CWORD=2
 _fsdpctl
 check "and files" test "${COMPREPLY[*]}" = x.raw
