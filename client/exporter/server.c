@@ -14,6 +14,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,8 @@
 #define MAX_PER_ADDRESS  32
 #define TIMEOUT_S        15
 #define CONNECTION_BYTES 32768u /* limit of a request's head */
+#define N_NAMES          4      /* that this machine can have */
+#define NAME_SIZE        256
 
 #define TEXT    "text/plain; charset=utf-8"
 #define METRICS "text/plain; version=0.0.4; charset=utf-8"
@@ -32,6 +35,7 @@
 struct server {
 	struct MHD_Daemon *daemon;
 	struct collector *collector;
+	char names[N_NAMES][NAME_SIZE]; /* of this machine; unused ones: "" */
 };
 
 /* A request and its reply. */
@@ -97,27 +101,40 @@ static bool is_address(const char *host)
 	return *host == '[' || inet_pton(AF_INET, host, &in4) == 1;
 }
 
-/* Tell whether `host` is the name of this machine, with or without a domain. */
-static bool is_own_name(const char *host)
+/* Find the names of this machine: its host name, that without a domain, and the
+ * one with the domain that the resolver knows. No other domain is right,
+ * because anybody can have a domain in which this host name is a name, too. */
+static void find_names(char names[N_NAMES][NAME_SIZE])
 {
-	char own[256] = "";
-	size_t size;
+	const struct addrinfo hints = {.ai_flags = AI_CANONNAME};
+	struct addrinfo *found;
 
-	if (strcasecmp(host, "localhost") == 0)
-		return true;
-	if (gethostname(own, sizeof(own) - 1) < 0)
-		return false;
-	own[strcspn(own, ".")] = '\0';
-	size = strlen(own);
-	return size && strncasecmp(host, own, size) == 0 &&
-	       (host[size] == '\0' || host[size] == '.');
+	strcpy(names[0], "localhost");
+	if (gethostname(names[1], NAME_SIZE - 1) < 0)
+		return;
+	snprintf(names[2], NAME_SIZE, "%.*s", (int)strcspn(names[1], "."),
+		 names[1]);
+	if (getaddrinfo(names[1], NULL, &hints, &found) != 0)
+		return;
+	if (found->ai_canonname)
+		snprintf(names[3], NAME_SIZE, "%s", found->ai_canonname);
+	freeaddrinfo(found);
 }
 
-static bool is_host_ours(struct MHD_Connection *connection)
+static bool is_own_name(const struct server *server, const char *host)
+{
+	for (size_t i = 0; i < N_NAMES; i++)
+		if (*host && strcasecmp(host, server->names[i]) == 0)
+			return true;
+	return false;
+}
+
+static bool is_host_ours(const struct server *server,
+			 struct MHD_Connection *connection)
 {
 	const char *given = MHD_lookup_connection_value(
 		connection, MHD_HEADER_KIND, MHD_HTTP_HEADER_HOST);
-	char host[256];
+	char host[NAME_SIZE];
 
 	/* HTTP/1.0 requests have no Host, and browsers do not send them. */
 	if (!given)
@@ -125,7 +142,7 @@ static bool is_host_ours(struct MHD_Connection *connection)
 	snprintf(host, sizeof(host), "%s", given);
 	if (*host != '[')
 		host[strcspn(host, ":")] = '\0';
-	return is_address(host) || is_own_name(host);
+	return is_address(host) || is_own_name(server, host);
 }
 
 /* --- documents ----------------------------------------------------------- */
@@ -200,7 +217,7 @@ static enum MHD_Result serve(struct server *server, struct exchange *exchange,
 		return reply_line(
 			connection, MHD_HTTP_METHOD_NOT_ALLOWED,
 			"only the methods GET and HEAD are supported\n");
-	if (!is_host_ours(connection))
+	if (!is_host_ours(server, connection))
 		return reply_line(connection, MHD_HTTP_MISDIRECTED_REQUEST,
 				  "the request names another host; use this "
 				  "machine's address or host name\n");
@@ -268,6 +285,7 @@ int server_start(const struct sockaddr_storage *address,
 	if (!server)
 		return error_nomem(err, "a server");
 	server->collector = collector;
+	find_names(server->names);
 	if (address->ss_family == AF_INET6)
 		flags |= MHD_USE_IPv6;
 	errno = 0;

@@ -136,10 +136,20 @@ def check_methods():
     check("there are no files", reply.status == 404)
 
 
+def canonical_name(name):
+    try:
+        return socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)[0][3]
+    except socket.gaierror:
+        return name
+
+
 def check_hosts():
-    for host in "127.0.0.1", "localhost:1", "[::1]:80", socket.gethostname():
+    own = socket.gethostname()
+    for host in ("127.0.0.1", "localhost:1", "[::1]:80", own,
+                 own.split(".")[0].upper(), canonical_name(own)):
         check(f"host {host}", ask("/metrics", Host=host)[0].status == 200)
-    for host in "evil.example", "127.0.0.1.evil.example", "":
+    for host in ("evil.example", "127.0.0.1.evil.example",
+                 f"{own}.evil.example", "localhost.evil.example", ""):
         check(f"host '{host}' is refused",
               ask("/metrics", Host=host)[0].status == 421)
 
