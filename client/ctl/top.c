@@ -45,7 +45,9 @@ static uint64_t rate_of(const struct top *top, const struct fsdp_peer *peer)
 	const struct top_session *end = before + top->sessions_before.n;
 
 	for (; top->before_ns && before < end; before++) {
-		if (before->session == peer->session)
+		/* A broker that was started again has begun again at 0. */
+		if (before->session == peer->session &&
+		    before->n_requests <= peer->n_requests)
 			return (uint64_t)((double)(peer->n_requests -
 						   before->n_requests) /
 					  seconds);

@@ -132,5 +132,21 @@ sys.exit(os.waitstatus_to_exitcode(status))
 PY
 check "the screen has views, can be resized, and ends with q" \
 	"$python" screen.py "$fsdpctl"
+
+# --- a restart ------------------------------------------------------------------
+
+# top stands still while the broker is started again, and then shows its second
+# page.
+"$fsdpctl" top --batch -n 2 --delay 1s >pages &
+top=$!
+eventually "top shows a page" grep -q " hoard " pages
+kill -STOP $top
+kill -KILL "$(ctl status --json |
+	"$python" -c 'import json, sys; print(json.load(sys.stdin)["counters"]["pid"])')"
+eventually "the broker is there again" ctl ping
+kill -CONT $top
+check "top shows another page" wait $top
+check "counts of requests that began again are no rate" \
+	awk '/ hoard / && $7 > 1e9 { bad = 1 } END { exit bad }' pages
 exec 9>&-
 wait $hoarder
