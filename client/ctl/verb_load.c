@@ -10,6 +10,7 @@
 #include "client/ctl/format.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/loader.h"
+#include "client/ctl/metadata.h"
 #include "client/ctl/model.h"
 #include "client/ctl/progress.h"
 #include "client/ctl/verb.h"
@@ -19,6 +20,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,7 +29,6 @@ struct load {
 	struct model model;
 	struct loader loader;
 	struct progress progress;
-	uint64_t version;
 };
 
 static int check_load(const struct args *args, struct error *err)
@@ -116,72 +117,81 @@ static int load_members(struct load *load, struct error *err)
 	return r < 0 ? r : loader_wait(&load->loader, err);
 }
 
+/* What is reported of a bundle. */
+struct loaded {
+	uint64_t version, n_tensors, n_bytes;
+	double seconds;
+	bool is_new; /* false: --once has found it */
+};
+
+static int report(const struct load *load, const struct loaded *loaded,
+		  struct error *err)
+{
+	char count[FORMAT_SIZE], size[FORMAT_SIZE], rate[FORMAT_SIZE];
+	double seconds = loaded->seconds > 1e-6 ? loaded->seconds : 1e-6;
+
+	if (args_has(load->args, ARG_JSON))
+		return document_print(
+			json_pack("{s:s, s:o, s:o, s:o, s:f, s:b}", "bundle",
+				  load->args->prefix, "version",
+				  document_number(loaded->version), "tensors",
+				  document_number(loaded->n_tensors), "bytes",
+				  document_number(loaded->n_bytes), "seconds",
+				  loaded->seconds, "loaded", loaded->is_new),
+			err);
+	printf("%s version %" PRIu64 "%s: %s, %s", load->args->prefix,
+	       loaded->version, loaded->is_new ? "" : " is there",
+	       format_count(loaded->n_tensors, "tensor", count),
+	       format_size(loaded->n_bytes, size));
+	if (loaded->is_new)
+		printf(" in %.2f s (%s/s)", loaded->seconds,
+		       format_size(
+			       (uint64_t)((double)loaded->n_bytes / seconds),
+			       rate));
+	putchar('\n');
+	return 0;
+}
+
 /* Reports the bundle that --once has found. -ENOENT means that another name
  * than the bundle's exists; the caller then reports its own error. */
 static int report_present(const struct load *load, struct fsdp_client *client)
 {
+	struct loaded loaded = {.seconds = progress_seconds(&load->progress)};
 	struct fsdp_info info = {.struct_size = sizeof(info)};
 	struct fsdp_tensor **tensors;
 	struct error err = ERROR_NULL;
-	char count[FORMAT_SIZE];
 	size_t n;
 	int r = fsdp_bundle_get(client, load->args->prefix, NULL, &tensors, &n);
 
 	if (r < 0)
 		return r;
-	r = fsdp_tensor_info(tensors[0], &info);
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		r = fsdp_tensor_info(tensors[i], &info);
+		if (r < 0 || metadata_is_name(info.name, load->args->prefix))
+			continue;
+		loaded.n_tensors++;
+		loaded.n_bytes += info.size;
+	}
+	loaded.version = info.version;
 	free(tensors);
-	if (r < 0)
-		return r;
-	if (args_has(load->args, ARG_JSON))
-		return document_print(
-			json_pack("{s:s, s:o, s:o, s:b}", "bundle",
-				  load->args->prefix, "version",
-				  document_number(info.version), "tensors",
-				  document_number(n), "loaded", false),
-			&err);
-	printf("%s version %" PRIu64 " is there: %s\n", load->args->prefix,
-	       info.version, format_count(n, "tensor", count));
-	return 0;
-}
-
-static int report(const struct load *load, double seconds, struct error *err)
-{
-	const struct model *model = &load->model;
-	char count[FORMAT_SIZE], size[FORMAT_SIZE], rate[FORMAT_SIZE];
-
-	if (args_has(load->args, ARG_JSON))
-		return document_print(
-			json_pack("{s:s, s:o, s:o, s:o, s:f}", "bundle",
-				  load->args->prefix, "version",
-				  document_number(load->version), "tensors",
-				  document_number(model->n_tensors), "bytes",
-				  document_number(model->data_size), "seconds",
-				  seconds),
-			err);
-	printf("%s version %" PRIu64 ": %s, %s in %.2f s (%s/s)\n",
-	       load->args->prefix, load->version,
-	       format_count(model->n_tensors, "tensor", count),
-	       format_size(model->data_size, size), seconds,
-	       format_size((uint64_t)((double)model->data_size /
-				      (seconds > 1e-6 ? seconds : 1e-6)),
-			   rate));
-	return 0;
+	return r < 0 ? r : report(load, &loaded, &err);
 }
 
 static int run_begun(struct load *load, struct error *err)
 {
-	double seconds;
+	struct loaded loaded = {.n_tensors = load->model.n_tensors,
+				.n_bytes = load->model.data_size,
+				.is_new = true};
 	int r;
 
 	interrupt_catch();
 	r = load_members(load, err);
 	if (r == 0)
 		r = loader_commit(&load->loader, load->model.metadata,
-				  &load->version, err);
-	seconds = progress_seconds(&load->progress);
+				  &loaded.version, err);
+	loaded.seconds = progress_seconds(&load->progress);
 	progress_deinit(&load->progress);
-	return r < 0 ? r : report(load, seconds, err);
+	return r < 0 ? r : report(load, &loaded, err);
 }
 
 static int run_load(struct fsdp_client *client, const struct args *args,

@@ -58,7 +58,7 @@ def test_fsdpctl_waits_for_python_and_finds_the_loaded_model(broker, c, model):
     until(lambda: c.status()["waiters"] > 0, "fsdpctl waits")
     stage.put("w", b"abc")
     stage.commit()
-    assert load.communicate(timeout=60)[0] == "m/ version 1 is there: 1 tensor\n"
+    assert load.communicate(timeout=60)[0] == "m/ version 1 is there: 1 tensor, 3 B\n"
     assert load.returncode == 0
 
 
