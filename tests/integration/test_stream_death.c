@@ -88,6 +88,35 @@ Test(stream_death, a_tainted_tensor_is_returned_only_on_request)
 	cr_expect(await_slots(0));
 }
 
+/* The first of these will never be written, and no digest is right. */
+static int produce_with_digests(void)
+{
+	static const char *const names[] = {"t/b", "t/c"};
+	const uint64_t digest = 1;
+	CUstream stream = stream_make(gpu_nth(0));
+	int r = 0;
+
+	for (size_t i = 0; r == 0 && i < 2; i++) {
+		struct fsdp_tensor *tensor = alloc();
+
+		must(fsdp_set_digests(&tensor, &digest, 1) == 0);
+		if (i == 0)
+			stream_hold(stream, &stage.shared->gate);
+		r = publish_on(tensor, names[i], i == 0 ? stream : NULL);
+	}
+	return r;
+}
+
+Test(stream_death, verify_counts_a_tainted_tensor_as_damaged_and_goes_on)
+{
+	cr_assert(zero(int, actor_run(&stage.producer, produce_with_digests)));
+	actor_kill(&stage.producer);
+	cr_expect(daemon_shows(&stage.daemon, "verify || :", "damaged: t/b"));
+	cr_expect(daemon_shows(&stage.daemon, "verify || :", "damaged: t/c"));
+	cr_expect(daemon_shows(&stage.daemon,
+			       "verify || :", "2 tensors verified"));
+}
+
 static void *wait_for_a(void *data)
 {
 	struct fsdp_tensor *tensor = NULL;
