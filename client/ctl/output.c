@@ -37,11 +37,16 @@ static int open_in_place(const char *path, struct output *output,
 	return 0;
 }
 
-/* Sets the mode that open() would have given to a new file. */
-static int set_mode(int fd)
+/* Sets the mode of the file that is replaced, or the one that open() would have
+ * given to a new file. */
+static int set_mode(int fd, const char *path)
 {
-	mode_t mask = umask(0);
+	struct stat old;
+	mode_t mask;
 
+	if (stat(path, &old) == 0)
+		return fchmod(fd, old.st_mode & 0777);
+	mask = umask(0);
 	umask(mask);
 	return fchmod(fd, 0666 & ~mask);
 }
@@ -69,7 +74,7 @@ static int open_beside(struct output *output, struct error *err)
 				   "its directory",
 				   output->name);
 	}
-	if (set_mode(output->fd) < 0)
+	if (set_mode(output->fd, output->path) < 0)
 		return error_errno(err, -errno, "cannot set the mode of %s",
 				   output->name);
 	return 0;
@@ -89,6 +94,11 @@ int output_open(const char *path, struct output *ret, struct error *err)
 		r = open_in_place(path, &output, err);
 	} else if (exists && S_ISDIR(status.st_mode)) {
 		r = error_set(err, -EISDIR, "%s is a directory", path);
+	} else if (!exists && lstat(path, &status) == 0) {
+		r = error_set(err, -ENOENT,
+			      "cannot write %s: it is a symbolic link to a "
+			      "file that does not exist; remove the link",
+			      path);
 	} else {
 		output.path = exists ? realpath(path, NULL) : strdup(path);
 		r = output.path ? open_beside(&output, err)

@@ -1,6 +1,7 @@
 /*
  * A file that appears complete or not at all: it is written to a temporary file
- * in the same directory, synced and renamed.
+ * in the same directory, synced and renamed. It gets the mode of the file that
+ * it replaces.
  *
  * Standard output ("-") and special files (a device, a FIFO) are written
  * directly, since they cannot be renamed.

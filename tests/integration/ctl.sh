@@ -362,6 +362,13 @@ ctl put gate.raw --name t/gate --dtype u8 --shape 256 >/dev/null
 : >gate.raw
 ctl get t/gate -o link.raw
 check "a link is followed, not replaced" cmp gate.raw gate.out
+chmod 0600 gate.raw
+ctl get t/gate -o link.raw
+check "a file keeps its mode" test "$(stat -c %a gate.raw)" = 600
+ln -s nothing.raw dangling.raw
+refuse "a link to nothing is not replaced" 1 "remove the link" \
+	get t/gate -o dangling.raw
+check "and is left" test "$(readlink dangling.raw)" = nothing.raw
 
 has_memory()
 {
