@@ -68,14 +68,14 @@ static void disconnect(struct collector *collector)
 
 static void add_sample(struct collector *collector)
 {
-	uint64_t at_ms = clock_ms(CLOCK_REALTIME);
+	uint64_t at_ms = clock_ms(CLOCK_REALTIME), now_ms = monotonic_ms();
 	struct snapshot snapshot = SNAPSHOT_NULL;
 	int r = connect_broker(collector);
 
 	if (r == 0)
 		r = snapshot_read_counters(collector->client, &snapshot);
 	if (r == 0) {
-		history_add(&collector->history, &snapshot, at_ms);
+		history_add(&collector->history, &snapshot, at_ms, now_ms);
 		pthread_mutex_lock(&collector->lock);
 		collector->answered_ms = monotonic_ms();
 		pthread_mutex_unlock(&collector->lock);

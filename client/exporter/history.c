@@ -99,7 +99,7 @@ static struct history_sample *append(struct history *history, uint64_t at_ms)
 }
 
 void history_add(struct history *history, struct snapshot *snapshot,
-		 uint64_t at_ms)
+		 uint64_t at_ms, uint64_t now_ms)
 {
 	struct history_sample *sample = append(history, at_ms);
 	uint64_t epoch = snapshot_value(snapshot, "epoch");
@@ -112,14 +112,14 @@ void history_add(struct history *history, struct snapshot *snapshot,
 	sample->sessions = snapshot_value(snapshot, "sessions");
 	sample->parked = snapshot_value(snapshot, "waiters");
 	/* The counters of another broker began at 0, so there are no rates. */
-	if (history->last_ms && history->last_ms < at_ms &&
+	if (history->last_ms && history->last_ms < now_ms &&
 	    history->last_epoch == epoch)
 		fill_rates(sample, &history->last, snapshot,
-			   (double)(at_ms - history->last_ms) / 1000);
+			   (double)(now_ms - history->last_ms) / 1000);
 	snapshot_deinit(&history->last);
 	history->last = *snapshot;
 	*snapshot = SNAPSHOT_NULL;
-	history->last_ms = at_ms;
+	history->last_ms = now_ms;
 	history->last_epoch = epoch;
 }
 

@@ -26,13 +26,15 @@ struct history {
 	struct history_sample samples[HISTORY_SAMPLES];
 	uint32_t n, next;
 	struct snapshot last; /* owned; belongs to the last sample */
-	uint64_t last_ms;     /* when it was taken; 0: there is no snapshot */
+	/* when it was taken, by the monotonic clock; 0: there is no snapshot */
+	uint64_t last_ms;
 	uint64_t last_epoch;
 };
 
-/* Add a sample. Consumes the snapshot. */
+/* Add a sample. `at_ms` is the wall-clock time, and `now_ms` that of the
+ * monotonic clock, from which rates are computed. Consumes the snapshot. */
 void history_add(struct history *history, struct snapshot *snapshot,
-		 uint64_t at_ms);
+		 uint64_t at_ms, uint64_t now_ms);
 /* Add a sample for a broker that does not reply. */
 void history_add_gap(struct history *history, uint64_t at_ms);
 void history_deinit(struct history *history);

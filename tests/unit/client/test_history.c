@@ -9,6 +9,7 @@
 #define N_BUCKETS 4
 
 static struct history history;
+static uint64_t wall_ms = UINT64_C(1795843200000);
 
 static void fini(void)
 {
@@ -52,11 +53,11 @@ static struct snapshot make(uint64_t epoch, uint64_t fast, uint64_t slow)
 	return snapshot;
 }
 
-static void add(uint64_t epoch, uint64_t fast, uint64_t slow, uint64_t at_ms)
+static void add(uint64_t epoch, uint64_t fast, uint64_t slow, uint64_t now_ms)
 {
 	struct snapshot snapshot = make(epoch, fast, slow);
 
-	history_add(&history, &snapshot, at_ms);
+	history_add(&history, &snapshot, wall_ms, now_ms);
 	cr_expect(zero(sz, snapshot.n_values), "it was taken");
 }
 
@@ -76,6 +77,18 @@ Test(history, durations_are_those_since_the_previous_sample)
 	cr_expect(eq(u64, last()->used_bytes, 4096));
 	add(1, 1010, 90, 15000);
 	cr_expect(zero(dbl, last()->p99_s), "there were none");
+}
+
+Test(history, a_wall_clock_that_is_set_changes_no_rate)
+{
+	add(1, 1000, 0, 5000);
+	wall_ms -= 3600000;
+	add(1, 1100, 0, 10000);
+	cr_expect(epsilon_eq(dbl, last()->requests_per_s, 20, 1e-9));
+	cr_expect(eq(u64, last()->at_ms, wall_ms));
+	wall_ms += 7200000;
+	add(1, 1200, 0, 15000);
+	cr_expect(epsilon_eq(dbl, last()->requests_per_s, 20, 1e-9));
 }
 
 Test(history, a_quantile_is_the_limit_of_its_bucket)
@@ -114,13 +127,13 @@ Test(history, the_oldest_samples_are_dropped)
 {
 	json_t *array;
 
-	for (uint64_t i = 1; i <= HISTORY_SAMPLES + 3; i++)
-		add(1, i, 0, i * 1000);
+	for (wall_ms = 1; wall_ms <= HISTORY_SAMPLES + 3; wall_ms++)
+		add(1, wall_ms, 0, wall_ms * 1000);
 	array = history_json(&history);
 	cr_assert(eq(sz, json_array_size(array), HISTORY_SAMPLES));
 	cr_expect(eq(i64,
 		     json_integer_value(json_object_get(
 			     json_array_get(array, 0), "at_ms")),
-		     4000));
+		     4));
 	json_decref(array);
 }
