@@ -120,9 +120,20 @@ static int run_verb(const struct verb *verb, const struct args *args,
 		return r;
 	r = verb->run(client, args, err);
 	fsdp_close(client);
-	if (r == 0 && fflush(stdout) == EOF)
-		r = error_errno(err, -errno, "cannot write standard output");
 	return r;
+}
+
+/* Writes the rest of standard output. If it is a terminal, only ferror() tells
+ * that lines before the rest are missing. */
+static int finish_output(struct error *err)
+{
+	int r = 0;
+
+	if (fflush(stdout) == EOF)
+		r = -errno;
+	else if (ferror(stdout))
+		r = -EIO;
+	return r < 0 ? error_errno(err, r, "cannot write standard output") : 0;
 }
 
 /* `verb` is NULL if the error is not about the words after a verb. */
@@ -189,6 +200,7 @@ static int run(int argc, char **argv, struct error *err)
 int main(int argc, char **argv)
 {
 	struct error err = ERROR_NULL;
+	int r;
 
 	/* getopt needs argv[0] */
 	if (argc < 1)
@@ -198,5 +210,11 @@ int main(int argc, char **argv)
 	 * Without this, each page would be returned to the kernel and faulted
 	 * in again for the next one. */
 	(void)mallopt(M_TRIM_THRESHOLD, 4 << 20);
-	return run(argc, argv, &err);
+	r = run(argc, argv, &err);
+	if (r == EXIT_SUCCESS && finish_output(&err) < 0) {
+		complain(&err);
+		interrupt_die();
+		r = EXIT_FAILURE;
+	}
+	return r;
 }

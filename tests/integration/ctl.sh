@@ -350,6 +350,24 @@ ctl put big.raw --name t/big --dtype u8 --shape 1000000 >/dev/null
 "$fsdpctl" get t/big -o - >/dev/full 2>err
 check "a full standard output fails" test $? = 1
 check "and says so" grep -q "No space left" err
+# fails_when_full WHAT COMMAND...
+fails_when_full()
+{
+	local what=$1
+	shift
+	"$@" >/dev/full 2>err
+	check "$what fails when standard output is full" test $? = 1
+	check "and says so, too" grep -q "cannot write standard output" err
+}
+fails_when_full "ls" "$fsdpctl" ls
+fails_when_full "--help" "$fsdpctl" --help
+fails_when_full "--version" "$fsdpctl" --version
+fails_when_full "help of a verb" "$fsdpctl" help ls
+# A sanitizer may not permit what stdbuf preloads.
+if stdbuf -oL "$fsdpctl" --version >/dev/null 2>&1; then
+	fails_when_full "line by line, --version" \
+		stdbuf -oL "$fsdpctl" --version
+fi
 if [[ $(id -u) = 0 ]] && mkdir small &&
 	mount -t tmpfs -o size=256k tmpfs small 2>/dev/null; then
 	mounted=$dir/small
