@@ -38,10 +38,11 @@ static int check_top(const struct args *args, struct error *err)
 		return error_set(err, -EINVAL, "--pages needs --batch");
 	if (!args_has(args, ARG_BATCH) && args_has(args, ARG_ROWS))
 		return error_set(err, -EINVAL, "--rows needs --batch");
-	if (!args_has(args, ARG_BATCH) && !isatty(STDOUT_FILENO))
-		return error_set(
-			err, -EINVAL,
-			"standard output is not a terminal: give --batch");
+	if (!args_has(args, ARG_BATCH) &&
+	    (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
+		return error_set(err, -EINVAL,
+				 "standard %s is not a terminal: give --batch",
+				 isatty(STDIN_FILENO) ? "output" : "input");
 	return 0;
 }
 
@@ -243,6 +244,10 @@ static int wait_for_key(uint32_t delay_ms)
 		left_ms = (end_ns - now_ns) / 1000000 + 1;
 		timeout(left_ms < LOOK_MS ? (int)left_ms : LOOK_MS);
 		key = getch();
+		/* A terminal that has hung up has no keys, but it does not
+		 * wait, either. */
+		if (key == ERR && !isatty(STDIN_FILENO))
+			return 'q';
 	}
 	return key;
 }

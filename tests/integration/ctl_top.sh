@@ -132,6 +132,32 @@ sys.exit(os.waitstatus_to_exitcode(status))
 PY
 check "the screen has views, can be resized, and ends with q" \
 	"$python" screen.py "$fsdpctl"
+cat >gone.py <<'PY'
+import os, pty, signal, sys
+
+pid, fd = pty.fork()
+if pid == 0:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    os.environ["TERM"] = "xterm"
+    if sys.argv[2:]:
+        os.dup2(os.open(sys.argv[2], os.O_RDONLY), 0)
+    os.execv(sys.argv[1], [sys.argv[1], "top", "--delay", "1h"])
+seen = b""
+while b"q quit" not in seen and b"--batch" not in seen:
+    seen += os.read(fd, 65536)
+if not sys.argv[2:]:
+    os.close(fd)
+signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+signal.alarm(300)
+_, status = os.waitpid(pid, 0)
+print(seen.decode())
+sys.exit(os.waitstatus_to_exitcode(status))
+PY
+check "top ends when its terminal hangs up" \
+	"$python" gone.py "$fsdpctl"
+"$python" gone.py "$fsdpctl" /dev/null >out
+check "keys need a terminal, too" grep -q \
+	"standard input is not a terminal: give --batch" out
 
 # --- a restart ------------------------------------------------------------------
 
