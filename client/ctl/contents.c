@@ -49,7 +49,7 @@ void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret)
 	memcpy(ret->strides, info.strides, sizeof(ret->strides));
 }
 
-static bool is_on_host(const struct fsdp_tensor *tensor)
+bool contents_is_on_host(const struct fsdp_tensor *tensor)
 {
 	static const struct fsdp_device host;
 	struct fsdp_info info = {.struct_size = sizeof(info)};
@@ -63,7 +63,7 @@ const void *contents_address(const struct fsdp_tensor *tensor)
 	struct tensor_type type;
 
 	contents_type(tensor, &type);
-	if (!is_on_host(tensor) || !tensor_type_is_contiguous(&type))
+	if (!contents_is_on_host(tensor) || !tensor_type_is_contiguous(&type))
 		return NULL;
 	return fsdp_data(tensor);
 }
@@ -138,7 +138,7 @@ int contents_write(struct fsdp_tensor *tensor, uint32_t cast, pack_fn *write,
 	struct tensor_type type;
 
 	contents_type(tensor, &type);
-	if (!is_on_host(tensor))
+	if (!contents_is_on_host(tensor))
 		return write_from_device(tensor, &type, cast, write, data, err);
 	return pack_write(fsdp_data(tensor), &type, cast, write, data, err);
 }

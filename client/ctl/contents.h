@@ -21,6 +21,8 @@ int contents_hold(struct fsdp_client *client, const char *name,
 /* Gets the type, with the strides in memory. */
 void contents_type(const struct fsdp_tensor *tensor, struct tensor_type *ret);
 
+bool contents_is_on_host(const struct fsdp_tensor *tensor);
+
 /* Returns the contents if they are contiguous in host memory, else NULL. */
 const void *contents_address(const struct fsdp_tensor *tensor);
 

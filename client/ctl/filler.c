@@ -5,6 +5,7 @@
 #include "client/ctl/filler.h"
 
 #include "client/ctl/broker.h"
+#include "client/ctl/contents.h"
 #include "client/ctl/input.h"
 #include "client/ctl/interrupt.h"
 #include "client/ctl/progress.h"
@@ -14,7 +15,6 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -116,15 +116,6 @@ static int fill_on_device(const struct filler *filler,
 
 /* --- host ---------------------------------------------------------------- */
 
-static bool is_on_host(const struct fsdp_tensor *tensor)
-{
-	static const struct fsdp_device host;
-	struct fsdp_info info = {.struct_size = sizeof(info)};
-
-	fsdp_tensor_info(tensor, &info);
-	return memcmp(&info.device, &host, sizeof(host)) == 0;
-}
-
 static int fill_on_host(const struct filler *filler, const struct input *input,
 			const struct safetensors_entry *entry,
 			struct fsdp_tensor *tensor, uint64_t *ret_digest,
@@ -158,7 +149,7 @@ int filler_add(struct filler *filler, const struct input *input,
 	/* All tensors of a batch are on one device, but empty ones count as
 	 * host memory, so all must be checked. */
 	for (size_t i = 0; i < n; i++)
-		if (!is_on_host(tensors[i]))
+		if (!contents_is_on_host(tensors[i]))
 			return fill_on_device(filler, input, entries, tensors,
 					      n, ret_digests, err);
 	for (size_t i = 0; r == 0 && i < n; i++)
