@@ -6,6 +6,7 @@
  */
 #include "client/ctl/safetensors.h"
 
+#include "client/ctl/document.h"
 #include "proto/error.h"
 #include "proto/name.h"
 
@@ -382,17 +383,9 @@ int safetensors_read(int fd, struct safetensors *ret, struct error *err)
 static json_t *make_info(const struct tensor_type *type, uint64_t begin,
 			 uint64_t end)
 {
-	json_t *shape = json_array();
-
-	for (uint32_t i = 0; i < type->n_dims; i++) {
-		if (json_array_append_new(shape,
-					  json_integer(type->shape[i]))) {
-			json_decref(shape);
-			return NULL;
-		}
-	}
 	return json_pack("{s:s, s:o, s:[I, I]}", "dtype",
-			 dtype_names[type->dtype], "shape", shape,
+			 dtype_names[type->dtype], "shape",
+			 document_shape(type->shape, type->n_dims),
 			 "data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
