@@ -63,6 +63,24 @@ const char *listing_text_device(const void *field, char buffer[COLUMN_BUFFER])
 	return buffer;
 }
 
+const char *listing_text_name(const void *field, char buffer[COLUMN_BUFFER])
+{
+	const char *name = *(const char *const *)field;
+
+	(void)buffer;
+	return *name ? name : "-";
+}
+
+const char *listing_text_pid(const void *field, char buffer[COLUMN_BUFFER])
+{
+	uint32_t pid = *(const uint32_t *)field;
+
+	if (!pid)
+		return "-";
+	snprintf(buffer, COLUMN_BUFFER, "%u", pid);
+	return buffer;
+}
+
 static const char *text_shared(const void *field, char buffer[COLUMN_BUFFER])
 {
 	(void)buffer;
@@ -91,6 +109,18 @@ const char *listing_text_end(const void *field, char buffer[COLUMN_BUFFER])
 	uint64_t ms = *(const uint64_t *)field;
 
 	return ms ? format_age(ms, buffer) : "-";
+}
+
+const char *listing_text_comm_state(const void *field,
+				    char buffer[COLUMN_BUFFER])
+{
+	static const char *const names[] = {[FSDP_COMM_KEPT] = "kept",
+					    [FSDP_COMM_JOINING] = "joining",
+					    [FSDP_COMM_RUNNING] = "running",
+					    [FSDP_COMM_FAILED] = "failed"};
+
+	(void)buffer;
+	return names[*(const enum fsdp_comm_state *)field];
 }
 
 const char *listing_text_slot(const void *field, char buffer[COLUMN_BUFFER])

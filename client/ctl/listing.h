@@ -22,7 +22,13 @@ const char *listing_text_slot(const void *listed, char buffer[COLUMN_BUFFER]);
 const char *listing_text_user(const void *uid, char buffer[COLUMN_BUFFER]);
 const char *listing_text_place(const void *listed, char buffer[COLUMN_BUFFER]);
 const char *listing_text_device(const void *device, char buffer[COLUMN_BUFFER]);
+/* A tensor may have no name, and there is no pid if the process has ended or
+ * belongs to another user. */
+const char *listing_text_name(const void *name, char buffer[COLUMN_BUFFER]);
+const char *listing_text_pid(const void *pid, char buffer[COLUMN_BUFFER]);
 const char *listing_text_mode(const void *mode, char buffer[COLUMN_BUFFER]);
+const char *listing_text_comm_state(const void *state,
+				    char buffer[COLUMN_BUFFER]);
 const char *listing_text_end(const void *ms, char buffer[COLUMN_BUFFER]);
 
 /* One tensor. The name is owned. entry.info is not set. */

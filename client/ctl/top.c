@@ -95,37 +95,6 @@ static const char *text_limit(const void *field, char buffer[COLUMN_BUFFER])
 	return limit == UINT64_MAX ? "-" : format_size(limit, buffer);
 }
 
-static const char *text_name(const void *field, char buffer[COLUMN_BUFFER])
-{
-	const char *name = *(const char *const *)field;
-
-	(void)buffer;
-	return *name ? name : "-";
-}
-
-/* The pid is 0 if the process has ended or belongs to another user. */
-static const char *text_maker(const void *field, char buffer[COLUMN_BUFFER])
-{
-	uint32_t pid = *(const uint32_t *)field;
-
-	if (!pid)
-		return "-";
-	snprintf(buffer, COLUMN_BUFFER, "%u", pid);
-	return buffer;
-}
-
-static const char *text_comm_state(const void *field,
-				   char buffer[COLUMN_BUFFER])
-{
-	static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
-					     [FSDP_COMM_JOINING] = "joining",
-					     [FSDP_COMM_RUNNING] = "running",
-					     [FSDP_COMM_FAILED] = "failed"};
-
-	(void)buffer;
-	return states[*(const enum fsdp_comm_state *)field];
-}
-
 #define OF(row, member) .offset = offsetof(struct row, member)
 
 static const struct column process_columns[] = {
@@ -154,7 +123,8 @@ static const struct column user_columns[] = {
 	{0}};
 
 static const struct column tensor_columns[] = {
-	{"NAME", .kind = COLUMN_TEXT, OF(listed, info.name), .text = text_name},
+	{"NAME", .kind = COLUMN_TEXT, OF(listed, info.name),
+	 .text = listing_text_name},
 	{">BYTES", .kind = COLUMN_SIZE, OF(listed, info.size)},
 	{">HOLDERS", .kind = COLUMN_U32, OF(listed, entry.n_holders)},
 	{">AGE", .kind = COLUMN_AGE, OF(listed, entry.age_ms)},
@@ -162,7 +132,7 @@ static const struct column tensor_columns[] = {
 	{"OWNER", .kind = COLUMN_U32, OF(listed, entry.uid),
 	 .text = listing_text_user},
 	{">MAKER", .kind = COLUMN_U32, OF(listed, entry.maker_pid),
-	 .text = text_maker},
+	 .text = listing_text_pid},
 	{0}};
 
 static const struct column pool_columns[] = {
@@ -183,7 +153,7 @@ static const struct column pool_columns[] = {
 static const struct column comm_columns[] = {
 	{"NAME", .kind = COLUMN_TEXT, OF(fsdp_comm_entry, name)},
 	{"STATE", .kind = COLUMN_U32, OF(fsdp_comm_entry, state),
-	 .text = text_comm_state},
+	 .text = listing_text_comm_state},
 	{">RANKS", .kind = COLUMN_U32, OF(fsdp_comm_entry, n_ranks)},
 	{">STEP", .kind = COLUMN_U64, OF(fsdp_comm_entry, step)},
 	{">GROUPS", .kind = COLUMN_U32, OF(fsdp_comm_entry, n_groups)},

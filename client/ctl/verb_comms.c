@@ -12,11 +12,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-static const char *const states[] = {[FSDP_COMM_KEPT] = "kept",
-				     [FSDP_COMM_JOINING] = "joining",
-				     [FSDP_COMM_RUNNING] = "running",
-				     [FSDP_COMM_FAILED] = "failed"};
-
 /* The executor is unknown while a communicator has no ranks. */
 static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 {
@@ -26,12 +21,6 @@ static const char *text_executor(const void *field, char buffer[COLUMN_BUFFER])
 	if (entry->state == FSDP_COMM_KEPT)
 		return "-";
 	return entry->executor == FSDP_EXECUTOR_RANK ? "rank" : "worker";
-}
-
-static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
-{
-	(void)buffer;
-	return states[*(const enum fsdp_comm_state *)field];
 }
 
 static const char *text_memory(const void *field, char buffer[COLUMN_BUFFER])
@@ -65,7 +54,8 @@ static const char *text_mesh(const void *field, char buffer[COLUMN_BUFFER])
 static const struct column comm_columns[] = {
 	{"NAME", "name", COLUMN_TEXT, AT(name)},
 	{NULL, "uid", COLUMN_U32, AT(uid)},
-	{"STATE", "state", COLUMN_TEXT, AT(state), .text = text_state},
+	{"STATE", "state", COLUMN_TEXT, AT(state),
+	 .text = listing_text_comm_state},
 	{">LOCAL", .text = text_local},
 	{NULL, "joined", COLUMN_U32, AT(n_joined)},
 	{NULL, "local", COLUMN_U32, AT(n_local)},

@@ -112,24 +112,6 @@ struct limbo_row {
 	struct fsdp_holder holder;
 };
 
-static const char *text_was(const void *field, char buffer[COLUMN_BUFFER])
-{
-	const struct listed *listed = field;
-
-	(void)buffer;
-	return *listed->info.name ? listed->info.name : "-";
-}
-
-static const char *text_pid(const void *field, char buffer[COLUMN_BUFFER])
-{
-	const struct fsdp_holder *holder = field;
-
-	if (!holder->pid)
-		return "-";
-	snprintf(buffer, COLUMN_BUFFER, "%u", holder->pid);
-	return buffer;
-}
-
 static const char *text_holder_user(const void *field,
 				    char buffer[COLUMN_BUFFER])
 {
@@ -151,14 +133,14 @@ static const char *text_state(const void *field, char buffer[COLUMN_BUFFER])
  * holders instead. */
 static const struct column limbo_columns[] = {
 	{"SLOT", OF(listed), .text = listing_text_slot},
-	{"WAS", OF(listed), .text = text_was},
+	{"WAS", OF(listed.info.name), .text = listing_text_name},
 	{"DTYPE", OF(listed), .text = listing_text_dtype},
 	{"SHAPE", OF(listed), .text = listing_text_shape},
 	{">BYTES", .kind = COLUMN_SIZE, OF(listed.info.size)},
 	{">AGE", .kind = COLUMN_AGE, OF(listed.entry.age_ms)},
 	{"OWNER", OF(listed.entry.uid), .text = listing_text_user},
 	{"DEVICE", OF(listed), .text = listing_text_place},
-	{">PID", OF(holder), .text = text_pid},
+	{">PID", OF(holder.pid), .text = listing_text_pid},
 	{"COMMAND", .kind = COLUMN_TEXT, OF(holder.command)},
 	{"USER", OF(holder), .text = text_holder_user},
 	{">HOLDS", .kind = COLUMN_I64, OF(holder.holds)},
