@@ -2,6 +2,7 @@
 #include "client/exporter/history.h"
 #include "client/exporter/lists.h"
 #include "client/exporter/text.h"
+#include "client/monitor/document.h"
 #include "client/monitor/prometheus.h"
 #include "client/monitor/snapshot.h"
 #include <stdio.h>
@@ -45,7 +46,7 @@ static json_t *requests_json(const struct snapshot *snapshot)
 			continue;
 		json_array_append_new(
 			array, json_pack("{s:o, s:o, s:f, s:f, s:f}", "kind",
-					 text_json(it->name), "count",
+					 document_text(it->name), "count",
 					 text_number(it->n), "sum_s",
 					 (double)it->sum_ns * 1e-9, "median_s",
 					 history_quantile(NULL, snapshot,
@@ -118,7 +119,7 @@ static json_t *comms_json(const struct snapshot *snapshot)
 			array,
 			json_pack("{s:o, s:o, s:s, s:i, s:i, s:i, s:o, s:o, "
 				  "s:i, s:i, s:o, s:o}",
-				  "name", text_json(it->name), "uid",
+				  "name", document_text(it->name), "uid",
 				  text_number(it->uid), "state",
 				  states[it->state % 5], "ranks",
 				  (int)it->n_ranks, "joined", (int)it->n_joined,
@@ -128,7 +129,7 @@ static json_t *comms_json(const struct snapshot *snapshot)
 				  (int)it->n_in_flight, "limited",
 				  (int)it->n_limited, "bytes_in_flight",
 				  text_number(it->bytes_in_flight), "note",
-				  text_json(it->note)));
+				  document_text(it->note)));
 	}
 	return array;
 }
@@ -176,18 +177,18 @@ char *documents_status(struct fsdp_client *client,
 		"{s:b, s:I, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, "
 		"s:o, s:o}",
 		"up", 1, "at_ms", wall_ms(), "step_ms", HISTORY_STEP_MS, "note",
-		text_json(snapshot->note), "counters", counters_json(snapshot),
-		"requests", requests_json(snapshot), "chunks",
-		chunks_json(snapshot), "users", accounts_json(snapshot),
-		"communicators", comms_json(snapshot), "sessions", sessions,
-		"channels", channels, "tensors", tensors, "limbo", limbo,
-		"history", history_json(history)));
+		document_text(snapshot->note), "counters",
+		counters_json(snapshot), "requests", requests_json(snapshot),
+		"chunks", chunks_json(snapshot), "users",
+		accounts_json(snapshot), "communicators", comms_json(snapshot),
+		"sessions", sessions, "channels", channels, "tensors", tensors,
+		"limbo", limbo, "history", history_json(history)));
 }
 
 char *documents_away(const char *cause, const struct history *history)
 {
 	return print(json_pack("{s:b, s:I, s:i, s:o, s:o}", "up", 0, "at_ms",
 			       wall_ms(), "step_ms", HISTORY_STEP_MS, "error",
-			       text_json(cause), "history",
+			       document_text(cause), "history",
 			       history_json(history)));
 }

@@ -1,5 +1,6 @@
 #include "client/exporter/lists.h"
 #include "client/exporter/text.h"
+#include "client/monitor/document.h"
 #include "client/monitor/snapshot.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -61,9 +62,9 @@ static json_t *session_json(const struct session *session)
 	return json_pack(
 		"{s:i, s:o, s:o, s:b, s:o, s:o, s:o, s:o, s:i}", "pid",
 		(int)peer->pid, "uid", text_number(peer->uid), "command",
-		text_json(session->command), "connected", peer->is_connected,
-		"tensors", text_number(peer->n_slots), "bytes",
-		text_number(peer->n_bytes), "requests",
+		document_text(session->command), "connected",
+		peer->is_connected, "tensors", text_number(peer->n_slots),
+		"bytes", text_number(peer->n_bytes), "requests",
 		text_number(peer->n_requests), "age_ms",
 		text_number(peer->age_ms), "waiting", (int)peer->n_waiting);
 }
@@ -96,13 +97,14 @@ static json_t *channel_json(const struct fsdp_channel_entry *entry)
 	return json_pack(
 		"{s:o, s:o, s:s, s:s, s:i, s:o, s:o, s:i, s:i, s:o, s:o, s:o, "
 		"s:b, s:b, s:o}",
-		"name", text_json(entry->name), "uid", text_number(entry->uid),
-		"mode",
+		"name", document_text(entry->name), "uid",
+		text_number(entry->uid), "mode",
 		entry->mode == FSDP_CHANNEL_BROADCAST ? "broadcast" : "share",
 		"role", entry->role == FSDP_PRODUCER ? "producer" : "consumer",
-		"pid", (int)entry->pid, "command", text_json(entry->command),
-		"capacity", text_number(entry->capacity), "slots",
-		(int)entry->n_slots, "queued", (int)entry->n_queued, "items",
+		"pid", (int)entry->pid, "command",
+		document_text(entry->command), "capacity",
+		text_number(entry->capacity), "slots", (int)entry->n_slots,
+		"queued", (int)entry->n_queued, "items",
 		text_number(entry->n_items), "waits",
 		text_number(entry->n_waits), "age_ms",
 		text_number(entry->age_ms), "ended", entry->is_ended, "waiting",
@@ -147,15 +149,6 @@ struct tensors {
 	size_t n_held;
 };
 
-static json_t *shape_json(const struct fsdp_info *info)
-{
-	json_t *array = json_array();
-
-	for (uint32_t i = 0; i < info->n_dims; i++)
-		json_array_append_new(array, json_integer(info->shape[i]));
-	return array;
-}
-
 static json_t *entry_json(const struct fsdp_entry *entry)
 {
 	const struct fsdp_info *info = entry->info;
@@ -163,7 +156,7 @@ static json_t *entry_json(const struct fsdp_entry *entry)
 	return json_pack(
 		"{s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:i, s:o, "
 		"s:o, s:o, s:b, s:b, s:b}",
-		"name", text_json(info->name), "version",
+		"name", document_text(info->name), "version",
 		text_number(info->version), "size", text_number(info->size),
 		"block_size", text_number(entry->block_size), "state",
 		states[entry->state % 4], "uid", text_number(entry->uid),
@@ -171,7 +164,8 @@ static json_t *entry_json(const struct fsdp_entry *entry)
 		text_number(entry->maker_pid), "chunk",
 		text_number(entry->chunk), "offset", text_number(entry->offset),
 		"holders", (int)entry->n_holders, "age_ms",
-		text_number(entry->age_ms), "shape", shape_json(info), "device",
+		text_number(entry->age_ms), "shape",
+		document_shape(info->shape, info->n_dims), "device",
 		text_device(&info->device), "tainted", info->is_tainted,
 		"collective", entry->is_collective, "ticket",
 		entry->n_tickets > 0);
@@ -197,7 +191,7 @@ static int add_holder(const struct fsdp_holder *holder, void *data)
 {
 	json_t *item = json_pack("{s:i, s:o, s:o}", "pid", (int)holder->pid,
 				 "uid", text_number(holder->uid), "command",
-				 text_json(holder->command));
+				 document_text(holder->command));
 
 	/* There may be thousands of holders; the page shows the first of
 	 * them. */

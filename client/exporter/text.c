@@ -1,24 +1,5 @@
 #include "client/exporter/text.h"
-#include <stdlib.h>
 #include <string.h>
-
-json_t *text_json(const char *text)
-{
-	json_t *string = json_string(text);
-	char *clean;
-
-	if (string)
-		return string;
-	clean = strdup(text);
-	if (!clean)
-		return NULL;
-	for (char *c = clean; *c; c++)
-		if ((unsigned char)*c >= 0x80)
-			*c = '?';
-	string = json_string(clean);
-	free(clean);
-	return string;
-}
 
 json_t *text_number(uint64_t value)
 {

@@ -6,9 +6,6 @@
 #include <jansson.h>
 #include <stdint.h>
 
-/* A string. Bytes that are not UTF-8, for example in a process's command,
- * become '?'. */
-json_t *text_json(const char *text);
 /* A number; UINT64_MAX, which means no limit, becomes null. */
 json_t *text_number(uint64_t value);
 /* "host", or the UUID of the device. */

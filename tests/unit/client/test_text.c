@@ -3,12 +3,6 @@
 #include "tests/lib/check.h"
 #include "tests/lib/json.h"
 
-Test(text, that_is_not_utf8_gets_question_marks)
-{
-	expect_json(text_json("caf\xc3\xa9"), "\"caf\xc3\xa9\"");
-	expect_json(text_json("caf\xe9 \xc3\xa9"), "\"caf? ??\"");
-}
-
 Test(text, of_a_missing_limit_is_null)
 {
 	expect_json(text_number(7), "7");
