@@ -120,15 +120,12 @@ static int plan_own(struct fsdp_group *group, const struct group_request *asked,
 	struct places_reply places = {.n_places = reply->n_places,
 				      .places = reply->places};
 	struct fsdp_comm *comm = group->comm;
-	/* The group is counted also if this fails, because the broker has
-	 * it. */
-	uint32_t index = comm->engine ? 0 : comm->reducer->n_groups++;
 	struct plan plan;
 	int r = make_plan(comm, asked, reply->hash, &plan, err);
 
 	if (r == 0)
 		r = comm->engine ? engine_group_new(group, &plan, err)
-				 : host_group_new(group, &plan, index, err);
+				 : host_group_new(group, &plan, err);
 	if (r == 0)
 		return 0;
 	places_take_chunks(comm->client, received, reply->chunks,

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
+int host_group_new(struct fsdp_group *group, struct plan *plan,
 		   struct error *err)
 {
 	struct host_group *own = calloc(1, sizeof(*own));
@@ -14,7 +14,6 @@ int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
 		plan_deinit(plan);
 		return error_nomem(err, "a group");
 	}
-	own->index = index;
 	own->plan = *plan;
 	r = layout_new(&own->plan, &own->layout, err);
 	if (r < 0) {

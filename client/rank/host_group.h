@@ -16,7 +16,6 @@ struct host_group {
 	struct plan plan;            /* owned */
 	struct layout *layout;       /* owned */
 	struct fsdp_tensor *partial; /* owned; NULL: not needed yet */
-	uint32_t index;              /* among the run's groups */
 	/* number of those that this rank has submitted */
 	uint64_t n_reductions;
 	/* The state after these reductions: the partial sums wait for an
@@ -24,9 +23,8 @@ struct host_group {
 	bool has_partial, has_grads;
 };
 
-/* Make the struct. Takes the plan, also on failure. `index` is the group's
- * number among the groups of the run. */
-int host_group_new(struct fsdp_group *group, struct plan *plan, uint32_t index,
+/* Make the struct. Takes the plan, also on failure. */
+int host_group_new(struct fsdp_group *group, struct plan *plan,
 		   struct error *err);
 void host_group_free(struct host_group *group); /* NULL is allowed */
 

@@ -322,7 +322,7 @@ static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)
 	reducer->done++;
 	reducer->done_ns = bell_now_ns();
 	if (comm->rank == 0)
-		board_count_reduced(&comm->board, mine->group->host->index);
+		board_count_reduced(&comm->board, mine->group->index);
 	inputs_free(&reducer->inputs, mine->memory);
 	group_note_reduced(mine->group, mine->sequence);
 }

@@ -47,7 +47,6 @@ struct handed_in {
 struct reducer {
 	const struct kernels *kernels;
 	struct inputs inputs;
-	uint32_t n_groups; /* the number of groups of the run */
 	/* of the last reduction that this rank has submitted */
 	uint32_t number;
 	uint32_t done;   /* all reductions up to this one are done */

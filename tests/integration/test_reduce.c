@@ -3,6 +3,7 @@
  * combined, which inputs a rank may hand in, and what happens when a process
  * dies in between.
  */
+#include "shm/board.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/crew.h"
@@ -373,6 +374,28 @@ Test(reduce, more_inputs_at_a_time_give_the_same_bits)
 		   memcmp(shared_bits[0], shared_bits[1], sizeof(*shared_bits)),
 		   0));
 	cr_assert(zero(int, munmap(shared_bits, 2 * sizeof(*shared_bits))));
+}
+
+static int gather_and_reduce(void)
+{
+	int r = trainer_commit();
+
+	for (size_t i = 0; r == 0 && i < N_KINDS; i++) {
+		r = trainer_unshard(i);
+		if (r == 0 && !trainer_sees_whole(i))
+			r = -EIO;
+		if (r == 0)
+			r = trainer_reshard(i);
+	}
+	return r < 0 ? r : reduce_all();
+}
+
+/* Ranks on host memory then gather by themselves, and fsdp-worker reduces. */
+Test(reduce, more_inputs_than_ranks_can_count_are_reduced_by_the_worker)
+{
+	start(2, &(struct fsdp_comm_options){.n_inputs = BOARD_MAX_AHEAD + 1});
+	cr_assert(zero(int, ranks_run(&ranks, gather_and_reduce)));
+	cr_assert(eq(u64, status_value(client, "reductions"), 2 * N_KINDS));
 }
 
 /* --- refusals ------------------------------------------------------------ */
