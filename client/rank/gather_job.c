@@ -1,6 +1,7 @@
 #include "client/rank/gather_job.h"
-#include "client/rank/group_impl.h"
+#include "client/rank/await.h"
 #include "client/rank/host_group.h"
+#include "client/rank/idle.h"
 #include "collective/host/gather.h"
 #include "proto/failpoint.h"
 #include "shm/board.h"
@@ -160,22 +161,6 @@ static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
 	return 0;
 }
 
-/* Ask the broker for the memory, which these numbers identify. */
-static int ask_memory(const struct job *job, int32_t timeout_ms,
-		      struct fsdp_tensor **ret, struct error *err)
-{
-	const struct request request = {
-		.kind = MESSAGE_GATHER_BUFFER,
-		.gather_buffer = {.group = job->group->id,
-				  .buffer = job->fill.buffer,
-				  .version = job->fill.version,
-				  .timeout_ms = timeout_ms},
-	};
-
-	return group_ask_one(job->group->comm, &request, job_size(job->group),
-			     NULL, ret, err);
-}
-
 /* Retire the idle buffers. If another rank has the lock, it is choosing a
  * buffer, and none is retired. */
 static void retire_idle(struct fsdp_comm *comm)
@@ -184,6 +169,26 @@ static void retire_idle(struct fsdp_comm *comm)
 		return;
 	gathers_retire(&comm->board);
 	gathers_unlock(&comm->board);
+}
+
+void job_give_back(struct fsdp_comm *comm)
+{
+	if (!comm->gatherer || !comm->board.page)
+		return;
+	retire_idle(comm);
+	drop_stale(comm);
+}
+
+bool job_has_idle(const struct fsdp_comm *comm)
+{
+	const struct gatherer *gatherer = comm->gatherer;
+
+	for (uint32_t i = 0; gatherer && i < gatherer->n_buffers; i++) {
+		if (gatherer->buffers[i].tensor &&
+		    !is_in_use(comm, &gatherer->buffers[i]))
+			return true;
+	}
+	return false;
 }
 
 static bool is_recalled(const struct fsdp_comm *comm, uint32_t i)
@@ -231,20 +236,23 @@ int job_fail_late(const struct job *job, const char *cause, struct error *err)
 	return comm_fail_run(comm, err);
 }
 
-/* Ask for the memory, and return idle buffers if there is none. A rank waits
- * for memory no longer than for other ranks. */
-static int ask_patiently(const struct job *job, int32_t timeout_ms,
-			 struct fsdp_tensor **ret, struct error *err)
+/* Ask the broker for the memory, which these numbers identify. A rank waits for
+ * memory no longer than for other ranks. */
+static int ask_memory(const struct job *job, int32_t timeout_ms,
+		      struct fsdp_tensor **ret, struct error *err)
 {
-	int32_t max_ms = job->group->comm->timeout_ms;
-	bool is_last = timeout_ms < 0 || timeout_ms > max_ms;
-	int r = ask_memory(job, 0, ret, err);
+	struct fsdp_comm *comm = job->group->comm;
+	bool is_last = timeout_ms < 0 || timeout_ms > comm->timeout_ms;
+	struct request request = {
+		.kind = MESSAGE_GATHER_BUFFER,
+		.gather_buffer = {.group = job->group->id,
+				  .buffer = job->fill.buffer,
+				  .version = job->fill.version},
+	};
+	int r = idle_ask(comm, &request,
+			 await_until(is_last ? comm->timeout_ms : timeout_ms),
+			 job_size(job->group), ret, err);
 
-	if (r != -ETIMEDOUT)
-		return r;
-	retire_idle(job->group->comm);
-	drop_stale(job->group->comm);
-	r = ask_memory(job, is_last ? max_ms : timeout_ms, ret, err);
 	if (r != -ETIMEDOUT || !is_last)
 		return r;
 	return job_fail_late(job, err->msg, err);
@@ -277,7 +285,7 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 	if (is_in_use(comm, buffer))
 		return refuse_board(comm, err);
 	drop_buffer(buffer);
-	r = ask_patiently(job, timeout_ms, &buffer->tensor, err);
+	r = ask_memory(job, timeout_ms, &buffer->tensor, err);
 	if (r < 0)
 		return r;
 	buffer->version = job->fill.version;

@@ -1,6 +1,7 @@
 #include "client/rank/await.h"
 #include "client/rank/comm_liveness.h"
 #include "client/rank/gather_job.h"
+#include "client/rank/inputs.h"
 #include "shm/bell.h"
 #include <errno.h>
 #include <stdio.h>
@@ -181,6 +182,8 @@ int job_await(struct job *job, int64_t until_ns, struct error *err)
 	note_wait(job);
 	while (r == 0 && wait_once(job, until_ns) != BELL_MET) {
 		r = look_around(job, until_ns, err);
+		if (r == 0)
+			r = inputs_heed(job->group->comm, err);
 		job_heed(job->group->comm);
 	}
 	return r;

@@ -10,7 +10,7 @@
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
-#include "client/rank/host_reduce.h"
+#include "client/rank/idle.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include "client/spec.h"
@@ -367,8 +367,8 @@ int fsdp_group_register(struct fsdp_comm *comm, const char *name,
 		return error_set(err, -E2BIG,
 				 "n_params is %zu, but a group has at most %d",
 				 n, FSDP_MAX_PARAMS);
-	/* The request may wait for memory that only unused inputs keep. */
-	r = comm->reducer ? inputs_give_back(comm, err) : 0;
+	/* The request may wait for memory that only idle memory keeps. */
+	r = idle_give_back(comm, err);
 	if (r < 0)
 		return r;
 	group = group_new(comm, name, n);

@@ -2,6 +2,7 @@
 #include "client/rank/await.h"
 #include "client/rank/gather_job.h"
 #include "client/rank/host_group.h"
+#include "client/rank/idle.h"
 #include "client/rank/run_board.h"
 #include "collective/host/kernel.h"
 #include <errno.h>
@@ -151,7 +152,6 @@ int host_gather_unshard(struct fsdp_group *group, struct error *err)
 	struct job job;
 	int r;
 
-	job_heed(comm);
 	job = job_of(group, comm->gatherer->number + 1);
 	if (comm->board.page)
 		job_forget_over(&job);
@@ -260,8 +260,7 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 	group->open = 0;
 	group->gathered = NULL;
 	gathers_end(&comm->board, comm->rank, job.number, group->index);
-	job_heed(comm);
-	return 0;
+	return idle_heed(comm, err);
 }
 
 /* --- committing ---------------------------------------------------------- */

@@ -1,13 +1,13 @@
 #include "client/rank/inputs.h"
+#include "client/rank/await.h"
 #include "client/rank/comm.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_group.h"
 #include "client/rank/host_reduce.h"
+#include "client/rank/idle.h"
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
-
-#define MS_NS INT64_C(1000000)
 
 int inputs_init(struct inputs *inputs, uint32_t n_ranks, uint32_t n_max,
 		struct error *err)
@@ -37,16 +37,6 @@ void inputs_end_handles(struct inputs *inputs, uint32_t n_ranks)
 void inputs_deinit(struct inputs *inputs)
 {
 	free(inputs->others);
-}
-
-static int32_t left_ms(int64_t until_ns)
-{
-	int64_t left_ns;
-
-	if (until_ns == INT64_MAX)
-		return -1;
-	left_ns = until_ns - bell_now_ns();
-	return left_ns > 0 ? (int32_t)((left_ns + MS_NS - 1) / MS_NS) : 0;
 }
 
 /* --- this rank's --------------------------------------------------------- */
@@ -113,33 +103,16 @@ int inputs_heed(struct fsdp_comm *comm, struct error *err)
 	return inputs_give_back(comm, err);
 }
 
-static int ask_input(struct fsdp_comm *comm, const struct fsdp_group *group,
-		     int32_t timeout_ms, struct fsdp_tensor **ret,
-		     struct error *err)
-{
-	const struct request request = {
-		.kind = MESSAGE_INPUT,
-		.input = {.group = group->id, .timeout_ms = timeout_ms},
-	};
-
-	return group_ask_one(comm, &request, group->host->plan.input_size, NULL,
-			     ret, err);
-}
-
-/* Ask for one more input. If there is no memory, the unused inputs are
- * returned, since they may be the memory that is missing. */
 static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 	       int64_t until_ns, struct own_input **ret, struct error *err)
 {
 	struct inputs *inputs = &comm->reducer->inputs;
 	struct own_input input = {.tensor = NULL};
-	int r = ask_input(comm, group, 0, &input.tensor, err);
+	struct request request = {.kind = MESSAGE_INPUT,
+				  .input = {.group = group->id}};
+	int r = idle_ask(comm, &request, until_ns, group->host->plan.input_size,
+			 &input.tensor, err);
 
-	if (r == -ETIMEDOUT)
-		r = inputs_give_back(comm, err);
-	if (r == 0 && !input.tensor)
-		r = ask_input(comm, group, left_ms(until_ns), &input.tensor,
-			      err);
 	if (r < 0)
 		return r;
 	inputs->own[inputs->n] = input;
@@ -258,15 +231,12 @@ int inputs_find_partial(struct fsdp_group *group, struct error *err)
 {
 	struct fsdp_comm *comm = group->comm;
 	const struct plan *plan = &group->host->plan;
-	const struct request request = {
-		.kind = MESSAGE_COMM_PLACE,
-		.comm_place = {.group = group->id,
-			       .timeout_ms = comm->timeout_ms},
-	};
+	struct request request = {.kind = MESSAGE_COMM_PLACE,
+				  .comm_place = {.group = group->id}};
 
 	if (group->host->partial)
 		return 0;
-	return group_ask_one(comm, &request,
-			     plan->partial_size * plan->n_replicas, NULL,
-			     &group->host->partial, err);
+	return idle_ask(comm, &request, await_until(comm->timeout_ms),
+			plan->partial_size * plan->n_replicas,
+			&group->host->partial, err);
 }

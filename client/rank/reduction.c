@@ -1,9 +1,11 @@
 /* How a rank gets an input, and submits the gradients that it has written
  * there. */
 #include "client/clock.h"
+#include "client/rank/await.h"
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_reduce.h"
+#include "client/rank/idle.h"
 #include "client/rank/plain_device.h"
 #include "client/sized.h"
 #include <errno.h>
@@ -31,6 +33,9 @@ int fsdp_input(struct fsdp_group *group, int32_t timeout_ms)
 	request.input = (struct input_request){.group = group->id,
 					       .timeout_ms = timeout_ms};
 	comm_end_spent(group->comm);
+	if (group->comm->gatherer)
+		return idle_ask(group->comm, &request, await_until(timeout_ms),
+				group->input_size, &group->input, err);
 	return group_ask_one(group->comm, &request, group->input_size,
 			     &group->input_mapping, &group->input, err);
 }

@@ -2,6 +2,7 @@
 #include "client/rank/engine.h"
 #include "client/rank/group_impl.h"
 #include "client/rank/host_gather.h"
+#include "client/rank/idle.h"
 #include "client/sized.h"
 #include "collective/plan.h"
 #include <errno.h>
@@ -75,6 +76,8 @@ static int begin_by_ranks(struct fsdp_group *group, struct error *err)
 				 "the shards and commit a step first",
 				 group->name);
 	r = comm_check_run(group->comm, err);
+	if (r == 0)
+		r = idle_heed(group->comm, err);
 	if (r < 0)
 		return r;
 	if (!is_in_place(group))

@@ -469,3 +469,128 @@ Test(host_gather, idle_memory_is_kept_if_only_a_budget_is_exceeded)
 	cr_expect(eq(u64, status_value(client, "bytes_live"), used));
 	fsdp_close(poor);
 }
+
+/* --- memory that ranks keep ---------------------------------------------- */
+
+/* Two ranks keep 12 MiB of the large group, and need 2 MiB for its whole
+ * parameters and 2 MiB for each input, so not all of this fits. */
+static int reduce_large(void)
+{
+	return trainer_reduce(0, 0, NULL, true);
+}
+
+Test(host_gather, idle_buffers_are_used_for_inputs)
+{
+	start_with_little_memory();
+	cr_assert(zero(int, ranks_run(&ranks, reduce_large)));
+}
+
+static int fill_and_meet(void)
+{
+	int r = trainer_fill_input(0, 0);
+
+	return r < 0 ? r : rank_note(fsdp_barrier(trainer()->comm, -1));
+}
+
+static int reshard_and_meet(void)
+{
+	int r = trainer_reshard(0);
+
+	return r < 0 ? r : rank_note(fsdp_barrier(trainer()->comm, -1));
+}
+
+/* Rank 0 waits for an input already when rank 1 reshards. */
+Test(host_gather, buffers_that_become_idle_are_used_for_inputs)
+{
+	const struct fsdp_spec spec = {FSDP_U8, 1, {1 << 20}};
+	struct fsdp_tensor *tensor;
+
+	start_with_little_memory();
+	cr_assert(zero(int, fsdp_alloc(client, &spec, 1, NULL, -1, &tensor)));
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard0)));
+	actor_begin(&ranks.actors[0], fill_and_meet);
+	cr_assert(status_await(client, "waiters", 1));
+	cr_expect(zero(int, rank_run(&ranks, 1, reshard_and_meet)));
+	cr_expect(zero(int, actor_end(&ranks.actors[0])));
+	fsdp_free(tensor);
+}
+
+Test(host_gather, idle_inputs_are_used_for_buffers)
+{
+	crew_use_little_memory(2);
+	crew_start(2, &(struct crew){.layers = LARGE_LAYERS, .n_layers = 1});
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, reduce_large)));
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+}
+
+static int register_more(void)
+{
+	static const struct fsdp_param_spec more[] = {
+		{.name = "weight", .spec = {FSDP_F32, 2, {1024, 256}}},
+	};
+	struct fsdp_policy policy = {0};
+	struct trainer *self = trainer();
+
+	return rank_note(fsdp_group_register(self->comm, "more", more, 1,
+					     &policy, &self->groups[1]));
+}
+
+Test(host_gather, idle_buffers_are_used_for_another_group)
+{
+	start_with_little_memory();
+	cr_assert(zero(int, ranks_run(&ranks, register_more)));
+}
+
+/* All of this has half the size. */
+static const struct fsdp_param_spec HALF[] = {
+	{.name = "weight", .spec = {FSDP_F32, 2, {512, 1024}}},
+};
+static const struct layer HALF_LAYERS[] = {
+	{.name = "half",
+	 .params = HALF,
+	 .n = 1,
+	 .policy = {.param_dtype = FSDP_BF16, .reduce_dtype = FSDP_BF16}},
+};
+
+static int put_off(void)
+{
+	const struct fsdp_reduce_options options = {.no_all_reduce = true};
+
+	return trainer_reduce(0, 0, &options, true);
+}
+
+/* Two replicas have as much memory as two shards of the large group. */
+Test(host_gather, idle_buffers_are_used_for_partial_sums)
+{
+	crew_use_little_memory(2);
+	crew_start(2, &(struct crew){.options = {.n_shards = 1},
+				     .layers = HALF_LAYERS,
+				     .n_layers = 1});
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, use0)));
+	cr_assert(zero(int, ranks_run(&ranks, put_off)));
+}
+
+/* A loop that only gathers returns inputs, too. The client's 8.5 MiB fit beside
+ * the group's 6 MiB and a buffer of 1 MiB, but not beside two inputs of 1 MiB
+ * as well. */
+Test(host_gather, idle_inputs_are_freed_by_ranks_that_only_gather)
+{
+	const struct fsdp_spec spec = {FSDP_U8, 1, {17 << 19}};
+	struct fsdp_tensor *tensor;
+
+	crew_use_little_memory(2);
+	crew_start(2, &(struct crew){.layers = HALF_LAYERS, .n_layers = 1});
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, reduce_large)));
+	cr_assert(lt(int, fsdp_alloc(client, &spec, 1, NULL, 0, &tensor), 0));
+	/* Both ranks return their inputs before the buffer is allocated. */
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	cr_assert(zero(int, ranks_run(&ranks, await0)));
+	cr_assert(zero(int, ranks_run(&ranks, reshard0)));
+	cr_assert(zero(int, fsdp_alloc(client, &spec, 1, NULL, 0, &tensor)));
+	fsdp_free(tensor);
+}
