@@ -58,9 +58,11 @@ int comm_call(struct fsdp_comm *comm, const struct request *request,
 
 	if (r == 0)
 		return 0;
-	/* -EBADF means that this process has closed the connection. */
-	if (r != -ECONNABORTED && r != -EBADF &&
-	    connection_is_down(&comm->client->connection))
+	/* -EBADF means that this process has closed the connection. -EINTR and
+	 * -ETIMEDOUT mean that the caller may call again; by then the next
+	 * broker may be there. */
+	if (r != -ECONNABORTED && r != -EBADF && r != -EINTR &&
+	    r != -ETIMEDOUT && connection_is_down(&comm->client->connection))
 		r = error_wrap(err, -ECONNABORTED,
 			       "fsdpd has exited, and the communicators that "
 			       "ran there have ended");

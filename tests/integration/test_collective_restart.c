@@ -68,9 +68,9 @@ static int reduce(void)
 	return trainer_sees_gradients(IN_PLACE, mean) ? 0 : -EIO;
 }
 
-/* Start a broker and two ranks, which join. Each test run has a new broker,
- * because a supervisor gives up after several deaths. */
-static void start(const struct fsdp_comm_options *options)
+/* Start a broker and two ranks, which join by `join`. Each test run has a new
+ * broker, because a supervisor gives up after several deaths. */
+static void start_by(actor_fn *join, const struct fsdp_comm_options *options)
 {
 	struct crew crew = {
 		.daemon = &chaos.daemon,
@@ -83,7 +83,12 @@ static void start(const struct fsdp_comm_options *options)
 	chaos_start(&chaos, NULL);
 	crew_set(&crew);
 	ranks_start(&ranks, 2);
-	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, ranks_run(&ranks, join), 0));
+}
+
+static void start(const struct fsdp_comm_options *options)
+{
+	start_by(trainer_join, options);
 }
 
 /* The next run finds the step and does the same work. */
@@ -277,6 +282,59 @@ Test(collective_restart, the_board_is_stored_only_for_a_run_that_can_continue)
 	cr_expect(keeps_await(&chaos, N_KEPT + 1));
 	cr_assert(eq(int, ranks_run(&ranks, trainer_leave), 0));
 	cr_expect(keeps_await(&chaos, N_KEPT));
+	ranks_stop(&ranks);
+	chaos_stop(&chaos);
+}
+
+/* --- interruptions ------------------------------------------------------- */
+
+static int is_signalled;
+
+/* Report a signal once. */
+static int take_signal(void *data)
+{
+	int was_signalled = is_signalled;
+
+	(void)data;
+	is_signalled = 0;
+	return was_signalled;
+}
+
+static int join_with_hook(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&chaos.daemon),
+		.interrupted = take_signal};
+
+	must(fsdp_connect(&options, &trainer()->client) == 0);
+	return trainer_join();
+}
+
+static struct fsdp_work commit;
+
+static int await_commit(void)
+{
+	return rank_note(fsdp_wait(&commit, -1));
+}
+
+/* Wait for a commit while the broker is away, until a signal comes. */
+static int commit_without_broker(void)
+{
+	must(fsdp_commit(trainer()->comm, 1, &commit) == 0);
+	must(kill(chaos.daemon.pid, SIGSTOP) == 0);
+	must(kill(daemon_broker_pid(&chaos.daemon), SIGKILL) == 0);
+	is_signalled = 1;
+	return await_commit();
+}
+
+Test(collective_restart, a_signal_while_the_broker_is_away_does_not_end_the_run)
+{
+	need_ranks_that_work();
+	start_by(join_with_hook, &DEFAULTS);
+	cr_expect(eq(int, rank_run(&ranks, 0, commit_without_broker), -EINTR));
+	cr_assert(zero(int, kill(chaos.daemon.pid, SIGCONT)));
+	cr_assert(zero(int, rank_run(&ranks, 1, trainer_commit)));
+	cr_expect(zero(int, rank_run(&ranks, 0, await_commit)));
 	ranks_stop(&ranks);
 	chaos_stop(&chaos);
 }
