@@ -67,21 +67,26 @@ static struct board_wait wait_of(const struct fsdp_comm *comm,
 	};
 }
 
-static enum bell_outcome wait_once(struct fsdp_comm *comm,
-				   const struct await *await)
+/* Return an enum bell_outcome, or -EINTR. */
+static int wait_once(struct fsdp_comm *comm, const struct await *await,
+		     struct error *err)
 {
 	const struct board_wait wait = wait_of(comm, await);
 	int64_t end_ns = await_end(comm, await->since_ns, await->until_ns);
 	enum bell_outcome outcome;
 	int64_t until_ns;
+	int r;
 
 	do {
 		until_ns = liveness_next_ns(await->since_ns, end_ns);
 		outcome = board_wait(&comm->board, &wait, until_ns);
-	} while (outcome == BELL_AGAIN &&
-		 comm_check_liveness(comm, board_awaited(&wait),
-				     await->since_ns, until_ns, end_ns));
-	return outcome;
+		r = outcome == BELL_AGAIN
+			    ? comm_check_liveness(comm, board_awaited(&wait),
+						  await->since_ns, until_ns,
+						  end_ns, err)
+			    : 0;
+	} while (r > 0);
+	return r < 0 ? r : (int)outcome;
 }
 
 static bool is_met(const struct fsdp_comm *comm, const struct await *await,
@@ -125,7 +130,7 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 {
 	int r = AWAIT_MET;
 
-	while (r == AWAIT_MET && wait_once(comm, await) != BELL_MET) {
+	while (r == AWAIT_MET && (r = wait_once(comm, await, err)) > 0) {
 		r = look_around(comm, await, ret_ranks, err);
 		if (r == AWAIT_MET)
 			r = inputs_heed(comm, err);

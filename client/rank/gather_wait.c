@@ -157,22 +157,27 @@ static void note_wait(const struct job *job)
 	group->since_ns = bell_now_ns();
 }
 
-static enum bell_outcome wait_once(struct job *job, int64_t until_ns)
+/* Return an enum bell_outcome, or -EINTR. */
+static int wait_once(struct job *job, int64_t until_ns, struct error *err)
 {
 	const struct bell_wait how = {is_met, is_hopeless, is_beside, job};
 	struct fsdp_comm *comm = job->group->comm;
 	int64_t end_ns = await_end(comm, job->group->since_ns, until_ns);
 	enum bell_outcome outcome;
 	int64_t look_ns;
+	int r;
 
 	do {
 		look_ns = liveness_next_ns(job->group->since_ns, end_ns);
 		outcome =
 			bell_wait(&job->board->page->gathering, &how, look_ns);
-	} while (outcome == BELL_AGAIN &&
-		 comm_check_liveness(comm, find_ranks(job),
-				     job->group->since_ns, look_ns, end_ns));
-	return outcome;
+		r = outcome == BELL_AGAIN
+			    ? comm_check_liveness(comm, find_ranks(job),
+						  job->group->since_ns, look_ns,
+						  end_ns, err)
+			    : 0;
+	} while (r > 0);
+	return r < 0 ? r : (int)outcome;
 }
 
 int job_await(struct job *job, int64_t until_ns, struct error *err)
@@ -180,7 +185,7 @@ int job_await(struct job *job, int64_t until_ns, struct error *err)
 	int r = 0;
 
 	note_wait(job);
-	while (r == 0 && wait_once(job, until_ns) != BELL_MET) {
+	while (r == 0 && (r = wait_once(job, until_ns, err)) > 0) {
 		r = look_around(job, until_ns, err);
 		if (r == 0)
 			r = inputs_heed(job->group->comm, err);

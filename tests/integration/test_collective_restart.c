@@ -6,6 +6,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/crew.h"
+#include "tests/lib/ending.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -337,4 +338,52 @@ Test(collective_restart, a_signal_while_the_broker_is_away_does_not_end_the_run)
 	cr_expect(zero(int, rank_run(&ranks, 0, await_commit)));
 	ranks_stop(&ranks);
 	chaos_stop(&chaos);
+}
+
+static int begin_next(void)
+{
+	return trainer_begin(CAST);
+}
+
+/* Wait for the last rank, which is ending, until a signal comes. */
+static int await_next(void)
+{
+	is_signalled = 1;
+	return trainer_await(CAST);
+}
+
+/* The waiting rank finds that the other one is ending, and asks the broker,
+ * which does not reply. */
+static void interrupt_without_broker(int signal_number)
+{
+	pid_t broker, thread;
+
+	need_ranks_that_work();
+	start_by(join_with_hook, &(struct fsdp_comm_options){.limit = 1});
+	cr_assert(zero(int, ranks_run(&ranks, trainer_commit)));
+	cr_assert(zero(int, ranks_run(&ranks, gather)));
+	cr_assert(zero(int, rank_run(&ranks, 0, reshard)));
+	cr_assert(zero(int, rank_run(&ranks, 0, begin_next)));
+	thread = rank_run(&ranks, 1, ending_thread);
+	broker = daemon_broker_pid(&chaos.daemon);
+	cr_assert(zero(int, kill(chaos.daemon.pid, SIGSTOP)));
+	cr_assert(zero(int, kill(broker, signal_number)));
+	ending_begin(ranks.actors[1].pid, thread);
+	cr_expect(eq(int, rank_run(&ranks, 0, await_next), -EINTR));
+	ending_end(thread);
+	actor_kill(&ranks.actors[1]);
+	cr_assert(zero(int, kill(broker, SIGCONT)));
+	cr_assert(zero(int, kill(chaos.daemon.pid, SIGCONT)));
+	ranks_stop(&ranks);
+	chaos_stop(&chaos);
+}
+
+Test(collective_restart, a_waiting_rank_is_interrupted_if_the_broker_has_died)
+{
+	interrupt_without_broker(SIGKILL);
+}
+
+Test(collective_restart, a_waiting_rank_is_interrupted_if_the_broker_hangs)
+{
+	interrupt_without_broker(SIGSTOP);
 }
