@@ -173,8 +173,8 @@ FSDP_API int fsdp_send(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		       const void *data, uint64_t count, uint32_t to,
 		       uint64_t tag, struct fsdp_transfer **ret);
 
-/* Begins to receive `count` elements from rank `from`, or from FSDP_ANY_RANK.
- */
+/* Begins to receive `count` elements from rank `from`, or from FSDP_ANY_RANK:
+ * from any rank that has not left, or has sent the message before it left. */
 FSDP_API int fsdp_receive(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 			  void *data, uint64_t count, uint32_t from,
 			  uint64_t tag, struct fsdp_transfer **ret);

@@ -308,6 +308,23 @@ static int receive_piece(struct fsdp_comm *comm, uint32_t from,
 		       : 0;
 }
 
+/* Return those of the other ranks that are here, or have left a message. All
+ * messages of a rank have come before it leaves. */
+static uint64_t find_senders(const struct fsdp_comm *comm, uint64_t others)
+{
+	uint64_t left = board_left(&comm->board, others);
+	uint64_t senders = others & ~left;
+
+	for (; left; left &= left - 1) {
+		uint32_t rank = (uint32_t)__builtin_ctzll(left);
+
+		if (mail_has_come(&comm->board, comm->rank,
+				  &comm->transfers->counts, rank))
+			senders |= UINT64_C(1) << rank;
+	}
+	return senders;
+}
+
 /* Find the ranks from which a message is expected, and those to which one must
  * be sent. */
 static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
@@ -315,7 +332,7 @@ static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
 	const struct transfers *all = comm->transfers;
 	uint64_t others = (UINT64_MAX >> (64 - comm->board.n_ranks)) &
 			  ~(UINT64_C(1) << comm->rank);
-	uint64_t here = others & ~board_left(&comm->board, others);
+	uint64_t senders = find_senders(comm, others);
 
 	*ret = (struct mail_wait){.counts = &all->counts};
 	for (const struct fsdp_transfer *it = all->begun; it; it = it->next) {
@@ -326,7 +343,7 @@ static void find_open(struct fsdp_comm *comm, struct mail_wait *ret)
 		else if (it->rank != FSDP_ANY_RANK)
 			ret->from |= UINT64_C(1) << it->rank;
 		else
-			ret->from |= here ? here : others;
+			ret->from |= senders ? senders : others;
 	}
 }
 
@@ -534,7 +551,11 @@ static int await_mail(const struct fsdp_transfer *transfer, int64_t since_ns,
 	case AWAIT_LATE:
 		return fail_late(transfer, ranks, err);
 	case AWAIT_LEFT:
-		return fail_left(comm, ranks, err);
+		/* A receive from any rank can get its message from another. */
+		find_open(comm, &open);
+		return ranks & (open.from | open.to)
+			       ? fail_left(comm, ranks, err)
+			       : 0;
 	default:
 		return r;
 	}

@@ -416,6 +416,35 @@ Test(transfer, a_waiting_rank_gets_an_error_when_another_leaves)
 	assert_says(0, " left");
 }
 
+static int receive_any(void)
+{
+	struct fsdp_transfer *transfer;
+	int r = fsdp_receive(comm(), FSDP_I32, &number, 1, FSDP_ANY_RANK, 3,
+			     &transfer);
+
+	return rank_note(r ? r : fsdp_transfer_wait(transfer, -1, NULL));
+}
+
+/* Rank 0 waits for rank 1 or rank 2. */
+Test(transfer, a_receive_from_any_rank_goes_on_when_one_of_them_leaves)
+{
+	crew_start(3, &DEFAULTS);
+	actor_begin(&ranks.actors[0], receive_any);
+	ranks_await_still(&ranks, 1);
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
+	cr_assert(zero(int, rank_run(&ranks, 2, send_one)));
+	cr_assert(zero(int, actor_end(&ranks.actors[0])), "%s", sentence(0));
+}
+
+Test(transfer, a_receive_from_any_rank_gets_the_message_of_one_that_left)
+{
+	crew_start(3, &SHORT_TIMEOUT);
+	cr_assert(zero(int, rank_run(&ranks, 1, send_one)));
+	cr_assert(zero(int, rank_run(&ranks, 1, crew_leave_comm)));
+	cr_assert(zero(int, rank_run(&ranks, 0, receive_any)), "%s",
+		  sentence(0));
+}
+
 static const char *hold_plan(void)
 {
 	static char path[64];
