@@ -227,12 +227,14 @@ static int refuse_mesh(const struct fsdp_group *group, uint32_t n_mesh,
 			 group->comm->rank, group->name, n_mesh, rank, mesh);
 }
 
-/* Keep the memory for the group until the next step. */
+/* Keep the memory for the group until the next step. This rank may have waited
+ * for the gather long ago, so a new time-out begins. */
 static int keep(struct job *job, struct error *err)
 {
-	const struct fsdp_group *group = job->group;
+	struct fsdp_group *group = job->group;
 	int r = 0;
 
+	group->waits_for = 0;
 	job->obstacle = OBSTACLE_LOCK;
 	while (r == 0 && !gathers_lock(job->board, group->comm->rank))
 		r = job_await(job, INT64_MAX, err);

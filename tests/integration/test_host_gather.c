@@ -9,6 +9,8 @@
 #include "tests/lib/ending.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 static const struct fsdp_param_spec PARAMS[] = {
@@ -217,6 +219,57 @@ Test(host_gather, the_memory_of_gathers_outlives_the_broker)
 	cr_assert(zero(int, ranks_run(&ranks, trainer_leave)));
 	cr_assert(zero(int, fsdp_comm_remove(client, "test")));
 	cr_assert(status_await(client, "bytes_live", 0));
+}
+
+/* --- time-outs ----------------------------------------------------------- */
+
+#define TIMEOUT_MS 5000
+
+static const char *hold_plan(void)
+{
+	static char path[64];
+
+	(void)snprintf(path, sizeof(path), "%s/hold", daemon_.dir);
+	return path;
+}
+
+static int obey_hold_plan(void)
+{
+	return setenv("FSDP_STOP_PLAN", hold_plan(), 1);
+}
+
+static int reshard0_to_mesh(void)
+{
+	return rank_note(fsdp_reshard(trainer()->groups[0], 1));
+}
+
+/* Rank 1 is stopped at a failpoint while both run `fn`, until rank 0 waits for
+ * it. */
+static void wait_for_stopped_rank(const char *point, actor_fn *fn)
+{
+	plan_death(hold_plan(), point, 1);
+	actor_begin(&ranks.actors[1], fn);
+	while (!plan_is_done(hold_plan()))
+		nap_ms(1);
+	actor_begin(&ranks.actors[0], fn);
+	ranks_await_still(&ranks, 2);
+	must(kill(ranks.actors[1].pid, SIGCONT) == 0);
+	cr_assert(zero(int, actor_end(&ranks.actors[0])), "%s", sentence(0));
+	cr_assert(zero(int, actor_end(&ranks.actors[1])));
+}
+
+/* Rank 0 waits for a piece, uses the parameters for longer than the time-out,
+ * and then waits for the lock. */
+Test(host_gather, a_reshard_has_the_full_time_for_the_lock)
+{
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	start(&(struct fsdp_comm_options){.timeout_ms = TIMEOUT_MS});
+	cr_assert(zero(int, rank_run(&ranks, 1, obey_hold_plan)));
+	cr_assert(zero(int, ranks_run(&ranks, begin0)));
+	wait_for_stopped_rank("host_gather.taken", await0);
+	nap_ms(TIMEOUT_MS);
+	wait_for_stopped_rank("gathers.locked", reshard0_to_mesh);
 }
 
 /* --- counting ------------------------------------------------------------ */
