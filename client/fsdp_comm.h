@@ -411,7 +411,8 @@ FSDP_API int fsdp_reduce(struct fsdp_group *group,
  * all `next` shards become `current` at once, and a later run continues from
  * them. The library copies frozen parameters. The rank must not use its groups
  * until fsdp_wait() returns. -EBUSY: this rank has a group unsharded, or a
- * group is being reduced.
+ * group is being reduced. -ETIMEDOUT: a device has not done this rank's gathers
+ * and reductions within the communicator's time-out; call this again.
  */
 FSDP_API int fsdp_commit(struct fsdp_comm *comm, uint64_t step,
 			 struct fsdp_work *ret);

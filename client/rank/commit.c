@@ -111,7 +111,13 @@ static int begin(struct fsdp_comm *comm, uint64_t step, void *stream,
 	comm->is_commit_unsent = true;
 	if (stream)
 		return 0;
-	return commit_send(comm, -1, err);
+	r = commit_send(comm, -1, err);
+	if (r == -ETIMEDOUT && comm->is_commit_unsent) {
+		/* The caller gets no work to wait for. */
+		comm->is_commit_unsent = false;
+		comm->committing = 0;
+	}
+	return r;
 }
 
 int fsdp_commit_on(struct fsdp_comm *comm, uint64_t step, void *stream,

@@ -110,6 +110,19 @@ Test(stuck_device,
 	cr_expect(await_slots(0));
 }
 
+Test(stuck_device, a_commit_that_was_too_late_can_be_repeated)
+{
+	struct fsdp_comm *comm = join_and_get_stuck();
+	struct fsdp_work work;
+
+	cr_expect(eq(int, fsdp_commit(comm, 2, &work), -ETIMEDOUT));
+	open_gate();
+	cr_assert(stream_finish(stream));
+	cr_assert(zero(int, fsdp_commit(comm, 2, &work)), "%s", fsdp_error());
+	cr_expect(zero(int, fsdp_wait(&work, -1)), "%s", fsdp_error());
+	fsdp_comm_leave(comm);
+}
+
 /* --- two ranks, of which one dies ---------------------------------------- */
 
 static struct fsdp_comm *pair_comm;
