@@ -89,13 +89,15 @@ int engine_reduce(struct fsdp_group *group, const struct reduce_request *asked,
 	struct engine_work *work = work_new(group, WORK_REDUCE, sequence, err);
 	int r = 0;
 
+	/* The broker has planned the reduction, and the other ranks begin
+	 * it. */
 	if (!work)
-		return -ENOMEM;
+		return engine_fail(engine, err);
 	if (stream)
 		r = engine_record(engine, stream, &work->ready, err);
 	if (r < 0) {
 		free(work);
-		return r;
+		return engine_fail(engine, err);
 	}
 	work->reduce = (struct device_reduce){
 		.flags = (own->has_partial ? DEVICE_REDUCE_PARTIAL_IN : 0u) |

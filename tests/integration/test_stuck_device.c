@@ -3,6 +3,7 @@
  * memory that the device may still use stays mapped.
  */
 #include "tests/lib/check.h"
+#include "tests/lib/gpu.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
 #include <errno.h>
@@ -68,28 +69,44 @@ Test(stuck_device, closing_waits_for_a_stream_that_only_waits)
 	open_client();
 }
 
-/* Start a reduction whose gradients are never written. */
-static struct fsdp_comm *join_and_get_stuck(void)
+static struct fsdp_comm *alone_comm;
+static struct fsdp_group *alone;
+
+/* Join, commit and take an input. */
+static void join_alone(void)
 {
 	const struct fsdp_device gpu = gpu_name(0);
 	const struct fsdp_comm_options options = {.device = &gpu,
 						  .timeout_ms = COMM_LIMIT_MS};
 	const struct fsdp_param_spec weight = {.name = "weight",
 					       .spec = {FSDP_F32, 1, {64}}};
-	struct fsdp_comm *comm = NULL;
-	struct fsdp_group *group = NULL;
 	struct fsdp_work work;
 
-	must(fsdp_comm_join(stage.client, "test", 1, 0, &options, &comm) == 0);
-	must(fsdp_group_register(comm, "l0", &weight, 1, NULL, &group) == 0);
-	must(fsdp_commit(comm, 1, &work) == 0);
+	must(fsdp_comm_join(stage.client, "test", 1, 0, &options,
+			    &alone_comm) == 0);
+	must(fsdp_group_register(alone_comm, "l0", &weight, 1, NULL, &alone) ==
+	     0);
+	must(fsdp_commit(alone_comm, 1, &work) == 0);
 	must(fsdp_wait(&work, -1) == 0);
-	must(fsdp_input(group, -1) == 0);
+	must(fsdp_input(alone, -1) == 0);
+}
+
+static int reduce_on(CUstream on)
+{
+	const struct fsdp_reduce_options options = {.stream = on};
+	struct fsdp_work work;
+
+	return fsdp_reduce(alone, &options, &work);
+}
+
+/* Start a reduction whose gradients are never written. */
+static struct fsdp_comm *join_and_get_stuck(void)
+{
+	join_alone();
 	stream = stream_make(gpu_nth(0));
 	stream_hold(stream, &stage.shared->gate);
-	must(fsdp_reduce(group, &(struct fsdp_reduce_options){.stream = stream},
-			 &work) == 0);
-	return comm;
+	must(reduce_on(stream) == 0);
+	return alone_comm;
 }
 
 Test(stuck_device,
@@ -121,6 +138,21 @@ Test(stuck_device, a_commit_that_was_too_late_can_be_repeated)
 	cr_assert(zero(int, fsdp_commit(comm, 2, &work)), "%s", fsdp_error());
 	cr_expect(zero(int, fsdp_wait(&work, -1)), "%s", fsdp_error());
 	fsdp_comm_leave(comm);
+}
+
+/* The broker has planned the reduction, and other ranks would wait for it. The
+ * commit of join_alone() records two events before it. */
+Test(stuck_device, a_planned_reduction_that_cannot_begin_ends_the_run)
+{
+	need_fake("it cannot record an event");
+	setenv("FAKECUDA_FAIL", "EventRecord:3:2", 1);
+	join_alone();
+	stream = stream_make(gpu_nth(0));
+	cr_expect(eq(int, reduce_on(stream), -ECONNABORTED));
+	cr_expect(ne(ptr, strstr(fsdp_error(), "cannot record an event"), NULL),
+		  "%s", fsdp_error());
+	cr_expect(eq(int, fsdp_input(alone, 0), -ECONNABORTED));
+	fsdp_comm_leave(alone_comm);
 }
 
 /* --- two ranks, of which one dies ---------------------------------------- */
