@@ -105,6 +105,7 @@ int comm_fail_run(struct fsdp_comm *comm, struct error *err)
 {
 	int r;
 
+	err->code = -ECONNABORTED;
 	comm_give_up(comm, err);
 	r = comm_check_run(comm, err);
 	/* The result is 0 if the broker does not know the failure yet. */

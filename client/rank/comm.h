@@ -158,7 +158,8 @@ static inline int comm_check_run(struct fsdp_comm *comm, struct error *err)
 void comm_give_up(struct fsdp_comm *comm, const struct error *why);
 
 /* Fail the run for the reason in `err`, which all ranks are told. Returns the
- * error that the broker tells them, which is -ECONNABORTED. */
+ * error that the broker tells them, or this reason if the broker cannot be
+ * told; it is -ECONNABORTED. */
 int comm_fail_run(struct fsdp_comm *comm, struct error *err);
 
 /* Check that the stream is valid for this communicator. Returns -EINVAL if

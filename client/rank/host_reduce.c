@@ -311,7 +311,6 @@ static int work_on(struct fsdp_comm *comm, struct handed_in *mine,
 	*err = why;
 	if (r == -ECONNABORTED || r == -EINTR)
 		return r;
-	err->code = -ECONNABORTED;
 	return comm_fail_run(comm, err);
 }
 

@@ -10,6 +10,7 @@
 #include "tests/lib/crew.h"
 #include <errno.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -321,6 +322,51 @@ Test(collective, an_interrupt_ends_the_run_with_an_error_for_all_ranks)
 	cr_assert(eq(int, ranks.notes[1].code, -ECONNABORTED));
 	assert_says(1, "rank 0 (pid ");
 	assert_says(1, ") was interrupted in an all-reduce");
+}
+
+static struct fsdp_comm *doomed;
+
+static int join_impatiently(void)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_.socket, .interrupted = ask_whether_tired};
+	struct fsdp_client *impatient;
+
+	must(fsdp_connect(&options, &impatient) == 0);
+	doomed = join_other(impatient);
+	return rank_note(fsdp_barrier(doomed, -1));
+}
+
+static int reduce_doomed(void)
+{
+	return reduce_other(doomed);
+}
+
+static int reduce_less(void)
+{
+	is_tired = 1;
+	return rank_note(fsdp_all_reduce(doomed, FSDP_F32, FSDP_SUM, numbers,
+					 results, 32));
+}
+
+static int meet_doomed(void)
+{
+	return rank_note(fsdp_barrier(doomed, 0));
+}
+
+/* Rank 1 finds the difference while the broker cannot be told. */
+Test(collective, a_difference_unknown_to_the_broker_ends_the_communicator)
+{
+	pid_t broker = daemon_broker_pid(&daemon_);
+
+	crew_start(2, &DEFAULTS);
+	cr_assert(zero(int, ranks_run(&ranks, join_impatiently)));
+	actor_begin(&ranks.actors[0], reduce_doomed);
+	ranks_await_still(&ranks, 1);
+	cr_assert(zero(int, kill(broker, SIGSTOP)));
+	cr_expect(eq(int, rank_run(&ranks, 1, reduce_less), -ECONNABORTED));
+	cr_expect(eq(int, rank_run(&ranks, 1, meet_doomed), -ECONNABORTED));
+	cr_assert(zero(int, kill(broker, SIGCONT)));
 }
 
 /* --- a hostile rank ------------------------------------------------------ */
