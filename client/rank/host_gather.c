@@ -267,8 +267,9 @@ int host_gather_reshard(struct fsdp_group *group, uint32_t n_mesh,
 
 /* --- committing ---------------------------------------------------------- */
 
-/* The commit is written before the check. A rank that begins a gather does this
- * in the opposite order, so at least one of the two sees the other. */
+/* The commit is written before the check. A rank that begins a gather checks
+ * first and then writes, so at the same time both can miss each other. Then the
+ * broker refuses the second commit, whose number of gathers differs. */
 int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 {
 	struct gatherer *gatherer = comm->gatherer;
