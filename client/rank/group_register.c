@@ -15,6 +15,7 @@
 #include "client/sized.h"
 #include "client/spec.h"
 #include "collective/plan_request.h"
+#include "collective/shard.h"
 #include "shm/chunk.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -177,36 +178,36 @@ static int ask(struct fsdp_group *group, const char *name,
 
 /* --- registering: the replies -------------------------------------------- */
 
-/* Compute this rank's part by the rule of torch.chunk (collective/shard.h). */
+/* Compute this rank's part, and compare it with the broker's. */
 static int cut(const struct fsdp_comm *comm, const struct group_entry *entry,
 	       struct param *param, struct error *err)
 {
-	const struct tensor_type *type = &param->type;
-	int64_t n = comm->n_shards, rank = comm->rank % comm->n_shards;
-	uint32_t dim = entry->shard_dim;
-	/* A 0-d parameter is cut like a 1-d parameter of one element. */
-	int64_t size = type->n_dims ? type->shape[dim] : 1;
-	int64_t chunk = (size + n - 1) / n, start = chunk * rank, mine;
+	uint32_t rank = comm->rank % comm->n_shards;
+	struct shard shard;
+	int64_t start, mine;
 	uint64_t row;
 
-	start = start < size ? start : size;
-	mine = size - start < chunk ? size - start : chunk;
-	if (dim >= (type->n_dims ? type->n_dims : 1) ||
-	    entry->shard_size != mine || (dim > 0 && size % n != 0))
+	if (shard_make(&param->type, (int32_t)entry->shard_dim, comm->n_shards,
+		       &shard, err) < 0)
+		return error_wrap(err, -EPROTO, "fsdpd gave dimension %u",
+				  entry->shard_dim);
+	start = shard.chunk * rank;
+	mine = shard_size_of(&shard, rank);
+	if (entry->shard_size != mine)
 		return error_set(err, -EPROTO,
 				 "fsdpd gave %" PRId64 " of dimension %u to "
 				 "this rank, whose part is %" PRId64,
-				 entry->shard_size, dim, mine);
-	param->start = start;
-	param->shard = *type;
-	param->shard.n_dims = type->n_dims ? type->n_dims : 1;
-	param->shard.shape[dim] = mine;
+				 entry->shard_size, shard.dim, mine);
+	param->start = start < shard.size ? start : shard.size;
+	param->shard = param->type;
+	/* A 0-d parameter is cut like a 1-d parameter of one element. */
+	if (!param->shard.n_dims)
+		param->shard.n_dims = 1;
+	param->shard.shape[shard.dim] = mine;
 	tensor_type_contiguous(&param->shard);
-	row = size ? tensor_type_numel(type) / (uint64_t)size *
-			      dtype_size(type->dtype)
-		   : 0;
+	row = shard.n_rows * shard.row_numel * dtype_size(param->type.dtype);
 	param->shard_size = row * (uint64_t)mine;
-	param->chunk_size = row * (uint64_t)chunk;
+	param->chunk_size = row * (uint64_t)shard.chunk;
 	return 0;
 }
 
