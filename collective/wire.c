@@ -52,7 +52,7 @@ uint32_t wire_bucket(const struct plan_entry *entry, enum wire_kind kind)
 				   : entry->reduce_bucket;
 }
 
-static uint32_t count_buckets(const struct plan *plan, enum wire_kind kind)
+uint32_t wire_count_buckets(const struct plan *plan, enum wire_kind kind)
 {
 	return kind == WIRE_GATHER ? plan->n_gather_buckets
 				   : plan->n_reduce_buckets;
@@ -61,7 +61,7 @@ static uint32_t count_buckets(const struct plan *plan, enum wire_kind kind)
 void wire_place(const struct plan *plan, enum wire_kind kind,
 		uint64_t *ret_offsets, uint64_t *ret_rows)
 {
-	memset(ret_rows, 0, count_buckets(plan, kind) * sizeof(*ret_rows));
+	memset(ret_rows, 0, wire_count_buckets(plan, kind) * sizeof(*ret_rows));
 	for (uint32_t i = 0; i < plan->n_entries; i++) {
 		const struct plan_entry *entry = &plan->entries[i];
 		uint32_t bucket = wire_bucket(entry, kind);

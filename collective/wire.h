@@ -31,6 +31,9 @@ uint64_t wire_chunk_size(const struct plan_entry *entry, enum wire_kind kind);
 /* Returns the bucket of the entry, or BUCKET_NONE. */
 uint32_t wire_bucket(const struct plan_entry *entry, enum wire_kind kind);
 
+/* Returns the number of buckets of this kind. */
+uint32_t wire_count_buckets(const struct plan *plan, enum wire_kind kind);
+
 /* Sets `ret_offsets` (n_entries entries) to the offset of each entry's chunk in
  * its row, and `ret_rows` (one entry for each bucket of this kind) to the bytes
  * of each bucket's row. */

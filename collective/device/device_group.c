@@ -197,17 +197,11 @@ static int make_tables(struct device_group *group, const struct device *device,
 
 /* ------------------------------------------------------------- ranges */
 
-static uint32_t count_buckets(const struct plan *plan, enum wire_kind kind)
-{
-	return kind == WIRE_GATHER ? plan->n_gather_buckets
-				   : plan->n_reduce_buckets;
-}
-
 static int make_ranges(struct device_group *group, enum wire_kind kind,
 		       struct error *err)
 {
 	const struct plan *plan = group->plan;
-	uint32_t n = count_buckets(plan, kind), row = 0;
+	uint32_t n = wire_count_buckets(plan, kind), row = 0;
 	uint64_t *rows = calloc((size_t)n + 1, sizeof(*rows));
 
 	group->offsets[kind] = calloc(plan->n_entries, sizeof(uint64_t));
