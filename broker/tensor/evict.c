@@ -59,7 +59,7 @@ static bool try_slot(struct store *store, uint32_t slot)
 	slot_set_word(store, slot, SLOT_LIMBO);
 	failpoint("slot.evict");
 	if (slot_use(store, slot) != SLOT_UNUSED) {
-		slot_set_word(store, slot, SLOT_PUBLISHED);
+		slot_set_word(store, slot, slot_state(store, slot));
 		return false;
 	}
 	slot_drop_name(store, slot, EVENT_EVICTED);

@@ -55,6 +55,10 @@ static int check_slot(const struct verb_call *call, uint32_t slot,
 		return error_set(err, -EINVAL,
 				 "a bundle's tensor is published with its "
 				 "bundle");
+	if (record->channel)
+		return error_set(err, -EINVAL,
+				 "the tensor is a buffer of a channel; keep "
+				 "the item first, or publish a copy");
 	if (record->writer == call->session->holdings.index)
 		return 0;
 	if (record->writer)

@@ -402,6 +402,49 @@ Test(refusal, of_a_name_that_is_twice_in_a_batch_leaves_both_unpublished)
 	wire_must(me, wire_publish(me, &loose.ref, "test/x", 0));
 }
 
+/* Opens a channel that `me` fills. Returns its first buffer. */
+static struct slot_ref open_channel(void)
+{
+	struct request request = {
+		.kind = MESSAGE_CHANNEL_OPEN,
+		.channel_open = {.name = "test/channel",
+				 .n_slots = 2,
+				 .capacity = 64,
+				 .access = {.gid = GID_DEFAULT},
+				 .role = CHANNEL_PRODUCER,
+				 .writes = true},
+	};
+	uint64_t channel;
+	uint32_t place;
+
+	wire_must(me, wire_call(me, &request));
+	channel = me->reply.channel.channel;
+	place = me->reply.channel.place;
+	request = (struct request){
+		.kind = MESSAGE_CHANNEL_BUFFER,
+		.channel_buffer = {.channel = channel, .place = place},
+	};
+	wire_must(me, wire_call(me, &request));
+	return me->reply.places.places[0].ref;
+}
+
+/* The channel alone decides about the state of its buffers. */
+Test(refusal, of_a_publication_of_a_buffer_of_a_channel)
+{
+	struct publish_item named_one = {.ref = open_channel(),
+					 .name = "test/x",
+					 .flags = PUBLISH_EVICTABLE},
+			    nameless = {.ref = named_one.ref, .name = ""};
+	const struct refusal all[] = {
+		{"a buffer", publish_of(&named_one, 1), -EINVAL,
+		 "a buffer of a channel"},
+		{"a buffer without a name", publish_of(&nameless, 1), -EINVAL,
+		 "a buffer of a channel"},
+	};
+
+	CHECK(all);
+}
+
 /* --- the rest ------------------------------------------------------------ */
 
 Test(refusal, of_queries)
