@@ -31,7 +31,6 @@ static int park_for_loader(struct verb_call *call, struct error *err)
 				 "give a timeout to wait for it",
 				 request->name);
 	call->wait_name = request->name;
-	call->wait_ms = request->timeout_ms;
 	return VERB_PARK_NAME;
 }
 
@@ -44,6 +43,8 @@ int verb_bundle_begin(struct verb_call *call, struct error *err)
 	if (!device_uuid_is_host(uuid))
 		r = devices_find(&call->broker->store.devices, uuid, &device,
 				 err);
+	/* The rerun may have to wait for a loader, with the same deadline. */
+	call->wait_ms = call->request->bundle_begin.timeout_ms;
 	if (r != DEVICES_OK)
 		return r < 0 ? r : VERB_PARK_ROOM;
 	r = bundle_begin(&call->broker->store, &call->session->holdings,

@@ -310,6 +310,34 @@ Test(device_broker, a_bundle_on_a_device_outlives_the_broker)
 	cr_expect(not(bob->reply.bundle_get.chunks[0].is_writable));
 }
 
+/* A broker that was started again loads the driver, and bob's request may come
+ * before it has done so. */
+Test(device_broker, a_wait_for_a_loader_outlasts_the_loading_of_the_driver)
+{
+	struct request request = {.kind = MESSAGE_BUNDLE_BEGIN};
+	uint64_t bundle;
+
+	start(CONFIG);
+	request.bundle_begin = (struct bundle_begin_request){
+		.name = "m/",
+		.access = {.gid = GID_DEFAULT},
+		.flags = PUBLISH_ONCE,
+		.device = wire_gpu(alice, 0),
+		.timeout_ms = 3600 * 1000,
+	};
+	cr_assert(zero(int, wire_call(alice, &request)));
+	bundle = alice->reply.bundle.bundle;
+	restart();
+	wire_send(bob, &request);
+	wire_wait_status(alice, "driver_loading", 0);
+	request = (struct request){.kind = MESSAGE_BUNDLE_ABORT,
+				   .bundle_abort = {bundle}};
+	cr_assert(zero(int, wire_call(alice, &request)), "%s",
+		  wire_sentence(alice));
+	cr_assert(eq(int, wire_receive(bob), FRAME_OK));
+	cr_expect(zero(int, bob->frame.code), "%s", wire_sentence(bob));
+}
+
 /* --- fences -------------------------------------------------------------- */
 
 Test(device_broker, the_broker_waits_for_a_fence_across_a_restart)
