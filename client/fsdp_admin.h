@@ -39,9 +39,10 @@ FSDP_API int fsdp_evict(struct fsdp_client *client,
 /*
  * Makes the broker refuse new sessions, except those of administrators, and
  * waits up to `timeout_ms` until all other sessions have ended. -ETIMEDOUT:
- * some have not ended (the message names a process); new ones stay refused. A
- * broker that is restarted still refuses them, until fsdp_undrain() is called
- * or its memory is lost by a reboot or a stop.
+ * some have not ended (the message names a process); new ones stay refused.
+ * -ECANCELED: fsdp_undrain() was called meanwhile. A broker that is restarted
+ * still refuses new sessions, until fsdp_undrain() is called or its memory is
+ * lost by a reboot or a stop.
  */
 FSDP_API int fsdp_drain(struct fsdp_client *client, int32_t timeout_ms);
 FSDP_API int fsdp_undrain(struct fsdp_client *client);

@@ -65,11 +65,23 @@ static const struct session *find_other(const struct verb_call *call)
 	return NULL;
 }
 
+/* Open or close the broker for new sessions. The state is committed even if the
+ * request fails or waits, and a restart keeps it, so that a node that is being
+ * drained stays closed. */
+static void set_draining(struct broker *broker, uint32_t value)
+{
+	struct catalog *catalog = &broker->store.catalog;
+
+	catalog_set(catalog, catalog->header->is_draining, value);
+	catalog_commit(catalog);
+	if (!value)
+		wake_name(&broker->base.wake, SESSION_DRAIN_KEY);
+}
+
 static int drain(struct verb_call *call, struct error *err)
 {
 	const struct control_request *request = &call->request->control;
 	struct broker *broker = call->broker;
-	struct catalog *catalog = &broker->store.catalog;
 	const struct session *other;
 
 	if (request->value > 1)
@@ -77,12 +89,12 @@ static int drain(struct verb_call *call, struct error *err)
 				 "cannot drain: value %" PRIu64
 				 " is neither 0 nor 1",
 				 request->value);
-	/* The state is committed even if the request fails or waits, and a
-	 * restart keeps it, so that a node that is being drained stays
-	 * closed. */
-	catalog_set(catalog, catalog->header->is_draining,
-		    (uint32_t)request->value);
-	catalog_commit(catalog);
+	if (!call->is_rerun)
+		set_draining(broker, (uint32_t)request->value);
+	else if (!broker->store.catalog.header->is_draining)
+		return error_set(err, -ECANCELED,
+				 "the drain was cancelled by another request, "
+				 "and new sessions are accepted again");
 	call->reply->control.n = broker->sessions.n - 1;
 	if (!request->value)
 		return VERB_DONE;

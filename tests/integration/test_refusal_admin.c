@@ -59,6 +59,23 @@ Test(refusal, of_a_drain_that_may_not_wait)
 	cr_assert(zero(u64, wire_status(other, "draining")));
 }
 
+/* Another run of the request that waits must not close the broker again. */
+Test(refusal, of_a_drain_that_waits_when_it_is_cancelled)
+{
+	struct request drain = control_of(CONTROL_DRAIN, 1);
+
+	drain.control.timeout_ms = -1;
+	wire_send(me, &drain);
+	wire_wait_status(other, "waiters", 1);
+	cr_assert(eq(u64, wire_status(other, "draining"), 1));
+	drain = control_of(CONTROL_DRAIN, 0);
+	wire_must(other, wire_call(other, &drain));
+	cr_assert(eq(int, wire_receive(me), FRAME_OK));
+	cr_assert(eq(int, me->frame.code, -ECANCELED));
+	wire_says(me, "the drain was cancelled");
+	cr_assert(zero(u64, wire_status(other, "draining")));
+}
+
 Test(refusal, of_unknown_actions)
 {
 	static const uint8_t none[] = {1 << 3, 0}, wild[] = {1 << 3, 99};
