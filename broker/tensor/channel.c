@@ -422,10 +422,11 @@ static void add_user(struct holdings *holdings, struct channel_place place,
 		       &newcomer);
 }
 
-/* Makes the slots usable. The catalog must name their channel before. */
+/* Makes the slots usable. No other process has the file before the catalog
+ * names the channel and its first user, which it does in one transaction: if
+ * the broker dies, the user asks again and must not get a second place. */
 static void admit_all(struct store *store, uint32_t channel)
 {
-	catalog_commit(&store->catalog);
 	for (uint32_t i = 0; i < record_of(store, channel)->n_slots; i++)
 		channel_admit(store, channel, i);
 }

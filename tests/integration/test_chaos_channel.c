@@ -4,6 +4,7 @@
  */
 #include "tests/integration/scene.h"
 #include "tests/lib/item.h"
+#include "tests/lib/patience.h"
 #include <errno.h>
 
 #define NAME    "scene/batches"
@@ -43,13 +44,44 @@ static void open_both(struct stage *stage)
 	     0);
 }
 
+/* A producer that nobody closes would keep the end from the consumer. */
 static void check_open(struct stage *stage)
 {
+	struct fsdp_item *item;
+
 	(void)stage;
 	check_flow();
+	must(fsdp_channel_end(from) == 0);
+	must(fsdp_item_receive(to, PATIENCE_MS, &item) == -ENODATA);
 }
 
 SCENE(channel_open, .act = open_both, .check = check_open, .is_ragged = true)
+
+static void open_broadcast(struct stage *stage)
+{
+	struct fsdp_channel_options options = OPTIONS;
+
+	options.mode = FSDP_CHANNEL_BROADCAST;
+	must(fsdp_channel_open(stage->client, NAME, &options, FSDP_CONSUMER,
+			       &to) == 0);
+	must(fsdp_channel_open(stage->other, NAME, NULL, FSDP_PRODUCER,
+			       &from) == 0);
+}
+
+/* A consumer that nobody closes would keep all buffers. */
+static void check_broadcast(struct stage *stage)
+{
+	(void)stage;
+	for (uint64_t i = 0; i < 2 * N_SLOTS; i++) {
+		must(fsdp_item_begin(from, PATIENCE_MS, &held) == 0);
+		fsdp_item_cancel(held);
+		item_send_number(from, i);
+		must(fsdp_item_release(item_receive(to, i)) == 0);
+	}
+}
+
+SCENE(channel_broadcast, .act = open_broadcast, .check = check_broadcast,
+      .is_ragged = true)
 
 static void open_and_receive(struct stage *stage)
 {
