@@ -103,7 +103,10 @@ void limbo_watch(struct store *store, uint32_t slot)
 	} else {
 		limbo->has_unnoted = true;
 	}
-	if (limbo->is_looking)
+	/* Tensors that come faster than the shortest delay must not postpone a
+	 * visit again and again. */
+	if (limbo->is_looking ||
+	    (limbo->fence_position && limbo->fence_ms == LIMBO_FIRST_FENCE_MS))
 		return;
 	/* The delay starts again from the shortest, since most work is short
 	 * even if some other work takes long. */

@@ -88,6 +88,30 @@ Test(limbo, the_polling_interval_grows_until_a_new_tensor_waits)
 	run_until_freed(&ref);
 }
 
+static uint64_t visit_ms(void)
+{
+	uint32_t position = broker->store.limbo.fence_position;
+
+	cr_assert(ne(u32, position, 0));
+	return broker->base.deadlines.heap[position].at_ms;
+}
+
+Test(limbo, a_new_tensor_does_not_postpone_the_visit_that_is_planned)
+{
+	struct slot_ref ref = fenced(), other;
+	uint64_t at_ms = visit_ms();
+
+	while (now_ms() < at_ms)
+		;
+	other = client_alloc(&alice, 100);
+	client_release_at(&alice, &other, 1, 5);
+	cr_expect(eq(u64, visit_ms(), at_ms));
+	client_reach(&alice, 1, 5);
+	run_until_freed(&other);
+	run_until_freed(&ref);
+	expect_nothing_left();
+}
+
 Test(limbo, memory_with_a_reached_fence_is_reclaimed_before_the_next_poll)
 {
 	struct slot_ref ref = fenced();
