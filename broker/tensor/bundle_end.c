@@ -119,13 +119,19 @@ void bundle_make_kept(struct store *store, uint32_t bundle)
 	failpoint("bundle.kept");
 }
 
+/* Many versions together have too many members for one request. */
 void bundle_trim_kept(struct store *store, const char *name, uint32_t n)
 {
-	uint32_t oldest;
+	uint32_t oldest, n_kept = bundle_count_kept(store, name, &oldest);
+	bool are_many = n_kept > n + 1;
 
-	while (bundle_count_kept(store, name, &oldest) > n) {
+	for (; n_kept > n; n_kept = bundle_count_kept(store, name, &oldest)) {
 		bundle_make_retired(store, oldest);
-		bundle_drop_retired(store, oldest);
+		if (are_many &&
+		    catalog_bundle(&store->catalog, oldest)->members.n)
+			begin_sweep(store, oldest);
+		else
+			bundle_drop_retired(store, oldest);
 	}
 }
 

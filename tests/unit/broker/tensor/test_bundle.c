@@ -554,6 +554,45 @@ Test(bundle, a_second_get_waits_for_the_grants_of_the_first)
 	cr_assert(eq(u32, n_grants(&bob), 1024));
 }
 
+/* Commit a version with one member, which alice releases. Two older versions
+ * are kept. */
+static void put_kept(void)
+{
+	const struct request request = {
+		.kind = MESSAGE_BUNDLE_BEGIN,
+		.bundle_begin = {.name = "m/",
+				 .access = {0, GID_DEFAULT, 0644},
+				 .flags = PUBLISH_REPLACE,
+				 .n_kept = 3},
+	};
+	struct slot_ref ref;
+	struct reply reply;
+	uint64_t id;
+
+	cr_assert(zero(int, client_call(&alice, &request, &reply)));
+	id = reply.bundle.bundle;
+	reply_deinit(&reply);
+	cr_assert(zero(int, add(&alice, id, "m/a", &ref)));
+	cr_assert(gt(i64, end(&alice, MESSAGE_BUNDLE_COMMIT, id), 0));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+}
+
+/* A name may have 64 versions, and one request may remove 256 names. */
+Test(bundle, kept_versions_are_not_freed_by_the_request_that_removes_their_name)
+{
+	for (int i = 0; i < 3; i++)
+		put_kept();
+	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
+		     3));
+	cr_assert(zero(int, client_remove(&alice, "m/")));
+	cr_assert(eq(u32, catalog_n_live(&broker->store.catalog, SECTION_SLOT),
+		     2));
+	run_chores();
+	client_close(&alice);
+	client_close(&bob);
+	assert_empty(broker, 1000);
+}
+
 /* The members need half of the journal. Those that do not fit are freed in a
  * later round. */
 Test(bundle, a_large_bundle_is_removed_in_several_rounds, .timeout = 300)
