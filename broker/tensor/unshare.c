@@ -117,15 +117,17 @@ bool unshare_is_ready(struct store *store, uint32_t slot)
 {
 	const struct catalog *catalog = &store->catalog;
 	uint32_t block = catalog_slot(catalog, slot)->block;
-	struct obstacle obstacle = find_obstacle(store, slot);
+	struct obstacle obstacle;
 
-	/* A device cannot ring when it is done. A view without keepers is
-	 * watched already. */
-	if (!obstacle.is_view &&
-	    (obstacle.kind == READY_FENCE || obstacle.kind == FENCE))
+	/* The end of the last view looks again. The end of each of many views
+	 * must not visit all others. */
+	if (catalog_block(catalog, block)->slots.n > 1)
+		return false;
+	obstacle = find_obstacle(store, slot);
+	/* A device cannot ring when it is done. */
+	if (obstacle.kind == READY_FENCE || obstacle.kind == FENCE)
 		limbo_watch(store, slot);
-	return obstacle.kind == NOTHING &&
-	       catalog_block(catalog, block)->slots.n == 1;
+	return obstacle.kind == NOTHING;
 }
 
 static int explain_session(const struct store *store,

@@ -270,6 +270,24 @@ Test(unshare, a_device_that_reads_the_tensor_prevents_unsharing)
 	expect_done();
 }
 
+/* The end of the view is not the end of the wait, but begins the watch of the
+ * device. */
+Test(unshare, a_device_and_a_view_both_prevent_unsharing)
+{
+	struct slot_ref view;
+
+	publish();
+	get(&bob);
+	cr_assert(zero(int, client_timelines(&bob, 0, NULL, false)));
+	cr_assert(zero(int, client_view(&bob, &ref, &view)));
+	client_release_at(&bob, &ref, 1, 5);
+	begin_wait();
+	cr_assert(zero(int, client_release_n(&bob, &view, 1)));
+	cr_expect(eq(u32, broker->store.limbo.n_fenced, 1));
+	client_reach(&bob, 1, 5);
+	expect_done();
+}
+
 Test(unshare, a_device_that_writes_the_tensor_prevents_unsharing)
 {
 	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
