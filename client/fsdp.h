@@ -314,7 +314,8 @@ FSDP_API int fsdp_alloc_on(struct fsdp_client *client,
  * Makes a second tensor over the memory of `base`, which must be held.
  * `strides` are in elements (NULL: contiguous); `offset` is in bytes from the
  * start of `base`. The view is anonymous until it is published, and keeps the
- * block of memory by itself. -ERANGE: it extends outside of `base`.
+ * block of memory by itself. -ERANGE: it extends outside of `base`. -EBUSY: a
+ * device has not finished writing `base`, and thousands of views wait for that.
  */
 FSDP_API int fsdp_view(struct fsdp_tensor *base, const struct fsdp_spec *spec,
 		       const int64_t *strides, uint64_t offset,

@@ -234,6 +234,20 @@ void ready_fence_copy(struct store *store, uint32_t from, uint32_t to)
 		copy_event(store, record->ready_fence, to);
 }
 
+uint32_t ready_fence_n_copies(const struct store *store, uint32_t slot)
+{
+	const struct catalog *catalog = &store->catalog;
+	uint32_t index = catalog_slot(catalog, slot)->ready_fence;
+	const struct ready_fence_record *fence;
+
+	if (!index)
+		return 0;
+	fence = catalog_ready_fence(catalog, index);
+	if (fence->original)
+		fence = catalog_ready_fence(catalog, fence->original);
+	return fence->copies.n;
+}
+
 uint32_t ready_fence_end_event(struct store *store, uint32_t slot,
 			       uint32_t session, uint64_t number)
 {

@@ -56,6 +56,12 @@ const uint8_t *ready_fence_event(const struct store *store, uint32_t slot);
  * `from`. */
 void ready_fence_copy(struct store *store, uint32_t from, uint32_t to);
 
+/* Returns how many views depend on the event that the fence of the slot is. A
+ * request that would change more than this number at once is refused, since
+ * the journal is limited. */
+#define FENCE_MAX_COPIES 4096
+uint32_t ready_fence_n_copies(const struct store *store, uint32_t slot);
+
 /* Returns whether the contents are incomplete. */
 bool ready_fence_is_pending(const struct store *store, uint32_t slot);
 

@@ -83,6 +83,18 @@ static int check_view_bundle(const struct alloc_plan *plan,
 			 "the tensor without the broker");
 }
 
+/* A report that the contents are complete changes all views at once. */
+static int check_view_fence(const struct store *store, uint32_t base,
+			    struct error *err)
+{
+	if (ready_fence_n_copies(store, base) < FENCE_MAX_COPIES)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "%u views wait already for the device to finish "
+			 "writing the tensor; make more when it has done so",
+			 FENCE_MAX_COPIES);
+}
+
 static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 {
 	const struct alloc_item *item = &plan->request->items[i];
@@ -109,6 +121,8 @@ static int check_view(struct alloc_plan *plan, uint32_t i, struct error *err)
 		item, plan->spans[i], err);
 	if (r == 0)
 		r = shared_chunk_check(&broker->store, slot, err);
+	if (r == 0)
+		r = check_view_fence(&broker->store, slot, err);
 	if (r < 0)
 		return r;
 	plan->blocks[i] = base->block;

@@ -201,11 +201,25 @@ static int check_duplicates(const struct publication *all, uint32_t i,
 	return 0;
 }
 
+/* A new fence replaces those of the views that were made before. */
+static int check_views(const struct store *store, const struct publication *one,
+		       uint32_t *n_views, struct error *err)
+{
+	if (one->item->value || one->item->event)
+		*n_views += ready_fence_n_copies(store, one->slot);
+	if (*n_views <= 2 * FENCE_MAX_COPIES)
+		return 0;
+	return error_set(err, -EBUSY,
+			 "%u views wait for the device to finish writing these "
+			 "tensors; publish them again when it has done so",
+			 *n_views);
+}
+
 static int check(const struct verb_call *call, struct publication *all,
 		 uint32_t n, struct error *err)
 {
 	const struct publish_item *item;
-	uint32_t i;
+	uint32_t i, n_views = 0;
 	int r;
 
 	for (i = 0; i < n; i++) {
@@ -217,6 +231,9 @@ static int check(const struct verb_call *call, struct publication *all,
 			r = check_name(call, item, err);
 		if (r == 0)
 			r = check_fence(call, &all[i], err);
+		if (r == 0)
+			r = check_views(&call->broker->store, &all[i], &n_views,
+					err);
 		if (r == 0)
 			r = check_duplicates(all, i, err);
 		if (r < 0)

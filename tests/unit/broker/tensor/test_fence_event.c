@@ -321,3 +321,62 @@ Test(fence_event, a_batch_that_is_refused_leaves_no_handle)
 	cr_expect(le(u64, catalog_blob_bytes(&broker->store.catalog),
 		     before + 65536));
 }
+
+/* --- many views ----------------------------------------------------------- */
+
+/* Make as many views as may wait for an event. */
+static struct slot_ref make_viewed(void)
+{
+	struct slot_ref ref = make();
+	struct alloc_item items[MESSAGE_MAX_ITEMS];
+	struct request request = {.kind = MESSAGE_ALLOC,
+				  .alloc = {.access = {.gid = GID_DEFAULT},
+					    .n_items = MESSAGE_MAX_ITEMS,
+					    .items = items}};
+
+	cr_assert(zero(int, publish(&alice, &ref, "", 7)));
+	for (int i = 0; i < MESSAGE_MAX_ITEMS; i++) {
+		items[i] = item_of(10);
+		items[i].is_view = true;
+		items[i].base = ref;
+	}
+	for (int i = 0; i < FENCE_MAX_COPIES / MESSAGE_MAX_ITEMS; i++)
+		cr_assert(zero(int, client_ask(&alice, &request)), "%s",
+			  alice.sentence);
+	return ref;
+}
+
+Test(fence_event, the_views_that_wait_for_it_are_limited)
+{
+	struct alloc_item item = item_of(10);
+	struct slot_ref other;
+
+	item.is_view = true;
+	item.base = make_viewed();
+	cr_expect(eq(int, client_alloc_item(&alice, &item, 0, 0, 0, &other),
+		     -EBUSY));
+	cr_assert(zero(int, say_done(&alice, &item.base, 7)));
+	cr_expect(zero(int, client_alloc_item(&alice, &item, 0, 0, 0, &other)),
+		  "%s", alice.sentence);
+}
+
+/* Otherwise the change of all views would overflow the journal. */
+Test(fence_event, a_batch_cannot_replace_the_events_of_too_many_views)
+{
+	struct publish_item items[3] = {
+		{.name = ""}, {.name = ""}, {.name = ""}};
+	struct request request = {.kind = MESSAGE_PUBLISH,
+				  .publish = {3, items}};
+
+	cr_assert(zero(int, client_timelines(&alice, 0, NULL, false)));
+	for (int i = 0; i < 3; i++) {
+		items[i].ref = make_viewed();
+		items[i].timeline = 1;
+		items[i].value = 5;
+	}
+	cr_expect(eq(int, client_ask(&alice, &request), -EBUSY));
+	cr_expect(eq(u32, n_fences(), 3 * (1 + FENCE_MAX_COPIES)));
+	request.publish.n_items = 2;
+	cr_expect(zero(int, client_ask(&alice, &request)), "%s",
+		  alice.sentence);
+}
