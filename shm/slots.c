@@ -641,10 +641,8 @@ static void remove_user_at(struct slots *slots, uint32_t place, uint32_t at)
 void slots_remove_user(struct slots *slots, const struct slots_present *present,
 		       uint32_t place, bool died)
 {
-	uint64_t producers = slots_producers(slots);
-
-	if (died && (slots_living(slots, producers) & slots_bit(place)))
-		note_death(slots, place);
+	if (died)
+		slots_note_ending(slots, place);
 	store_present(slots, present);
 	failpoint("slots.unlisted");
 	atomic_fetch_and_explicit(&slots->page->starved, ~slots_bit(place),

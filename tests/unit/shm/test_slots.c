@@ -271,6 +271,24 @@ Test(slots, slots_of_an_ending_user_are_freed_only_when_it_has_exited)
 	(void)receive(1, NULL, 1);
 }
 
+/* The catalog of a broker that dies there names the user as before. */
+Test(slots,
+     a_death_is_counted_once_if_the_broker_dies_while_it_removes_the_user)
+{
+	struct slots_present before;
+
+	make(SLOTS_SHARE);
+	come(0, true);
+	before = present;
+	go(0, true);
+	slots_set_users(&slots, &before);
+	go(0, true);
+	cr_expect(eq(u32, slots.page->people.n_died, 1));
+	come(0, true);
+	go(0, true);
+	cr_expect(eq(u32, slots.page->people.n_died, 2));
+}
+
 Test(slots, invalid_words_of_a_hostile_user_name_no_user)
 {
 	make(SLOTS_SHARE);
