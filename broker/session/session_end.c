@@ -134,13 +134,11 @@ static bool forget_blocks(struct session *session)
 /* Returns true when everything that the session had is gone. */
 static bool end_some(struct session *session)
 {
-	struct sessions *sessions = session->sessions;
 	uint32_t left = ENDED_PER_ROUND;
 
 	/* This comes first, before poisoned timelines wake waiters that then
 	 * check for the taint. */
-	shared_chunk_end_session(sessions->store, session->holdings.index,
-				 &left);
+	shared_chunk_end_session(&session->holdings, &left);
 	if (left > 0)
 		end_fences(session, &left);
 	if (left == 0)

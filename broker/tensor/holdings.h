@@ -37,6 +37,8 @@ struct holdings {
 	/* Bytes of the blocks that the session made, which count against its
 	 * budget. */
 	uint64_t n_bytes;
+	/* The last block that shared_chunk_end_session() has finished. */
+	uint32_t shared_hand;
 };
 
 struct session_record *holdings_record(const struct holdings *holdings);

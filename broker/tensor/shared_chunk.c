@@ -269,6 +269,9 @@ int shared_chunk_check(const struct store *store, uint32_t slot,
 		err);
 }
 
+/* So many records are looked at for one tensor that is ended. */
+#define LOOKED_PER_ENDED 64
+
 /* Ends a tensor whose memory is freed with its sharer. */
 static void end_slot(struct store *store, uint32_t slot)
 {
@@ -291,10 +294,20 @@ static bool is_ended(const struct slot_record *record)
 	       !(record->flags & SLOT_FLAG_NAMED) && !record->n_tickets;
 }
 
+/* A slot with tickets costs a walk through all tickets. */
+static uint32_t cost_of(const struct store *store,
+			const struct slot_record *record)
+{
+	if (!record->n_tickets)
+		return 1;
+	return 1 + catalog_n_touched(&store->catalog, SECTION_TICKET) /
+			   LOOKED_PER_ENDED;
+}
+
 static void end_block(struct store *store, const struct block_record *block,
 		      uint32_t *left)
 {
-	uint32_t slot = block->slots.first, next;
+	uint32_t slot = block->slots.first, next, cost;
 
 	for (; slot && *left > 0; slot = next) {
 		const struct slot_record *record =
@@ -303,42 +316,72 @@ static void end_block(struct store *store, const struct block_record *block,
 		next = record->block_link.next;
 		if (is_ended(record))
 			continue;
+		cost = cost_of(store, record);
 		end_slot(store, slot);
-		--*left;
+		*left -= cost < *left ? cost : *left;
 	}
 }
 
-static void end_slots(struct store *store, uint32_t chunk, uint32_t *left)
+static bool is_shared_by(const struct chunk_record *record, uint32_t session)
 {
+	return record->id && record->shared && record->sharer == session;
+}
+
+/* Returns whether the session shared the chunk, if it is one, by legacy IPC. */
+static bool is_legacy_of(const struct holdings *holdings, uint32_t chunk)
+{
+	const struct chunk_record *record;
+
+	if (!chunk)
+		return false;
+	record = catalog_chunk(&holdings->store->catalog, chunk);
+	return is_shared_by(record, holdings->index) &&
+	       record->shared == SHARE_LEGACY;
+}
+
+static bool has_legacy(const struct holdings *holdings)
+{
+	uint32_t chunk =
+		catalog_n_touched(&holdings->store->catalog, SECTION_CHUNK);
+
+	while (chunk > 0 && !is_legacy_of(holdings, chunk))
+		chunk--;
+	return chunk > 0;
+}
+
+/* Ends the tensors in the memory that the session shared by legacy IPC. If
+ * `*left` becomes 0, the next call goes on at the same block. */
+static void end_blocks(struct holdings *holdings, uint32_t *left)
+{
+	struct store *store = holdings->store;
 	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
-	uint32_t n_blocks = catalog_chunk(catalog, chunk)->n_blocks;
 	const struct block_record *block;
 
-	for (uint32_t i = 1; i <= n && n_blocks > 0 && *left > 0; i++) {
-		block = catalog_block(catalog, i);
-		if (block->chunk != chunk)
-			continue;
-		n_blocks--;
-		end_block(store, block, left);
+	while (holdings->shared_hand<n && * left> 0) {
+		block = catalog_block(catalog, holdings->shared_hand + 1);
+		if (is_legacy_of(holdings, block->chunk))
+			end_block(store, block, left);
+		if (*left > 0 &&
+		    ++holdings->shared_hand % LOOKED_PER_ENDED == 0)
+			--*left;
 	}
 }
 
-void shared_chunk_end_session(struct store *store, uint32_t session,
-			      uint32_t *left)
+void shared_chunk_end_session(struct holdings *holdings, uint32_t *left)
 {
-	struct catalog *catalog = &store->catalog;
+	struct catalog *catalog = &holdings->store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_CHUNK);
 	struct chunk_record *record;
 
+	if (has_legacy(holdings))
+		end_blocks(holdings, left);
+	if (*left == 0)
+		return;
 	for (uint32_t i = 1; i <= n; i++) {
 		record = catalog_chunk(catalog, i);
-		if (!record->id || !record->shared || record->sharer != session)
+		if (!is_shared_by(record, holdings->index))
 			continue;
-		if (record->shared == SHARE_LEGACY)
-			end_slots(store, i, left);
-		if (*left == 0)
-			return;
 		catalog_set(catalog, record->sharer, 0);
 		failpoint("share.ended");
 		catalog_commit(catalog);

@@ -65,7 +65,6 @@ int shared_chunk_check(const struct store *store, uint32_t slot,
 		       struct error *err);
 
 /* Ends the sharing of all memory that an ended session shared. Commits in
- * steps. `left` is the number of tensors that it may end. If it is 0
- * afterwards, there may be more: call it again. */
-void shared_chunk_end_session(struct store *store, uint32_t session,
-			      uint32_t *left);
+ * steps. `left` is the number of tensors that it may end; records that it looks
+ * at count, too. If it is 0 afterwards, there may be more: call it again. */
+void shared_chunk_end_session(struct holdings *holdings, uint32_t *left);

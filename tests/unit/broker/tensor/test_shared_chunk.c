@@ -3,6 +3,7 @@
  * account is charged, and what remains when the sharer ends. The processes
  * share only handles and descriptors, and the broker opens none of them.
  */
+#include "broker/tensor/shared_chunk.h"
 #include "tests/unit/broker/tensor/share_fixture.h"
 
 static struct device_uuid gpu;
@@ -400,6 +401,30 @@ Test(shared_chunk, many_tensors_end_with_their_sharer)
 		     2));
 	cr_assert(zero(int, client_release_n(&bob, &refs[0], 1)));
 	cr_assert(zero(int, client_release_n(&bob, &refs[1499], 1)));
+	expect_nothing_left();
+}
+
+/* A round looks at a limited number of blocks, and the next one goes on. */
+Test(shared_chunk, the_end_of_a_sharer_among_many_tensors_takes_several_rounds)
+{
+	struct sharing sharing = sharing_of(&gpu, 2, MIB);
+	struct slot_ref refs[200], ref;
+	uint32_t left = 2;
+
+	for (int i = 0; i < 200; i++)
+		cr_assert(zero(int, client_share(&bob, &sharing, &refs[i])));
+	ref = publish_legacy("x");
+	/* Its block is free then. */
+	cr_assert(zero(int, client_release_n(&bob, &refs[0], 1)));
+	shared_chunk_end_session(&alice.session->holdings, &left);
+	cr_expect(zero(u32, left));
+	cr_expect(zero(u64, broker->store.n_tainted));
+	left = 2;
+	shared_chunk_end_session(&alice.session->holdings, &left);
+	cr_expect(eq(u64, broker->store.n_tainted, 1));
+	cr_assert(zero(int, client_release_n(&alice, &ref, 1)));
+	for (int i = 1; i < 200; i++)
+		cr_assert(zero(int, client_release_n(&bob, &refs[i], 1)));
 	expect_nothing_left();
 }
 
