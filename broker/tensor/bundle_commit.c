@@ -339,13 +339,11 @@ static int prepare(struct store *store, struct holdings *holdings,
 	r = set_deadline(store, bundle, deadline_ms, err);
 	if (r < 0)
 		return r;
-	if (prefix_claim(store, name, record->owner_uid))
-		return POOL_OK;
-	deadlines_remove(&store->base->deadlines, &record->heap_position);
-	return error_set(err, -ENOSPC,
-			 "the catalog has no room for the owner of \"%s\"; "
-			 "remove all names below another first component",
-			 name);
+	r = prefix_claim(store, name, record->owner_uid, err);
+	if (r < 0)
+		deadlines_remove(&store->base->deadlines,
+				 &record->heap_position);
+	return r < 0 ? r : POOL_OK;
 }
 
 int bundle_commit(struct store *store, struct holdings *holdings,

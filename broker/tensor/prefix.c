@@ -275,6 +275,14 @@ void prefix_end_use(struct store *store, const char *name, size_t size)
 		begin_idle(store, prefix);
 }
 
+static int explain_full(const char *name, struct error *err)
+{
+	return error_set(err, -ENOSPC,
+			 "the catalog has no room for the owner of \"%s\"; "
+			 "remove all names below another first component",
+			 name);
+}
+
 /* Makes a record that is not used yet. Returns 0 if the catalog is full. */
 static uint32_t make(struct store *store, const char *name, uint32_t uid)
 {
@@ -303,23 +311,32 @@ static uint32_t make(struct store *store, const char *name, uint32_t uid)
 	return prefix;
 }
 
-bool prefix_claim(struct store *store, const char *name, uint32_t uid)
+static int make_charged(struct store *store, const char *name, uint32_t uid,
+			struct error *err)
+{
+	struct account *account = accounts_get(&store->base->accounts, uid);
+
+	if (!account)
+		return error_nomem(err, "uid %u", uid);
+	if (account_charge(&store->base->accounts, account, ACCOUNT_PREFIXES, 1,
+			   NULL) < 0)
+		return explain_quota(store, account, name, err);
+	if (make(store, name, uid))
+		return 0;
+	account_refund(account, ACCOUNT_PREFIXES, 1);
+	return explain_full(name, err);
+}
+
+int prefix_claim(struct store *store, const char *name, uint32_t uid,
+		 struct error *err)
 {
 	size_t size = name_prefix_size(name);
-	struct account *account;
 
 	if (prefix_find(store, name, size))
-		return true;
-	if (configured_owner(store, name, size, &uid))
-		return make(store, name, uid);
-	account = accounts_get(&store->base->accounts, uid);
-	if (!account || account_charge(&store->base->accounts, account,
-				       ACCOUNT_PREFIXES, 1, NULL) < 0)
-		return false;
-	if (make(store, name, uid))
-		return true;
-	account_refund(account, ACCOUNT_PREFIXES, 1);
-	return false;
+		return 0;
+	if (!configured_owner(store, name, size, &uid))
+		return make_charged(store, name, uid, err);
+	return make(store, name, uid) ? 0 : explain_full(name, err);
 }
 
 void prefix_unclaim(struct store *store, const char *name)

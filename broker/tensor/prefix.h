@@ -21,13 +21,14 @@ struct store;
 /*
  * prefix_check() checks that `uid` may use names with this first component, and
  * changes nothing. Root may use any. After a successful check, prefix_claim()
- * records the owner; it returns false if the catalog is full. A claim without a
- * name expires as any other. prefix_unclaim() undoes a claim of the same
- * request.
+ * records the owner; it fails if the catalog is full, or if earlier claims of
+ * the same request have used up the quota. A claim without a name expires as
+ * any other. prefix_unclaim() undoes a claim of the same request.
  */
 int prefix_check(struct store *store, const char *name, uint32_t uid,
 		 struct error *err);
-bool prefix_claim(struct store *store, const char *name, uint32_t uid);
+int prefix_claim(struct store *store, const char *name, uint32_t uid,
+		 struct error *err);
 void prefix_unclaim(struct store *store, const char *name);
 
 /* Finds the owner of the first component. Returns false if it has none. */

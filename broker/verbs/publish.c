@@ -289,6 +289,7 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 	uint32_t uid = session_record(call->session)->uid;
 	uint32_t n_owned =
 		catalog_n_live(&broker->store.catalog, SECTION_PREFIX);
+	int r;
 
 	if (!*item->name)
 		return 0;
@@ -298,12 +299,9 @@ static int reserve_one(const struct verb_call *call, struct publication *one,
 				 "the catalog has no room for the name \"%s\"; "
 				 "remove some names",
 				 item->name);
-	if (!prefix_claim(&broker->store, item->name, uid))
-		return error_set(err, -EDQUOT,
-				 "uid %u has as many first components of names "
-				 "as it may have, and \"%s\" has another; "
-				 "remove all names below one of them",
-				 uid, item->name);
+	r = prefix_claim(&broker->store, item->name, uid, err);
+	if (r < 0)
+		return r;
 	one->is_claimed = catalog_n_live(&broker->store.catalog,
 					 SECTION_PREFIX) != n_owned;
 	if (!item->ttl_ms)

@@ -202,6 +202,41 @@ Test(prefix, the_error_for_too_many_prefixes_names_a_remedy)
 		  alice.sentence);
 }
 
+/* Publish two tensors with two new first components. Returns the code. */
+static int publish_two(void)
+{
+	struct publish_item items[2] = {
+		{.ref = client_alloc(&alice, 1), .name = "two"},
+		{.ref = client_alloc(&alice, 1), .name = "three"},
+	};
+
+	return client_ask(&alice, &(struct request){.kind = MESSAGE_PUBLISH,
+						    .publish = {2, items}});
+}
+
+Test(prefix, the_error_for_a_batch_with_too_many_prefixes_names_a_remedy)
+{
+	broker->base.config.quota_prefixes = 1;
+	cr_assert(eq(int, publish_two(), -EDQUOT));
+	cr_assert(ne(ptr, strstr(alice.sentence, "fsdpctl prefixes"), NULL),
+		  "%s", alice.sentence);
+}
+
+Test(prefix, a_full_catalog_is_not_reported_as_a_quota)
+{
+	struct catalog *catalog = &broker->store.catalog;
+	uint32_t n = catalog_capacity(SECTION_PREFIX);
+
+	while (catalog_n_live(catalog, SECTION_PREFIX) < n - 1)
+		cr_assert(ne(u32, catalog_alloc(catalog, SECTION_PREFIX), 0));
+	catalog_commit(catalog);
+	cr_assert(eq(int, publish_two(), -ENOSPC), "%s", alice.sentence);
+	cr_assert(
+		ne(ptr, strstr(alice.sentence, "no room for the owner"), NULL),
+		"%s", alice.sentence);
+	cr_assert(zero(u64, used(broker, 1000, ACCOUNT_PREFIXES)));
+}
+
 /* Configured prefixes are counted, but charged to no user, and are never
  * lost. */
 Test(prefix, that_is_configured_keeps_its_owner)

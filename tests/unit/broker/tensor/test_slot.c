@@ -513,7 +513,7 @@ Test(slot, an_unfinished_transaction_leaves_no_trace)
 			 (struct ticket_maker){1000, 1}, 1, 60000, ticket,
 			 &err),
 	     &err);
-	cr_assert(prefix_claim(&broker->store, "fresh", 1000));
+	must(prefix_claim(&broker->store, "fresh", 1000, &err), &err);
 	slot_set_name(
 		&broker->store, writing.slot, "fresh/a",
 		slot_reserve_name(&broker->store, writing.slot, "fresh/a"));
