@@ -167,3 +167,12 @@ void account_refund(struct account *account, enum account_kind kind,
 	assert(account->used[kind] >= amount);
 	account->used[kind] -= amount;
 }
+
+void accounts_refund(struct accounts *accounts, uint32_t uid,
+		     enum account_kind kind, uint64_t amount)
+{
+	struct account *account = accounts_get(accounts, uid);
+
+	assert(account);
+	account_refund(account, kind, amount);
+}

@@ -101,3 +101,6 @@ int accounts_charge_adopted(struct accounts *accounts, uint32_t uid,
 			    struct error *err);
 void account_refund(struct account *account, enum account_kind kind,
 		    uint64_t amount);
+/* Does the same for the account of a uid, which was charged, so it exists. */
+void accounts_refund(struct accounts *accounts, uint32_t uid,
+		     enum account_kind kind, uint64_t amount);

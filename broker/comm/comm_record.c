@@ -284,14 +284,12 @@ void comm_record_free(struct comms *comms, uint32_t record)
 {
 	struct catalog *catalog = &comms->store->catalog;
 	struct comm_record *comm = catalog_comm(catalog, record);
-	struct account *account =
-		accounts_get(&comms->store->base->accounts, comm->uid);
 
 	while (comm->first_group)
 		group_record_free(comms, comm->first_group);
 	deadlines_remove(&comms->store->base->deadlines, &comm->heap_position);
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
+	accounts_refund(&comms->store->base->accounts, comm->uid,
+			ACCOUNT_GROUPS, COMM_RECORD_CHARGE);
 	catalog_blob_release(catalog, comm->name_blob, comm->name_size);
 	catalog_release(catalog, SECTION_COMM, record);
 }

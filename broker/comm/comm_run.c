@@ -98,11 +98,8 @@ static int charge(const struct comm *comm, struct error *err)
 
 static void refund(struct comm *comm)
 {
-	struct account *account =
-		accounts_get(&comm->comms->store->base->accounts, comm->uid);
-
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_GROUPS, COMM_RUN_CHARGE);
+	accounts_refund(&comm->comms->store->base->accounts, comm->uid,
+			ACCOUNT_GROUPS, COMM_RUN_CHARGE);
 }
 
 /* Make the struct, which is not charged yet and in no list. */

@@ -111,14 +111,11 @@ int group_make(struct comm *comm, const char *name, uint64_t id,
 static void refund(struct group *group)
 {
 	struct comm *comm = group->comm;
-	struct account *account;
 
 	if (!group->n_charged)
 		return;
-	account = accounts_get(&comm->comms->store->base->accounts,
-			       group->charged_uid);
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_GROUPS, group->n_charged);
+	accounts_refund(&comm->comms->store->base->accounts, group->charged_uid,
+			ACCOUNT_GROUPS, group->n_charged);
 	group->n_charged = 0;
 }
 

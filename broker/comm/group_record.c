@@ -142,19 +142,11 @@ static void unchain(struct catalog *catalog, uint32_t record)
 	catalog_set(catalog, owner->n_groups, owner->n_groups - 1);
 }
 
-static struct account *find_account(struct comms *comms,
-				    const struct group_record *group)
-{
-	uint32_t uid = catalog_comm(&comms->store->catalog, group->comm)->uid;
-
-	return accounts_get(&comms->store->base->accounts, uid);
-}
-
 void group_record_free(struct comms *comms, uint32_t record)
 {
 	struct catalog *catalog = &comms->store->catalog;
 	struct group_record *group = catalog_group(catalog, record);
-	struct account *account = find_account(comms, group);
+	uint32_t uid = catalog_comm(catalog, group->comm)->uid;
 
 	for (uint32_t i = 0; i < 2 * MESSAGE_MAX_RANKS; i++) {
 		uint32_t slot = group->slots[i / MESSAGE_MAX_RANKS]
@@ -166,9 +158,8 @@ void group_record_free(struct comms *comms, uint32_t record)
 		(void)slot_update_state(comms->store, slot);
 	}
 	unchain(catalog, record);
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_GROUPS,
-		       group_record_charge(group->spec_size));
+	accounts_refund(&comms->store->base->accounts, uid, ACCOUNT_GROUPS,
+			group_record_charge(group->spec_size));
 	catalog_blob_release(catalog, group->spec_blob, group->spec_size);
 	catalog_release(catalog, SECTION_GROUP, record);
 }

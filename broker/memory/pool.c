@@ -215,8 +215,7 @@ void pool_refund_shared(struct pool_source *source, uint32_t uid,
 	struct accounts *accounts = &source->pools->base->accounts;
 
 	if (kind == SHARE_DONATED)
-		account_refund(accounts_get(accounts, uid),
-			       ACCOUNT_DEVICE_BYTES, size);
+		accounts_refund(accounts, uid, ACCOUNT_DEVICE_BYTES, size);
 	pool_refund_chunk(source, uid, kind == SHARE_DONATED ? size : 0);
 }
 

@@ -119,14 +119,6 @@ void bundle_end_sweep(struct store *store, uint32_t index)
 	wake_room(&store->base->wake);
 }
 
-static void refund(struct store *store, uint32_t uid)
-{
-	struct account *account = accounts_get(&store->base->accounts, uid);
-
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_BUNDLES, 1);
-}
-
 void bundle_destroy(struct store *store, uint32_t bundle)
 {
 	struct catalog *catalog = &store->catalog;
@@ -135,7 +127,8 @@ void bundle_destroy(struct store *store, uint32_t bundle)
 	assert(record->state == BUNDLE_RETIRED && !record->loader);
 	bundle_end_sweep(store, bundle);
 	manifest_drop(store, bundle);
-	refund(store, record->owner_uid);
+	accounts_refund(&store->base->accounts, record->owner_uid,
+			ACCOUNT_BUNDLES, 1);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_BUNDLE, bundle);
 	wake_room(&store->base->wake);

@@ -233,11 +233,8 @@ static void free_record(struct store *store, uint32_t channel)
 {
 	struct catalog *catalog = &store->catalog;
 	struct channel_record *record = catalog_channel(catalog, channel);
-	struct account *account =
-		accounts_get(&store->base->accounts, record->uid);
 
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_GROUPS, 1);
+	accounts_refund(&store->base->accounts, record->uid, ACCOUNT_GROUPS, 1);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);
 	catalog_release(catalog, SECTION_CHANNEL, channel);
 }

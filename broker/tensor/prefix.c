@@ -144,9 +144,8 @@ static void destroy(struct store *store, uint32_t prefix)
 	uint32_t *at = bucket(store, name_of(store, record), record->name_size);
 
 	if (!prefix_is_configured(store, record))
-		account_refund(
-			accounts_get(&store->base->accounts, record->uid),
-			ACCOUNT_PREFIXES, 1);
+		accounts_refund(&store->base->accounts, record->uid,
+				ACCOUNT_PREFIXES, 1);
 	while (*at != prefix) {
 		assert(*at);
 		at = &catalog_prefix(catalog, *at)->hash_next;
@@ -394,9 +393,8 @@ static void refund_all(struct store *store)
 		const struct prefix_record *record = catalog_prefix(catalog, i);
 
 		if (is_charged(store, record))
-			account_refund(accounts_get(&store->base->accounts,
-						    record->uid),
-				       ACCOUNT_PREFIXES, 1);
+			accounts_refund(&store->base->accounts, record->uid,
+					ACCOUNT_PREFIXES, 1);
 	}
 }
 

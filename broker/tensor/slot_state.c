@@ -73,15 +73,6 @@ bool slot_unpin(struct store *store, uint32_t slot)
 
 /* --- freeing ------------------------------------------------------------- */
 
-static void refund(struct store *store, uint32_t uid, enum account_kind kind,
-		   uint64_t amount)
-{
-	struct account *account = accounts_get(&store->base->accounts, uid);
-
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, kind, amount);
-}
-
 /* Frees a block whose last slot was freed. */
 static void free_block(struct store *store, uint32_t index)
 {
@@ -91,7 +82,8 @@ static void free_block(struct store *store, uint32_t index)
 	uint64_t charge = pool_block_charge(&store->pools, block);
 	struct holdings *maker = store->holdings[block->maker];
 
-	refund(store, block->uid, pool_account(device), charge);
+	accounts_refund(&store->base->accounts, block->uid,
+			pool_account(device), charge);
 	if (maker) {
 		assert(maker->n_bytes >= charge);
 		maker->n_bytes -= charge;
@@ -122,7 +114,7 @@ static void free_slot(struct store *store, uint32_t slot)
 	slot_end_name(store, slot); /* a bundle member may still have one */
 	if (record->bundle)
 		bundle_forget_member(store, slot);
-	refund(store, record->uid, ACCOUNT_SLOTS, 1);
+	accounts_refund(&store->base->accounts, record->uid, ACCOUNT_SLOTS, 1);
 	slot_free(store, slot);
 	failpoint("slot.freed");
 	if (!siblings->n)

@@ -183,8 +183,6 @@ static void forget(struct store *store, uint32_t ticket)
 	struct catalog *catalog = &store->catalog;
 	struct ticket_record *record = catalog_ticket(catalog, ticket);
 	struct slot_record *kept = catalog_slot(catalog, record->slot);
-	struct account *account =
-		accounts_get(&store->base->accounts, record->uid);
 	uint32_t *at = bucket(store, record->id);
 
 	deadlines_remove(&store->base->deadlines, &record->heap_position);
@@ -194,8 +192,8 @@ static void forget(struct store *store, uint32_t ticket)
 	}
 	catalog_set(catalog, *at, record->hash_next);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets - 1);
-	assert(account); /* it was charged, so it exists */
-	account_refund(account, ACCOUNT_TICKETS, 1);
+	accounts_refund(&store->base->accounts, record->uid, ACCOUNT_TICKETS,
+			1);
 	catalog_release(catalog, SECTION_TICKET, ticket);
 	wake_room(&store->base->wake);
 }
