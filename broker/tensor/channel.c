@@ -173,23 +173,6 @@ struct making {
 	struct channel_batch batch;
 };
 
-/* Checks that memory under this name may be made: the owner of its first
- * component decides that. */
-static int check_owner(const struct making *making, struct error *err)
-{
-	const char *name = making->request->name;
-	uint32_t owner;
-
-	if (!prefix_owner(making->store, name, &owner) ||
-	    owner == making->batch.uid || making->batch.uid == 0)
-		return 0;
-	return error_set(err, -EPERM,
-			 "names that begin with \"%.*s\" belong to uid %u, not "
-			 "to uid %u; use another first component",
-			 (int)name_prefix_size(name), name, owner,
-			 making->batch.uid);
-}
-
 static void fill_record(struct making *making, uint32_t channel, uint64_t blob)
 {
 	struct catalog *catalog = &making->store->catalog;
@@ -301,7 +284,8 @@ static int make(struct holdings *holdings,
 
 	if (!request->capacity)
 		return CHANNEL_WAIT_OTHER;
-	r = check_owner(&making, err);
+	r = prefix_check_owner(making.store, request->name, making.batch.uid,
+			       err);
 	if (r == 0)
 		r = access_resolve(&holdings->credentials, &request->access,
 				   &making.batch.access, err);

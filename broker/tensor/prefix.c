@@ -125,9 +125,17 @@ int prefix_check(struct store *store, const char *name, uint32_t uid,
 {
 	uint32_t owner;
 
-	if (!prefix_owner(store, name, &owner))
-		return check_claim(store, name, uid, err);
-	if (owner == uid || uid == 0)
+	return prefix_owner(store, name, &owner)
+		       ? prefix_check_owner(store, name, uid, err)
+		       : check_claim(store, name, uid, err);
+}
+
+int prefix_check_owner(const struct store *store, const char *name,
+		       uint32_t uid, struct error *err)
+{
+	uint32_t owner;
+
+	if (!prefix_owner(store, name, &owner) || owner == uid || uid == 0)
 		return 0;
 	return error_set(err, -EPERM,
 			 "names that begin with \"%.*s\" belong to uid %u, "

@@ -30,6 +30,9 @@ int prefix_check(struct store *store, const char *name, uint32_t uid,
 int prefix_claim(struct store *store, const char *name, uint32_t uid,
 		 struct error *err);
 void prefix_unclaim(struct store *store, const char *name);
+/* Does the same as prefix_check() for something that needs no owner. */
+int prefix_check_owner(const struct store *store, const char *name,
+		       uint32_t uid, struct error *err);
 
 /* Finds the owner of the first component. Returns false if it has none. */
 bool prefix_owner(const struct store *store, const char *name,
