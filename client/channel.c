@@ -21,44 +21,11 @@ _Static_assert((int)FSDP_CHANNEL_SHARE == (int)SLOTS_SHARE &&
 
 /* --- opening ------------------------------------------------------------- */
 
-/* Do client_call() for a request that changes something and waits up to
- * `*timeout_ms`, which points into the request. It waits in slices, and calls
- * the interrupt function between them, because then there is nothing that has
- * to be undone. */
-static int call_in_slices(struct fsdp_client *client, struct request *request,
-			  int32_t *timeout_ms, struct received *ret,
-			  struct error *err)
-{
-	const struct interrupt *interrupt = &client->connection.self.interrupt;
-	bool is_endless = *timeout_ms < 0;
-	int64_t end_ns = bell_now_ns() + *timeout_ms * MS_NS, left_ms;
-	int r;
-
-	for (;;) {
-		left_ms = is_endless ? -1
-				     : (end_ns - bell_now_ns() + MS_NS - 1) /
-					       MS_NS;
-		if (!is_endless && left_ms < 0)
-			left_ms = 0;
-		*timeout_ms = interrupt_slice(interrupt, left_ms);
-		r = client_call(client, request, ret, err);
-		if (r == 0)
-			return 0;
-		if ((r != -ETIMEDOUT && r != -ENOMEM && r != -EDQUOT) ||
-		    *timeout_ms == left_ms)
-			return r;
-		if (interrupt_is_asked(interrupt))
-			return interrupt_refuse(err);
-	}
-}
-
-static int call_open(struct fsdp_client *client, struct request *request,
+static int call_open(struct fsdp_client *client, const struct request *request,
 		     struct channel_reply *ret, struct error *err)
 {
 	struct received received;
-	int r = call_in_slices(client, request,
-			       &request->channel_open.timeout_ms, &received,
-			       err);
+	int r = client_call_in_slices(client, request, &received, err);
 
 	if (r < 0)
 		return r;
@@ -335,8 +302,7 @@ int fsdp_channel_resize(struct fsdp_channel *channel, uint32_t n_slots,
 				 SLOTS_MAX, n_slots);
 	request.channel_resize = (struct channel_resize_request){
 		channel->id, channel->place, n_slots, timeout_ms};
-	r = call_in_slices(channel->client, &request,
-			   &request.channel_resize.timeout_ms, &received, err);
+	r = client_call_in_slices(channel->client, &request, &received, err);
 	if (r == 0)
 		received_deinit(&received);
 	return r;

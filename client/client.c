@@ -109,7 +109,7 @@ static int call_once(struct fsdp_client *client, const struct request *request,
 /* While there are streams that only this process can look at, a call that waits
  * looks at them this often: other processes may wait for the memory, and the
  * call itself may wait for those processes. */
-#define SLICE_MS 20
+#define LOOK_MS 20
 
 static bool must_look(const struct fsdp_client *client)
 {
@@ -117,11 +117,12 @@ static bool must_look(const struct fsdp_client *client)
 	       deferred_are_waiting(&client->deferred);
 }
 
-static int32_t next_slice(const struct fsdp_client *client, int32_t left_ms)
+static int32_t next_slice(const struct fsdp_client *client,
+			  const struct interrupt *interrupt, int32_t left_ms)
 {
-	if (!must_look(client) || (left_ms >= 0 && left_ms < SLICE_MS))
-		return left_ms;
-	return SLICE_MS;
+	if (must_look(client) && (left_ms < 0 || left_ms > LOOK_MS))
+		return LOOK_MS;
+	return interrupt_slice(interrupt, left_ms);
 }
 
 /* Tell whether a request was refused only because its slice was over. */
@@ -131,24 +132,35 @@ static bool is_slice_over(int r, int64_t took_ms, int32_t slice_ms)
 	       slice_ms > 0 && took_ms >= slice_ms;
 }
 
-/* Make a call that waits in slices, and looks at our streams between them. */
-static int call_patiently(struct fsdp_client *client, struct request *request,
-			  int32_t *timeout_ms, struct received *ret,
-			  struct error *err)
+/* Make a call that waits in slices; between them, look at our streams and call
+ * `interrupt`. */
+static int call_patiently(struct fsdp_client *client,
+			  const struct request *request,
+			  const struct interrupt *interrupt,
+			  struct received *ret, struct error *err)
 {
+	struct request copy = *request;
+	int32_t *timeout_ms = request_timeout(&copy);
 	int64_t start_ms = clock_now_ms(), now_ms = start_ms, begun_ms;
-	int32_t whole_ms = *timeout_ms, left_ms = whole_ms;
+	int32_t whole_ms, left_ms;
 	int r;
 
-	do {
+	if (!timeout_ms)
+		return call_once(client, request, ret, err);
+	whole_ms = left_ms = *timeout_ms;
+	for (;;) {
 		begun_ms = now_ms;
-		*timeout_ms = next_slice(client, left_ms);
-		r = call_once(client, request, ret, err);
+		*timeout_ms = next_slice(client, interrupt, left_ms);
+		r = call_once(client, &copy, ret, err);
 		now_ms = clock_now_ms();
 		if (whole_ms >= 0)
 			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
-	} while (is_slice_over(r, now_ms - begun_ms, *timeout_ms) &&
-		 (whole_ms < 0 || left_ms > 0));
+		if (!is_slice_over(r, now_ms - begun_ms, *timeout_ms) ||
+		    (whole_ms >= 0 && left_ms <= 0))
+			break;
+		if (interrupt_is_asked(interrupt))
+			return interrupt_refuse(err);
+	}
 	if (r < 0 && *timeout_ms != whole_ms)
 		error_wrap(err, r, "after %lld ms",
 			   (long long)(now_ms - start_ms));
@@ -158,19 +170,26 @@ static int call_patiently(struct fsdp_client *client, struct request *request,
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct received *ret, struct error *err)
 {
-	struct request copy;
-	int32_t *timeout_ms;
 	int r = client_check(client, err);
 
 	if (r < 0)
 		return r;
 	if (__builtin_expect(!must_look(client), 1))
 		return call_once(client, request, ret, err);
-	copy = *request;
-	timeout_ms = request_timeout(&copy);
-	return timeout_ms && *timeout_ms
-		       ? call_patiently(client, &copy, timeout_ms, ret, err)
-		       : call_once(client, request, ret, err);
+	return call_patiently(client, request, &(struct interrupt){0}, ret,
+			      err);
+}
+
+int client_call_in_slices(struct fsdp_client *client,
+			  const struct request *request, struct received *ret,
+			  struct error *err)
+{
+	int r = client_check(client, err);
+
+	return r < 0 ? r
+		     : call_patiently(client, request,
+				      &client->connection.self.interrupt, ret,
+				      err);
 }
 
 int client_send_one_way(struct fsdp_client *client,

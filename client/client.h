@@ -98,7 +98,14 @@ void client_end_share(struct fsdp_client *client, uint32_t chunk);
 int client_call(struct fsdp_client *client, const struct request *request,
 		struct received *ret, struct error *err);
 
-/* Do the same with connection_send_one_way(), without client_check() and
+/* Do client_call() for a request that must not be given up while it waits,
+ * since it changes something. It waits in slices, and the interrupt function is
+ * called between them. */
+int client_call_in_slices(struct fsdp_client *client,
+			  const struct request *request, struct received *ret,
+			  struct error *err);
+
+/* Do client_call() with connection_send_one_way(), without client_check() and
  * without a look at streams. */
 int client_send_one_way(struct fsdp_client *client,
 			const struct request *request,

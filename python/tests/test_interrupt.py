@@ -22,7 +22,7 @@ WAITS = {
     "channel_put": "[p.put(0) for p in [c.channel('a/p', 'producer', capacity=4096)] * 9]",
     "channel_loop": "list(c.channel('a/loop', capacity=4096))",
     "channel_slab": "[p.alloc([(1, 'u8')]) for p in [c.channel('a/s', 'producer', capacity=4096)] * 9]",
-    "channel_resize": "c.channel('a/r', capacity=4 << 20, credits=1).resize(64)",
+    "channel_resize": "c.alloc(60 << 20, 'u8'), c.channel('a/r', capacity=4 << 20, credits=1).resize(20)",
     "broadcast": "c.channel('a/b', mode='broadcast', capacity=4096).get()",
     "bundle": "c.bundle('a/never/', timeout=None)",
     "stage": "c.stage('a/once/', once=True, timeout=None)",
