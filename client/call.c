@@ -22,6 +22,7 @@ bool call_may_be_cut(const struct call *call)
 {
 	switch (call->kind) {
 	case MESSAGE_RELEASE:
+	case MESSAGE_UNSHARE:
 	case MESSAGE_UNSHARD:
 	case MESSAGE_RESHARD:
 	case MESSAGE_REDUCE:

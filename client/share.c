@@ -354,6 +354,7 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		.kind = MESSAGE_UNSHARE,
 		.unshare = {.timeout_ms = timeout_ms},
 	};
+	struct received received;
 	struct fsdp_client *client;
 	int r = client_check_tensor(tensor, err);
 
@@ -366,7 +367,10 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		.slot = tensor->slot, .generation = tensor->generation};
 	if (!take_hold(tensor))
 		return check_gone(tensor, err);
-	r = client_command(client, &request, err);
+	/* While no request is under way, the broker counts our hold. */
+	r = client_call_in_slices(client, &request, &received, err);
+	if (r == 0)
+		received_deinit(&received);
 	if (r == -EPERM && !tensor->data) {
 		/* The tensor has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);

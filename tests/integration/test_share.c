@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -216,6 +217,52 @@ Test(share, unsharing_can_wait_for_the_last_release)
 	must(actor_run(&sharing.two, actor_lets_go) == 0);
 	cr_expect(zero(int, actor_end(&sharing.one)), "%s",
 		  sharing.page->sentence);
+	cr_expect(nothing_is_left(3));
+}
+
+static int give_up(void *data)
+{
+	atomic_bool *is_asked = data;
+
+	atomic_store(is_asked, true);
+	return 1;
+}
+
+static int sum_waiting(const struct fsdp_peer *peer, void *data)
+{
+	*(uint32_t *)data += peer->n_waiting;
+	return 0;
+}
+
+/* If the broker dropped the hold of a request whose caller has given up, the
+ * count of this process would be too low for ever. */
+Test(share, an_interrupted_unsharing_keeps_its_hold)
+{
+	struct fsdp_client *before = sharing.client;
+	atomic_bool is_asked = false;
+	struct fsdp_connect_options options = {.path = sharing.page->socket,
+					       .interrupted = give_up,
+					       .interrupted_data = &is_asked};
+	struct fsdp_tensor *tensor;
+	uint32_t n_waiting = 0;
+
+	must(fsdp_connect(&options, &sharing.client) == 0);
+	tensor = share_as("t/a", legacy_make(7));
+	must(have(&sharing.one, actor_gets, "t/a") == 0);
+	cr_expect(eq(int, fsdp_unshare(tensor, -1), -EINTR));
+	cr_expect(atomic_load(&is_asked));
+	must(fsdp_clients(before, sum_waiting, &n_waiting) == 0);
+	cr_expect(zero(u32, n_waiting), "no request may drop the hold later");
+	must(actor_run(&sharing.one, actor_lets_go) == 0);
+	cr_expect(zero(int, fsdp_unshare(tensor, PATIENCE_MS)), "%s",
+		  fsdp_error());
+	fsdp_free(tensor);
+	tensor = share_as("t/a", legacy_make(7));
+	cr_expect(eq(i64, count_slot_holds(before, tensor), 1),
+		  "it is in the same slot");
+	fsdp_free(tensor);
+	fsdp_close(sharing.client);
+	sharing.client = before;
 	cr_expect(nothing_is_left(3));
 }
 
