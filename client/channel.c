@@ -189,6 +189,7 @@ int fsdp_channel_open(struct fsdp_client *client, const char *name,
 	channel->next = client->channels;
 	client->channels = channel;
 	pthread_mutex_unlock(&client->channels_lock);
+	channel->known_only = desc.known_only;
 	*ret = channel;
 	return 0;
 }

@@ -98,10 +98,17 @@ static bool is_current(const struct fsdp_channel *channel, uint32_t at)
 }
 
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
-			uint8_t **ret, struct error *err)
+			int32_t timeout_ms, uint8_t **ret, struct error *err)
 {
-	int r = is_current(channel, at) ? 0 : ask_buffer(channel, at, err);
+	int r = 0;
 
+	if (!is_current(channel, at))
+		r = channel->known_only && timeout_ms == 0
+			    ? error_set(err, -EAGAIN,
+					"buffer %u of channel '%s' is not "
+					"known yet; wait for it",
+					at, channel->name)
+			    : ask_buffer(channel, at, err);
 	if (r == 0)
 		*ret = channel->buffers[at].data;
 	return r;

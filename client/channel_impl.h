@@ -52,6 +52,7 @@ struct fsdp_channel {
 	struct slots slots;
 	struct slots_seen seen;
 	uint32_t lag_ms; /* 0: consumers are never cut */
+	bool known_only; /* a call that does not wait asks the broker nothing */
 	/* number of the newest item at the time of opening */
 	uint64_t first_number;
 	/* With lag_ms: since when calls of this process wait for a buffer, or
@@ -82,9 +83,10 @@ int channel_check_role(const struct fsdp_channel *channel,
 /* Tell whether the tensor that this process knows is still a buffer of the
  * channel. */
 bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at);
-/* Find the address of a buffer whose slot the caller has claimed. */
+/* Find the address of a buffer whose slot the caller has claimed. -EAGAIN: only
+ * the broker knows it, and a call with this time-out must not ask. */
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
-			uint8_t **ret, struct error *err);
+			int32_t timeout_ms, uint8_t **ret, struct error *err);
 /* Take the buffer out of the channel; the caller must have received the item in
  * it. `*ret` is its tensor. */
 int channel_take_out(struct fsdp_channel *channel, uint32_t at,

@@ -90,6 +90,10 @@ struct fsdp_channel_options {
 	 * consumers that have not released this item are cut (-EOVERFLOW). 0:
 	 * producers wait for the slowest consumer. */
 	uint32_t lag_ms;
+	/* Calls with a timeout_ms of 0 ask the broker nothing. -EAGAIN from
+	 * fsdp_item_begin() or fsdp_item_receive(): the buffer is not known to
+	 * this process yet; call again with another time-out. */
+	bool known_only;
 };
 
 /*

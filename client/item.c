@@ -181,13 +181,15 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 }
 
 /* Make an item in the claimed slot. On failure the slot is given back. */
-static int begin(struct fsdp_channel *channel, const struct slots_hold *hold,
-		 struct fsdp_item **ret, struct error *err)
+static int begin(struct fsdp_channel *channel, int32_t timeout_ms,
+		 const struct slots_hold *hold, struct fsdp_item **ret,
+		 struct error *err)
 {
 	struct fsdp_item *item = item_new(channel);
 	int r;
 
-	r = item ? channel_find_buffer(channel, hold->at, &item->data, err)
+	r = item ? channel_find_buffer(channel, hold->at, timeout_ms,
+				       &item->data, err)
 		 : error_nomem(err, "an item");
 	if (r < 0) {
 		if (item)
@@ -226,7 +228,7 @@ int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
 
 	if (r == 0)
 		r = claim(channel, timeout_ms, &hold, err);
-	return r < 0 ? r : begin(channel, &hold, ret, err);
+	return r < 0 ? r : begin(channel, timeout_ms, &hold, ret, err);
 }
 
 static int refuse_large(const struct fsdp_item *item, uint64_t size,
@@ -435,15 +437,16 @@ static int refuse(struct fsdp_channel *channel, const struct fsdp_item *item,
 			 channel->name);
 }
 
-static int accept_item(struct fsdp_channel *channel, struct fsdp_item *item,
-		       struct error *err)
+static int accept_item(struct fsdp_channel *channel, int32_t timeout_ms,
+		       struct fsdp_item *item, struct error *err)
 {
 	int r;
 
 	slots_read(&channel->slots, &item->hold, &item->head);
 	if (check_head(&item->head, channel->slots.capacity) < 0)
 		return refuse(channel, item, err);
-	r = channel_find_buffer(channel, item->hold.at, &item->data, err);
+	r = channel_find_buffer(channel, item->hold.at, timeout_ms, &item->data,
+				err);
 	/* Check this last: when a consumer is cut, its slot may get another
 	 * buffer. */
 	if (channel_is_cut(channel)) {
@@ -472,7 +475,7 @@ int fsdp_item_receive(struct fsdp_channel *channel, int32_t timeout_ms,
 		return error_nomem(err, "an item");
 	r = take(channel, timeout_ms, &item->hold, err);
 	if (r == 0)
-		r = accept_item(channel, item, err);
+		r = accept_item(channel, timeout_ms, item, err);
 	if (r < 0) {
 		item_free(item);
 		return r;

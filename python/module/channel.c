@@ -314,7 +314,8 @@ static void item_release_buffer(PyObject *self, Py_buffer *view)
 PyObject *channel_open(PyObject *self, PyObject *args)
 {
 	struct fsdp_channel_options options = {.struct_size = sizeof(options),
-					       .changes_items = true};
+					       .changes_items = true,
+					       .known_only = true};
 	unsigned long long capacity;
 	struct stream *stream;
 	struct link *link;
@@ -354,30 +355,22 @@ static struct stream *port_use(PyObject *self)
 					  "Client.channel() opens it again");
 }
 
-/* A call that need not wait keeps the interpreter's lock, because getting it
- * back may take milliseconds. */
-static int begin(struct fsdp_channel *channel, int32_t timeout_ms,
-		 struct fsdp_item **ret)
+typedef int take_fn(struct fsdp_channel *channel, int32_t timeout_ms,
+		    struct fsdp_item **ret);
+
+/* Begins or receives an item. A call that need not wait, not even for the
+ * broker, keeps the interpreter's lock, because getting it back may take
+ * milliseconds. */
+static int take(take_fn *fn, struct fsdp_channel *channel, int32_t timeout_ms,
+		struct fsdp_item **ret)
 {
 	struct call call;
-	int r = call_check() < 0 ? -EBUSY : fsdp_item_begin(channel, 0, ret);
+	int r = call_check() < 0 ? -EBUSY : fn(channel, 0, ret);
+	bool waits = r == -EAGAIN || (r == -ETIMEDOUT && timeout_ms != 0);
 
-	if (r != -ETIMEDOUT || timeout_ms == 0 || call_begin(&call) < 0)
+	if (!waits || call_begin(&call) < 0)
 		return r;
-	r = fsdp_item_begin(channel, timeout_ms, ret);
-	call_end(&call);
-	return r;
-}
-
-static int receive(struct fsdp_channel *channel, int32_t timeout_ms,
-		   struct fsdp_item **ret)
-{
-	struct call call;
-	int r = call_check() < 0 ? -EBUSY : fsdp_item_receive(channel, 0, ret);
-
-	if (r != -ETIMEDOUT || timeout_ms == 0 || call_begin(&call) < 0)
-		return r;
-	r = fsdp_item_receive(channel, timeout_ms, ret);
+	r = fn(channel, timeout_ms == 0 ? 1 : timeout_ms, ret);
 	call_end(&call);
 	return r;
 }
@@ -408,7 +401,7 @@ static PyObject *port_begin(PyObject *self, PyObject *args)
 	stream = port_use(self);
 	if (!stream)
 		return NULL;
-	r = begin(stream->channel, timeout_ms, &held);
+	r = take(fsdp_item_begin, stream->channel, timeout_ms, &held);
 	if (r < 0) {
 		raise_once(r);
 		stream_drop(stream);
@@ -469,7 +462,7 @@ static PyObject *port_receive(PyObject *self, PyObject *time)
 	stream = port_use(self);
 	if (!stream)
 		return NULL;
-	r = receive(stream->channel, timeout_ms, &held);
+	r = take(fsdp_item_receive, stream->channel, timeout_ms, &held);
 	if (r < 0) {
 		raise_once(r);
 		stream_drop(stream);

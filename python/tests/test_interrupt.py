@@ -159,6 +159,41 @@ def test_a_reply_during_the_handler_is_lost_but_not_its_hold(broker):
     assert (out, err, process.returncode) == ("0 holders\n", "", 0)
 
 
+def test_an_item_whose_buffer_is_not_known_keeps_no_other_thread_waiting(broker):
+    process = start(
+        broker,
+        """
+        import faulthandler, fsdp, sys, threading, time
+        faulthandler.dump_traceback_later(60, exit=True)
+        c = fsdp.connect()
+        producer = c.channel("a/slow", "producer", capacity=4096)
+        consumer = c.channel("a/slow")
+        producer.put(7)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        got = []
+        thread = threading.Thread(target=lambda: got.append(consumer.get(timeout=60)))
+        thread.start()
+        for _ in range(20):  # The other thread has its turn meanwhile.
+            time.sleep(0.005)
+        print("runs", flush=True)
+        sys.stdin.readline()
+        thread.join()
+        print(got, flush=True)
+        """,
+    )
+    assert process.stdout.readline() == "ready\n"
+    os.kill(broker.pid(), signal.SIGSTOP)
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "runs\n"
+    finally:
+        os.kill(broker.pid(), signal.SIGCONT)
+    out, err = process.communicate("go\n", timeout=PATIENCE)
+    assert (out, err, process.returncode) == ("[7]\n", "", 0)
+
+
 def test_ctrl_c_ends_calls_to_which_a_broker_does_not_reply(broker):
     calls = textwrap.dedent(UNANSWERED).splitlines()
     process = start(

@@ -612,6 +612,27 @@ Test(channel, a_kept_array_becomes_a_tensor_and_its_buffer_is_replaced)
 	}
 }
 
+Test(channel, a_call_that_does_not_wait_can_leave_the_broker_alone)
+{
+	struct fsdp_channel_options options = OPTIONS;
+	struct fsdp_channel *from, *to;
+
+	options.n_slots = 1;
+	options.known_only = true;
+	from = open_as(client, &options, FSDP_PRODUCER);
+	to = open_as(client, &options, FSDP_CONSUMER);
+	for (int i = 0; i < 2; i++) {
+		/* The second time, both know the buffer. */
+		cr_expect(eq(int, try_begin(from), i == 0 ? -EAGAIN : 0));
+		send_number(from, 7);
+		if (i == 0)
+			cr_expect(eq(int, try_receive(to), -EAGAIN));
+		cr_expect(eq(u64, receive_number(to), 7));
+	}
+	send_number(from, 8);
+	cr_expect(zero(int, try_receive(to)));
+}
+
 /* --- deaths and restarts ------------------------------------------------- */
 
 struct victim {
