@@ -1,8 +1,7 @@
 #include "client/rank/await.h"
 #include "client/rank/comm.h"
 #include "client/rank/comm_liveness.h"
-#include "client/rank/gather_job.h"
-#include "client/rank/inputs.h"
+#include "client/rank/idle.h"
 #include "proto/failpoint.h"
 #include <stdio.h>
 
@@ -133,8 +132,8 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 	while (r == AWAIT_MET && (r = wait_once(comm, await, err)) > 0) {
 		r = look_around(comm, await, ret_ranks, err);
 		if (r == AWAIT_MET)
-			r = inputs_heed(comm, err);
-		job_heed(comm);
+			r = idle_heed_inputs(comm, err);
+		idle_heed_buffers(comm);
 	}
 	return r;
 }

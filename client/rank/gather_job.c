@@ -101,12 +101,6 @@ void job_forget_over(struct job *job)
 	gatherer->n_ops = n;
 }
 
-static void drop_buffer(struct own_buffer *buffer)
-{
-	fsdp_free(buffer->tensor);
-	buffer->tensor = NULL;
-}
-
 /* --- memory -------------------------------------------------------------- */
 
 static int refuse_board(const struct fsdp_comm *comm, struct error *err)
@@ -115,33 +109,6 @@ static int refuse_board(const struct fsdp_comm *comm, struct error *err)
 			 "the board of communicator '%s' is damaged: a rank "
 			 "has overwritten it; leave and join again",
 			 comm->name);
-}
-
-/* Tell whether the caller has pointers into the buffer. */
-static bool is_in_use(const struct fsdp_comm *comm,
-		      const struct own_buffer *buffer)
-{
-	const struct fsdp_group *group = comm->groups;
-
-	while (group && group->gathered != buffer->tensor)
-		group = group->next;
-	return buffer->tensor && group;
-}
-
-/* Unmap the buffers that ranks have given up, except those in use. A correct
- * rank does not give up a buffer that another uses, but any rank may write
- * that. */
-static void drop_stale(struct fsdp_comm *comm)
-{
-	struct gatherer *gatherer = comm->gatherer;
-
-	for (uint32_t i = 0; i < gatherer->n_buffers; i++) {
-		struct own_buffer *buffer = &gatherer->buffers[i];
-
-		if (buffer->tensor && !is_in_use(comm, buffer) &&
-		    gathers_version(&comm->board, i) != buffer->version)
-			drop_buffer(buffer);
-	}
 }
 
 static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
@@ -159,71 +126,6 @@ static int reserve_buffer(struct gatherer *gatherer, uint32_t i,
 	gatherer->buffers = buffers;
 	gatherer->n_buffers = i + 1;
 	return 0;
-}
-
-/* Retire the idle buffers. If another rank has the lock, it is choosing a
- * buffer, and none is retired. */
-static void retire_idle(struct fsdp_comm *comm)
-{
-	if (!gathers_lock(&comm->board, comm->rank))
-		return;
-	gathers_retire(&comm->board);
-	gathers_unlock(&comm->board);
-}
-
-void job_give_back(struct fsdp_comm *comm)
-{
-	if (!comm->gatherer || !comm->board.page)
-		return;
-	retire_idle(comm);
-	drop_stale(comm);
-}
-
-bool job_has_idle(const struct fsdp_comm *comm)
-{
-	const struct gatherer *gatherer = comm->gatherer;
-
-	for (uint32_t i = 0; gatherer && i < gatherer->n_buffers; i++) {
-		if (gatherer->buffers[i].tensor &&
-		    !is_in_use(comm, &gatherer->buffers[i]))
-			return true;
-	}
-	return false;
-}
-
-static bool is_recalled(const struct fsdp_comm *comm, uint32_t i)
-{
-	const struct own_buffer *buffer = &comm->gatherer->buffers[i];
-
-	return buffer->tensor && buffer->recalls != board_recalls(&comm->board);
-}
-
-/* Retire the buffers that the broker has recalled. A buffer that is in use
- * stays recalled, and a later call retires it. */
-static void retire_recalled(struct fsdp_comm *comm, uint32_t first)
-{
-	if (!gathers_lock(&comm->board, comm->rank))
-		return;
-	for (uint32_t i = first; i < comm->gatherer->n_buffers; i++) {
-		if (is_recalled(comm, i))
-			gathers_retire_one(&comm->board, i);
-	}
-	gathers_unlock(&comm->board);
-}
-
-/* The other ranks unmap their buffers with their next calls. */
-void job_heed(struct fsdp_comm *comm)
-{
-	struct gatherer *gatherer = comm->gatherer;
-	uint32_t i = 0;
-
-	if (!gatherer || !comm->board.page)
-		return;
-	while (i < gatherer->n_buffers && !is_recalled(comm, i))
-		i++;
-	if (i < gatherer->n_buffers)
-		retire_recalled(comm, i);
-	drop_stale(comm);
 }
 
 int job_fail_late(const struct job *job, const char *cause, struct error *err)
@@ -281,10 +183,10 @@ static int find_memory(const struct job *job, int32_t timeout_ms,
 		return size_of(buffer->tensor) >= job_size(job->group)
 			       ? 0
 			       : refuse_board(comm, err);
-	drop_stale(comm);
-	if (is_in_use(comm, buffer))
+	idle_drop_stale(comm);
+	if (idle_is_in_use(comm, buffer))
 		return refuse_board(comm, err);
-	drop_buffer(buffer);
+	idle_drop_buffer(buffer);
 	r = ask_memory(job, timeout_ms, &buffer->tensor, err);
 	if (r < 0)
 		return r;

@@ -77,17 +77,6 @@ const struct op *job_find_blocker(const struct job *job);
 /* Forget the gathers that have ended. */
 void job_forget_over(struct job *job);
 
-/* Retire the buffers that the broker has recalled, and unmap those that ranks
- * have given up. Does nothing if the ranks do not gather by themselves. */
-void job_heed(struct fsdp_comm *comm);
-
-/* Retire all idle buffers, because memory is short, and unmap those that ranks
- * have given up. Does nothing if the ranks do not gather by themselves. */
-void job_give_back(struct fsdp_comm *comm);
-/* Tell whether this process maps a buffer that the caller does not use. Another
- * rank may use it, or retire it at any time. */
-bool job_has_idle(const struct fsdp_comm *comm);
-
 /* Add to a counter that is only displayed. Each counter has one writer. */
 void job_count(_Atomic uint64_t *counter, uint64_t n);
 

@@ -1,7 +1,7 @@
 #include "client/rank/await.h"
 #include "client/rank/comm_liveness.h"
 #include "client/rank/gather_job.h"
-#include "client/rank/inputs.h"
+#include "client/rank/idle.h"
 #include "shm/bell.h"
 #include <errno.h>
 #include <stdio.h>
@@ -188,8 +188,8 @@ int job_await(struct job *job, int64_t until_ns, struct error *err)
 	while (r == 0 && (r = wait_once(job, until_ns, err)) > 0) {
 		r = look_around(job, until_ns, err);
 		if (r == 0)
-			r = inputs_heed(job->group->comm, err);
-		job_heed(job->group->comm);
+			r = idle_heed_inputs(job->group->comm, err);
+		idle_heed_buffers(job->group->comm);
 	}
 	return r;
 }

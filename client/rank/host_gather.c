@@ -278,7 +278,7 @@ int host_gather_begin_commit(struct fsdp_comm *comm, struct error *err)
 
 	if (!gatherer)
 		return 0;
-	job_heed(comm);
+	idle_heed_buffers(comm);
 	r = run_board_open(comm, err);
 	if (r < 0)
 		return r;

@@ -2,6 +2,7 @@
 #include "client/rank/await.h"
 #include "client/rank/comm.h"
 #include "client/rank/host_group.h"
+#include "client/rank/idle.h"
 #include "client/rank/run_board.h"
 #include "collective/host/reduce.h"
 #include "proto/failpoint.h"
@@ -381,7 +382,7 @@ int host_reduce_input(struct fsdp_group *group, int32_t timeout_ms,
 	int r = comm_check_run(group->comm, err);
 
 	if (r == 0)
-		r = inputs_heed(group->comm, err);
+		r = idle_heed_inputs(group->comm, err);
 	if (r < 0)
 		return r;
 	if (!host_group_has_gradients(group->host))
@@ -530,7 +531,7 @@ static int do_until(struct fsdp_group *group, uint64_t sequence,
 	int r = comm_check_run(comm, err);
 
 	if (r == 0)
-		r = inputs_heed(comm, err);
+		r = idle_heed_inputs(comm, err);
 	if (r == 0 && !is_pending(comm->reducer, group, sequence))
 		r = error_set(err, -EINVAL,
 			      "rank %u has begun no reduction %" PRIu64
@@ -588,7 +589,7 @@ int host_reduce_check_commit(struct fsdp_comm *comm, struct error *err)
 		return 0;
 	r = run_board_open(comm, err);
 	if (r == 0)
-		r = inputs_heed(comm, err);
+		r = idle_heed_inputs(comm, err);
 	while (r == 0 && reducer->done != reducer->number)
 		r = do_next(comm, &allowance, err);
 	if (r == -ETIMEDOUT)

@@ -4,12 +4,49 @@
  * must not wait for memory that only its own idle memory keeps.
  */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct error;
 struct fsdp_comm;
 struct fsdp_tensor;
+struct inputs;
+struct own_buffer;
+struct own_input;
 struct request;
+
+/* --- buffers ------------------------------------------------------------- */
+
+void idle_drop_buffer(struct own_buffer *buffer);
+
+/* Tell whether the caller has pointers into the buffer. */
+bool idle_is_in_use(const struct fsdp_comm *comm,
+		    const struct own_buffer *buffer);
+
+/* Unmap the buffers that ranks have given up, except those in use. */
+void idle_drop_stale(struct fsdp_comm *comm);
+
+/* Retire the buffers that the broker has recalled, and unmap those that ranks
+ * have given up. Does nothing if the ranks do not gather by themselves. */
+void idle_heed_buffers(struct fsdp_comm *comm);
+
+/* --- inputs -------------------------------------------------------------- */
+
+/* Unmap all inputs of other ranks. */
+void idle_end_others(struct inputs *inputs, uint32_t n_ranks);
+
+/* Return an unused input of at least `size` bytes, or NULL. */
+struct own_input *idle_find_input(struct inputs *inputs, uint64_t size);
+
+/* Return an input to the broker. No rank reads it any more. */
+int idle_give_back_input(struct fsdp_comm *comm, struct own_input *input,
+			 struct error *err);
+
+/* Return the inputs that the broker has recalled. Does nothing if the ranks do
+ * not reduce by themselves. Only the end of the run is an error. */
+int idle_heed_inputs(struct fsdp_comm *comm, struct error *err);
+
+/* --- both ---------------------------------------------------------------- */
 
 /* Return all idle memory, because memory is short. Only the end of the run is
  * an error. */

@@ -18,20 +18,12 @@ int inputs_init(struct inputs *inputs, uint32_t n_ranks, uint32_t n_max,
 	return inputs->others ? 0 : error_nomem(err, "the inputs");
 }
 
-static void end_others(struct inputs *inputs, uint32_t n_ranks)
-{
-	for (uint32_t i = 0; i < n_ranks * inputs->n_max; i++) {
-		fsdp_free(inputs->others[i].tensor);
-		inputs->others[i] = (struct other_input){0};
-	}
-}
-
 void inputs_end_handles(struct inputs *inputs, uint32_t n_ranks)
 {
 	for (uint32_t i = 0; i < inputs->n; i++)
 		fsdp_free(inputs->own[i].tensor);
 	inputs->n = 0;
-	end_others(inputs, n_ranks);
+	idle_end_others(inputs, n_ranks);
 }
 
 void inputs_deinit(struct inputs *inputs)
@@ -41,66 +33,9 @@ void inputs_deinit(struct inputs *inputs)
 
 /* --- this rank's --------------------------------------------------------- */
 
-static struct slot_ref ref_of(const struct fsdp_tensor *tensor)
-{
-	return (struct slot_ref){tensor->slot, tensor->generation};
-}
-
 static uint64_t size_of(const struct fsdp_tensor *tensor)
 {
 	return desc_rest(tensor_desc(tensor))->size;
-}
-
-/* Return an unused input of at least `size` bytes, or NULL. */
-static struct own_input *find_unused(struct inputs *inputs, uint64_t size)
-{
-	for (uint32_t i = 0; i < inputs->n; i++) {
-		struct own_input *input = &inputs->own[i];
-
-		if (!input->is_used && size_of(input->tensor) >= size)
-			return input;
-	}
-	return NULL;
-}
-
-/* Return an input to the broker. No rank reads it any more. */
-static int give_back(struct fsdp_comm *comm, struct own_input *input,
-		     struct error *err)
-{
-	struct inputs *inputs = &comm->reducer->inputs;
-	struct request request = {
-		.kind = MESSAGE_INPUT_END,
-		.input_end = {.comm = comm->id, .input = ref_of(input->tensor)},
-	};
-
-	tensor_end(input->tensor);
-	*input = inputs->own[--inputs->n];
-	return comm_command(comm, &request, err);
-}
-
-int inputs_give_back(struct fsdp_comm *comm, struct error *err)
-{
-	struct inputs *inputs = &comm->reducer->inputs;
-	struct own_input *input;
-	int r = 0;
-
-	end_others(inputs, comm->n_shards * comm->n_replicas);
-	while (r == 0 && (input = find_unused(inputs, 0)))
-		r = give_back(comm, input, err);
-	return r;
-}
-
-int inputs_heed(struct fsdp_comm *comm, struct error *err)
-{
-	uint32_t n;
-
-	if (!comm->reducer || !comm->board.page)
-		return 0;
-	n = board_recalls(&comm->board);
-	if (__builtin_expect(n == comm->reducer->inputs.n_recalls, 1))
-		return 0;
-	comm->reducer->inputs.n_recalls = n;
-	return inputs_give_back(comm, err);
 }
 
 static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
@@ -124,10 +59,10 @@ static int add(struct fsdp_comm *comm, const struct fsdp_group *group,
 static int drop_unused(struct fsdp_comm *comm, struct error *err)
 {
 	struct inputs *inputs = &comm->reducer->inputs;
-	struct own_input *input = find_unused(inputs, 0);
+	struct own_input *input = idle_find_input(inputs, 0);
 
 	if (input)
-		return give_back(comm, input, err);
+		return idle_give_back_input(comm, input, err);
 	return error_set(
 		err, -EBUSY,
 		"rank %u has %u inputs that it has not reduced, which is its "
@@ -140,7 +75,7 @@ int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
 {
 	struct inputs *inputs = &comm->reducer->inputs;
 	struct own_input *input =
-		find_unused(inputs, group->host->plan.input_size);
+		idle_find_input(inputs, group->host->plan.input_size);
 	int r = 0;
 
 	if (!input && inputs->n == inputs->n_max)

@@ -56,14 +56,6 @@ void inputs_deinit(struct inputs *inputs);
 int inputs_take(struct fsdp_comm *comm, const struct fsdp_group *group,
 		int64_t until_ns, struct fsdp_tensor **ret, struct error *err);
 
-/* Return the inputs that are not in use, and unmap all inputs of other ranks,
- * because memory is short. Only the end of the run is an error. */
-int inputs_give_back(struct fsdp_comm *comm, struct error *err);
-
-/* Return the inputs that the broker has recalled. Does nothing if the ranks do
- * not reduce by themselves. */
-int inputs_heed(struct fsdp_comm *comm, struct error *err);
-
 /* Mark an input as not in use. */
 void inputs_free(struct inputs *inputs, const struct fsdp_tensor *input);
 

@@ -4,6 +4,7 @@
 #include "client/rank/engine.h"
 #include "client/rank/host_gather.h"
 #include "client/rank/host_reduce.h"
+#include "client/rank/idle.h"
 #include "client/rank/unshard.h"
 #include <errno.h>
 
@@ -66,7 +67,7 @@ static int ask_patiently(const struct fsdp_work *work, struct request *request,
 		timeout_ms < 0 ? timeout_ms : timeout_ms - PATIENCE_MS;
 	if (r != -ETIMEDOUT)
 		return r;
-	r = inputs_give_back(comm, err);
+	r = idle_give_back(comm, err);
 	return r < 0 ? r : comm_call(comm, request, ret, err);
 }
 
