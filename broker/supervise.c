@@ -284,17 +284,21 @@ static void restore_descriptor_limit(const struct supervisor *s)
 		(void)setrlimit(RLIMIT_NOFILE, &s->first_limit);
 }
 
-/* Become the broker, in the child process. */
-static int become_child(struct supervisor *s, struct error *err)
+/* Become the broker, in the child process. If this fails, the child must not
+ * return, because its caller would remove the supervisor's socket. */
+static int become_child(struct supervisor *s)
 {
 	int n_listen = (int)s->n_kept + 1;
 
 	(void)sigprocmask(SIG_SETMASK, &s->old_mask, NULL);
-	if (!place_fds(s, n_listen + 1) || !set_environment(s, n_listen))
-		return error_errno(
-			err, -errno,
-			"cannot hand %d kept descriptors to the broker",
-			n_listen);
+	if (!place_fds(s, n_listen + 1) || !set_environment(s, n_listen)) {
+		int r = -errno;
+
+		log_line(LOG_LEVEL_ERROR,
+			 "cannot hand %d descriptors to the broker: %s",
+			 n_listen, strerrordesc_np(-r));
+		_exit(error_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE);
+	}
 	restore_descriptor_limit(s);
 	return 1;
 }
@@ -318,7 +322,7 @@ static int start(struct supervisor *s, struct error *err)
 	if (pid < 0)
 		return error_errno(err, -errno, "cannot start the broker");
 	if (pid == 0)
-		return become_child(s, err);
+		return become_child(s);
 	s->child = pid;
 	s->child_fd = pidfd_open(pid, 0);
 	if (s->child_fd < 0) {

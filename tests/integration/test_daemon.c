@@ -3,14 +3,17 @@
  * that wait.
  */
 #include "client/fsdp.h"
+#include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/pidfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,6 +190,73 @@ Test(fsdpd, closing_the_terminal_loses_no_tensor)
 	cr_expect(eq(str, (char *)fsdp_data(tensor), "kept"));
 	fsdp_free(tensor);
 	fsdp_close(client);
+	daemon_stop(&daemon_);
+}
+
+/* --- a supervisor without descriptors ------------------------------------ */
+
+/* Returns one more than the highest descriptor of the supervisor. */
+static rlim_t count_numbers(void)
+{
+	char path[32];
+	struct dirent *entry;
+	rlim_t n = 0;
+	DIR *folder;
+
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)daemon_.pid);
+	folder = opendir(path);
+	cr_assert(folder != NULL);
+	while ((entry = readdir(folder))) {
+		rlim_t number = strtoul(entry->d_name, NULL, 10);
+
+		n = number >= n ? number + 1 : n;
+	}
+	closedir(folder);
+	return n;
+}
+
+/* Kill the broker while the supervisor may have only this number of
+ * descriptors, and wait for a line in the log. */
+static void restart_with(rlim_t n, const char *line)
+{
+	struct rlimit old, few;
+
+	cr_assert(zero(int, prlimit(daemon_.pid, RLIMIT_NOFILE, NULL, &old)));
+	few = (struct rlimit){n, old.rlim_max};
+	cr_assert(zero(int, prlimit(daemon_.pid, RLIMIT_NOFILE, &few, NULL)));
+	daemon_kill_broker(&daemon_);
+	while (!daemon_log_has(&daemon_, line))
+		cr_assert(zero(int, kill(daemon_.pid, 0)));
+	cr_assert(zero(int, prlimit(daemon_.pid, RLIMIT_NOFILE, &old, NULL)));
+}
+
+/* With this number of descriptors the supervisor cannot start the broker again.
+ * When it has more, it does, and nothing is lost. */
+static void check_late_restart(rlim_t n, const char *line)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
+	struct fsdp_client *client = connect_to(&daemon_);
+	struct fsdp_tensor *tensor;
+	struct chaos chaos;
+
+	cr_assert(zero(int, fsdp_alloc(client, &spec, 1, NULL, 0, &tensor)));
+	strcpy(fsdp_data_mut(tensor), "kept");
+	/* These are the catalog, the state table and a chunk. */
+	chaos.daemon = daemon_;
+	cr_assert(keeps_await(&chaos, 3));
+	restart_with(n ? n : count_numbers(), line);
+	cr_expect(zero(int, access(daemon_socket(&daemon_), F_OK)));
+	cr_assert(zero(int, fsdp_ping(client)), "%s", fsdp_error());
+	cr_expect(eq(str, (char *)fsdp_data(tensor), "kept"));
+	fsdp_free(tensor);
+	fsdp_close(client);
+}
+
+/* The child needs twice the number of the kept descriptors. */
+Test(fsdpd, a_broker_that_gets_no_descriptors_is_started_again)
+{
+	daemon_start_supervised(&daemon_);
+	check_late_restart(0, "descriptors to the broker: Too many open files");
 	daemon_stop(&daemon_);
 }
 
