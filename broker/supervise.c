@@ -303,35 +303,50 @@ static int become_child(struct supervisor *s)
 	return 1;
 }
 
+/* End a broker that cannot be watched. */
+static void end_unwatched(struct supervisor *s)
+{
+	(void)kill(s->child, SIGKILL);
+	while (waitpid(s->child, NULL, 0) < 0 && errno == EINTR)
+		;
+	drain(s);
+	s->child = 0;
+}
+
+/* Fork the broker, and watch it. Returns 1 in the child. */
+static int fork_child(struct supervisor *s, struct error *err)
+{
+	/* Without this, the child could print the buffered output again. */
+	(void)fflush(NULL);
+	s->child = fork();
+	if (s->child == 0)
+		return become_child(s);
+	if (s->child < 0) {
+		s->child = 0;
+		return error_errno(err, -errno, "cannot start the broker");
+	}
+	s->child_fd = pidfd_open(s->child, 0);
+	if (s->child_fd < 0) {
+		(void)error_errno(err, -errno,
+				  "cannot watch the broker (pid %d)",
+				  (int)s->child);
+		end_unwatched(s);
+		return err->code;
+	}
+	return 0;
+}
+
 /* Start the broker. Returns 1 in the child. */
 static int start(struct supervisor *s, struct error *err)
 {
-	pid_t pid;
+	int r = fork_child(s, err);
 
-	/* Without this, the child could print the buffered output again. */
-	(void)fflush(NULL);
-	pid = fork();
-	if (pid < 0 && s->n_deaths > 0) {
-		/* Keep trying, since the kept descriptors are lost if this
-		 * process exits. */
-		log_line(LOG_LEVEL_ERROR, "cannot start the broker again: %s",
-			 strerror(errno));
-		s->restart_ms = now_ms() + FORK_RETRY_MS;
-		return 0;
-	}
-	if (pid < 0)
-		return error_errno(err, -errno, "cannot start the broker");
-	if (pid == 0)
-		return become_child(s);
-	s->child = pid;
-	s->child_fd = pidfd_open(pid, 0);
-	if (s->child_fd < 0) {
-		int r = -errno;
-
-		(void)kill(pid, SIGTERM);
-		return error_errno(err, r, "cannot watch the broker (pid %d)",
-				   (int)pid);
-	}
+	if (r >= 0 || s->n_deaths == 0)
+		return r;
+	/* Keep trying, since the kept descriptors are lost if this process
+	 * exits. */
+	log_line(LOG_LEVEL_ERROR, "%s, and try again", err->msg);
+	s->restart_ms = now_ms() + FORK_RETRY_MS;
 	return 0;
 }
 

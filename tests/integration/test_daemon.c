@@ -260,6 +260,13 @@ Test(fsdpd, a_broker_that_gets_no_descriptors_is_started_again)
 	daemon_stop(&daemon_);
 }
 
+Test(fsdpd, a_broker_that_cannot_be_watched_is_started_again)
+{
+	daemon_start_supervised(&daemon_);
+	check_late_restart(STDERR_FILENO + 1, "cannot watch the broker");
+	daemon_stop(&daemon_);
+}
+
 /* Start fsdpd with a descriptor that was kept for it under the name
  * "worker". */
 static pid_t start_with_worker(int pidfd, const char *path)
