@@ -5,6 +5,7 @@
 
 #include "cuda/bounded.h"
 #include "proto/error.h"
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -69,6 +70,7 @@ static void relax_capture(void)
 
 static void restore_capture(void)
 {
+	assert(capture.depth > 0);
 	if (--capture.depth == 0)
 		(void)cu.ThreadExchangeStreamCaptureMode(&capture.before);
 }
@@ -91,6 +93,18 @@ int context_enter(const struct device *device, struct error *err)
 		r = driver_error(err, cu.CtxPushCurrent(context),
 				 "cannot enter the context of %s",
 				 device->name);
+	if (r < 0)
+		restore_capture();
+	return r;
+}
+
+int context_enter_again(CUcontext context, struct error *err)
+{
+	int r;
+
+	relax_capture();
+	r = driver_error(err, cu.CtxPushCurrent(context),
+			 "cannot enter the current context");
 	if (r < 0)
 		restore_capture();
 	return r;

@@ -13,6 +13,8 @@
 /* Makes the device's primary context current on this thread. -EBUSY and -EPERM
  * are as in device_check_shareable(). */
 int context_enter(const struct device *device, struct error *err);
+/* Does the same with the context that is current on this thread already. */
+int context_enter_again(CUcontext context, struct error *err);
 void context_leave(void);
 
 /*

@@ -26,8 +26,7 @@ static int enter_any(const struct device *devices, uint32_t n,
 	CUcontext current = NULL;
 
 	if (cu.CtxGetCurrent(&current) == CUDA_SUCCESS && current)
-		return driver_error(err, cu.CtxPushCurrent(current),
-				    "cannot enter the current context");
+		return context_enter_again(current, err);
 	for (uint32_t i = 0; i < n; i++)
 		if (is_active(&devices[i]))
 			return context_enter(&devices[i], err);

@@ -3,6 +3,7 @@
  * refusal names the reason.
  */
 #include "cuda/context.h"
+#include "cuda/pointer.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
@@ -293,6 +294,26 @@ Test(context, outside_of_a_block_the_program_has_its_own_capture_mode)
 		     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED));
 	cr_expect(
 		eq(int, end_capture(), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED));
+}
+
+/* A pointer is looked up with the context that is current already. */
+Test(context, a_pointer_that_is_looked_up_spares_later_captures)
+{
+	CUstream stream = make_stream(0);
+	struct pointer pointer;
+	CUdeviceptr memory;
+
+	need_fake("it captures on demand");
+	enter(0);
+	cr_assert(zero(int, cu.MemAlloc(&memory, 64)));
+	for (int i = 0; i < 2; i++)
+		cr_expect(zero(int, pointer_find(memory, &pointer, NULL)));
+	context_leave();
+	begin_capture(stream);
+	enter(0);
+	cr_expect(zero(int, cu.MemFree(memory)));
+	context_leave();
+	cr_expect(zero(int, end_capture()));
 }
 
 /* A call that is refused leaves the mode as it was, too. */
