@@ -6,12 +6,11 @@ fsdpd=$1 fsdpctl=$2 hoard=$3
 . "$(dirname "$0")/ctl_lib.sh"
 
 start_broker
-mkfifo go
-"$hoard" memory <go >/dev/null &
+mkfifo go ready
+"$hoard" memory <go >ready &
 hoarder=$!
 exec 9>go
-eventually "a process holds memory" ctl_json \
-	"any(c['command'] == 'hoard' for c in d)" clients
+read -r _ <ready
 head -c 4096 /dev/zero >x.raw
 ctl put x.raw --dtype u8 --shape 4096 --name shown/x >/dev/null
 
