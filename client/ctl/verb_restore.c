@@ -537,7 +537,7 @@ static int restore_users(struct restore *restore, json_t *entries,
 			 struct error *err)
 {
 	int r = restore_user(restore, entries, geteuid(), err);
-	json_t *owners, *gids;
+	json_t *owners = NULL, *gids;
 	const char *uid;
 
 	if (r < 0)
