@@ -6,6 +6,7 @@
 #include "broker/tensor/slot.h"
 #include "broker/tensor/slot_state.h"
 #include "broker/tensor/store.h"
+#include "broker/tensor/timeline_file.h"
 #include "collective/divide.h"
 #include "proto/error.h"
 #include <assert.h>
@@ -201,14 +202,36 @@ static int find_next(struct group *group, uint32_t rank,
 	return begin(group, request, ret, err);
 }
 
+/* If the input is not written yet, set `*ret`, and give the engine the rank's
+ * timelines. This is done while the session exists, since the rank may leave
+ * before the others have submitted their inputs. */
+static int take_fence(const struct comm *comm, uint32_t rank,
+		      const struct reduce_request *request,
+		      struct engine_fence *ret, struct error *err)
+{
+	struct session *session = comm->ranks[rank].session;
+	int fd, r;
+
+	if (!request->timeline ||
+	    timeline_file_has_reached(&session->holdings, request->timeline,
+				      request->value))
+		return 0;
+	r = timeline_file_fd(&session->holdings, false, &fd, err);
+	if (r < 0)
+		return r;
+	ret->timeline = request->timeline;
+	ret->value = request->value;
+	return engine_add_timelines(comm->comms->engine, comm->id, rank, fd,
+				    err);
+}
+
 /* Submit the rank's input. The reduction takes over its pin. */
 static void hand_in(struct reduction *reduction, uint32_t rank,
-		    const struct reduce_request *request)
+		    const struct engine_fence *fence)
 {
 	struct group *group = reduction->call.group;
 
-	reduction->fences[rank] = (struct engine_fence){
-		.timeline = request->timeline, .value = request->value};
+	reduction->fences[rank] = *fence;
 	reduction->inputs[rank] = group->inputs[rank];
 	group->inputs[rank] = 0;
 	call_note_made(&reduction->call, rank);
@@ -219,15 +242,17 @@ int reduction_submit(struct group *group, uint32_t rank,
 		     uint64_t *ret_sequence, struct error *err)
 {
 	struct reduction *reduction = NULL;
+	struct engine_fence fence = {0};
 	int r;
 
 	r = check_call(group, rank, request, err);
+	if (r == 0)
+		r = take_fence(group->comm, rank, request, &fence, err);
+	if (r == 0)
+		r = find_next(group, rank, request, &reduction, err);
 	if (r < 0)
 		return r;
-	r = find_next(group, rank, request, &reduction, err);
-	if (r < 0)
-		return r;
-	hand_in(reduction, rank, request);
+	hand_in(reduction, rank, &fence);
 	*ret_sequence = reduction->call.sequence;
 	return 0;
 }

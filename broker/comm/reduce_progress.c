@@ -9,10 +9,8 @@
 #include "broker/comm/group.h"
 #include "broker/comm/reduce.h"
 #include "broker/comm/work.h"
-#include "broker/session/session.h"
 #include "broker/tensor/storage.h"
 #include "broker/tensor/store.h"
-#include "broker/tensor/timeline_file.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include <stdlib.h>
@@ -114,34 +112,6 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 			     work, err);
 }
 
-/* Send the worker the files of the timelines that it must wait for. All
- * sessions of the communicator exist, because the end of one fails the
- * communicator. */
-static int give_timelines(struct reduction *reduction, struct error *err)
-{
-	struct comm *comm = reduction->call.group->comm;
-	int fd, r = 0;
-
-	for (uint32_t i = 0; i < comm->n_ranks && r == 0; i++) {
-		struct engine_fence *fence = &reduction->fences[i];
-		struct session *session = comm->ranks[i].session;
-
-		if (!fence->timeline)
-			continue;
-		if (!session ||
-		    timeline_file_has_reached(&session->holdings,
-					      fence->timeline, fence->value)) {
-			fence->timeline = 0;
-			continue;
-		}
-		r = timeline_file_fd(&session->holdings, false, &fd, err);
-		if (r == 0)
-			r = engine_add_timelines(comm->comms->engine, comm->id,
-						 i, fd, err);
-	}
-	return r;
-}
-
 static int submit_each(struct reduction *reduction, struct work *work,
 		       struct error *err)
 {
@@ -162,10 +132,7 @@ static int submit_each(struct reduction *reduction, struct work *work,
 		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
 		.factor = reduction->factor,
 	};
-	int r = give_timelines(reduction, err);
 
-	if (r < 0)
-		return r;
 	return engine_submit_device(work->comms->engine, &job, &slots,
 				    on_reduced, work, err);
 }

@@ -312,6 +312,58 @@ Test(executor, a_reduction_waits_for_its_streams_on_the_device)
 	executor_must_train();
 }
 
+/* Fill an input by a stream, which rank 0 holds, and hand it in. */
+static int begin_reduction(CUstream stream, struct fsdp_work *ret)
+{
+	const struct fsdp_reduce_options options = {.stream = stream};
+	struct fsdp_group *group = trainer()->groups[0];
+
+	must(fsdp_input(group, -1) == 0);
+	for (size_t i = 0; i < 2; i++)
+		must(fsdp_input_data(group, i));
+	if (rank_self() == 0)
+		stream_hold(stream, own_gate());
+	for (size_t i = 0; i < 2; i++)
+		fill(stream, fsdp_input_data(group, i),
+		     (size_t)(i ? 5 : 6 * 4) * sizeof(float));
+	return rank_note(fsdp_reduce(group, &options, ret));
+}
+
+static int reduce_and_leave(void)
+{
+	CUstream stream = stream_make(gpu_nth(rank_self()));
+	struct fsdp_work work;
+	int r = begin_reduction(stream, &work);
+
+	must(r == 0 && fsdp_comm_leave(trainer()->comm) == 0);
+	trainer()->comm = NULL;
+	return stream_is_done(stream) ? -EBADMSG : 0;
+}
+
+static int reduce_after_leave(void)
+{
+	struct fsdp_shard shard = {.struct_size = sizeof(shard)};
+	CUstream stream = stream_make(gpu_nth(rank_self()));
+	struct fsdp_work work;
+	int r = begin_reduction(stream, &work);
+
+	must(r == 0 && stream_finish(stream));
+	must(fsdp_wait(&work, 20) == -ETIMEDOUT);
+	sem_post(&gates[0]);
+	r = rank_note(fsdp_wait(&work, -1));
+	must(r == 0 && fsdp_shard(trainer()->groups[0], 0, &shard) == 0);
+	return expect_filled(shard.grad, shard.numel);
+}
+
+Test(executor, a_reduction_waits_for_the_stream_of_a_rank_that_left)
+{
+	need_fake("a stream is held");
+	make_gates();
+	executor_start_crew();
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, reduce_and_leave)));
+	cr_assert(zero(int, rank_run(&executor_ranks, 1, reduce_after_leave)));
+}
+
 static int reduce_without_end(void)
 {
 	CUstream stream = stream_make(gpu_nth(rank_self()));
