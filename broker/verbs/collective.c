@@ -52,6 +52,12 @@ int verb_unshard(struct verb_call *call, struct error *err)
 	r = find_group(call, call->request->unshard.group, &group, &rank, err);
 	if (r < 0)
 		return r;
+	/* The engine may not have the group's plan. */
+	if (group->comm->direct & COMM_DIRECT_GATHER)
+		return error_set(err, -EINVAL,
+				 "cannot unshard '%s': the ranks of "
+				 "communicator '%s' gather themselves",
+				 group->name, group->comm->name);
 	return gather_start(group, rank, &call->reply->work.sequence, err);
 }
 

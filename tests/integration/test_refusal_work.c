@@ -3,6 +3,7 @@
  * commits.
  */
 #include "tests/integration/refusal_collective.h"
+#include "tests/lib/memory.h"
 #include "tests/lib/leaks.h"
 #include <math.h>
 
@@ -58,6 +59,25 @@ Test(refusal_collective, of_unshards_and_reshards)
 	refuse(other, "what was never committed",
 	       unshard_of(other->reply.group.group), -ENODATA,
 	       "write the shards and commit");
+	check_good_round();
+}
+
+Test(refusal_collective, of_unshards_of_ranks_that_gather_themselves)
+{
+	struct group_param param = vector("w", DTYPE_F32, 4);
+	struct request join = join_of("test/direct", 1, 0), request;
+	uint64_t group;
+
+	host_memory_only("on devices no rank gathers without the broker");
+	join.comm_join.direct = COMM_DIRECT_ALL;
+	ask(other, join);
+	request = group_of(other->reply.comm.comm, "w", &param, 1);
+	request.group.param_dtype = DTYPE_BF16; /* not gathered in place */
+	ask(other, request);
+	group = other->reply.group.group;
+	ask(other, commit_of(request.group.comm, 1));
+	refuse(other, "a gather by the worker", unshard_of(group), -EINVAL,
+	       "the ranks of communicator 'test/direct' gather themselves");
 	check_good_round();
 }
 
