@@ -185,11 +185,11 @@ int fsdp_channel_open(struct fsdp_client *client, const char *name,
 			       request.channel_open.writes, &channel, err);
 	if (r < 0)
 		return r;
+	channel->known_only = desc.known_only;
 	pthread_mutex_lock(&client->channels_lock);
 	channel->next = client->channels;
 	client->channels = channel;
 	pthread_mutex_unlock(&client->channels_lock);
-	channel->known_only = desc.known_only;
 	*ret = channel;
 	return 0;
 }

@@ -147,9 +147,7 @@ struct fsdp_connect_options {
 	 * holds of this process and the broker's counts change together: in
 	 * fsdp_release_sync() and fsdp_item_keep(), and in fsdp_unshard(),
 	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
-	 * the broker; nor while NCCL works. fsdp_unshare() asks the broker anew
-	 * every 200 ms, and calls it in between. NULL: signals do not end a
-	 * wait. */
+	 * the broker; nor while NCCL works. NULL: signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };

@@ -51,18 +51,29 @@ void ready_fence_describe(const struct store *store, uint32_t slot,
 	ret->value = fence->value;
 }
 
-const uint8_t *ready_fence_event(const struct store *store, uint32_t slot)
+/* Returns the fence of the slot or, if that is a copy, its original. Returns
+ * NULL if the slot has none. */
+static const struct ready_fence_record *find_original(const struct store *store,
+						      uint32_t slot)
 {
 	const struct catalog *catalog = &store->catalog;
-	const struct ready_fence_record *fence;
 	uint32_t index = catalog_slot(catalog, slot)->ready_fence;
+	const struct ready_fence_record *fence;
 
 	if (!index)
 		return NULL;
 	fence = catalog_ready_fence(catalog, index);
-	if (fence->original)
-		fence = catalog_ready_fence(catalog, fence->original);
-	return fence->event ? catalog_blob(catalog, fence->event) : NULL;
+	return fence->original ? catalog_ready_fence(catalog, fence->original)
+			       : fence;
+}
+
+const uint8_t *ready_fence_event(const struct store *store, uint32_t slot)
+{
+	const struct ready_fence_record *fence = find_original(store, slot);
+
+	return fence && fence->event
+		       ? catalog_blob(&store->catalog, fence->event)
+		       : NULL;
 }
 
 /* --- originals and copies ------------------------------------------------ */
@@ -236,16 +247,9 @@ void ready_fence_copy(struct store *store, uint32_t from, uint32_t to)
 
 uint32_t ready_fence_n_copies(const struct store *store, uint32_t slot)
 {
-	const struct catalog *catalog = &store->catalog;
-	uint32_t index = catalog_slot(catalog, slot)->ready_fence;
-	const struct ready_fence_record *fence;
+	const struct ready_fence_record *fence = find_original(store, slot);
 
-	if (!index)
-		return 0;
-	fence = catalog_ready_fence(catalog, index);
-	if (fence->original)
-		fence = catalog_ready_fence(catalog, fence->original);
-	return fence->copies.n;
+	return fence ? fence->copies.n : 0;
 }
 
 uint32_t ready_fence_end_event(struct store *store, uint32_t slot,

@@ -358,7 +358,7 @@ static void end_blocks(struct holdings *holdings, uint32_t *left)
 	uint32_t n = catalog_n_touched(catalog, SECTION_BLOCK);
 	const struct block_record *block;
 
-	while (holdings->shared_hand<n && * left> 0) {
+	while (*left > 0 && holdings->shared_hand < n) {
 		block = catalog_block(catalog, holdings->shared_hand + 1);
 		if (is_legacy_of(holdings, block->chunk))
 			end_block(store, block, left);

@@ -25,7 +25,6 @@ static int ask(struct fsdp_comm *comm, uint32_t rank, struct error *err)
 		.kind = MESSAGE_COMM_LOOK,
 		.comm_look = {.comm = comm->id, .rank = rank},
 	};
-
 	struct error cause = ERROR_NULL;
 	int r;
 

@@ -57,8 +57,9 @@ int idle_give_back(struct fsdp_comm *comm, struct error *err);
 int idle_heed(struct fsdp_comm *comm, struct error *err);
 
 /* Ask for memory by an INPUT, a COMM_PLACE or a GATHER_BUFFER: one place of at
- * least `size` bytes on host memory. If there is none, return the idle memory,
- * and wait until `until_ns` of bell_now_ns(). Sets the time-out of `request`.
- * Returns -ETIMEDOUT if there is no memory. */
+ * least `size` bytes on host memory. If the broker has no memory, this gives
+ * the idle memory back, and waits until `until_ns` of bell_now_ns(). It sets
+ * the time-out of `request`. Returns -ETIMEDOUT if there is no memory by then.
+ */
 int idle_ask(struct fsdp_comm *comm, struct request *request, int64_t until_ns,
 	     uint64_t size, struct fsdp_tensor **ret, struct error *err);

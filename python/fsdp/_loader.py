@@ -52,7 +52,7 @@ _GROWTH = 1.25  # allows for later batches that are a little larger
 _PATIENCE = 10  # seconds; the trainer has opened the channel already
 # By this, C sees tensors without a call of Python. torch has it since 2.10.
 _EXCHANGE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-_PAUSE = 0.05  # seconds between two looks for what cannot be awaited
+_PAUSE = 0.05  # seconds until a thread that nothing can wake looks again
 _SLICE = 1  # seconds between two checks that the trainer still lives
 _MAX_PLACES = 4096  # limit for the tensors that a worker remembers
 _COLLATE = _utils.collate.__name__

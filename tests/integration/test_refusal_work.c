@@ -3,8 +3,8 @@
  * commits.
  */
 #include "tests/integration/refusal_collective.h"
-#include "tests/lib/memory.h"
 #include "tests/lib/leaks.h"
+#include "tests/lib/memory.h"
 #include <math.h>
 
 CHECKED_SUITE(refusal_collective, refusal_setup, refusal_teardown,
