@@ -512,15 +512,33 @@ Test(fakenccl, an_abort_waits_for_earlier_work_on_the_stream)
 	cr_expect(zero(int, ranks_run(&ranks, is_aborted_behind_its_stream)));
 }
 
+static atomic_ulong n_allocated;
+static atomic_bool is_enough;
+
 static void *run_allocate(void *data)
 {
 	CUdeviceptr address;
 
 	(void)data;
 	must(context_enter(self.device, NULL) == 0);
-	must(cu.MemAlloc(&address, N) == CUDA_SUCCESS);
+	while (!atomic_load(&is_enough)) {
+		must(cu.MemAlloc(&address, N) == CUDA_SUCCESS);
+		must(cu.MemFree(address) == CUDA_SUCCESS);
+		atomic_fetch_add(&n_allocated, 1);
+	}
 	context_leave();
 	return NULL;
+}
+
+/* The abort may begin late, so this waits until no more memory is allocated. */
+static void await_standstill(void)
+{
+	unsigned long before;
+
+	do {
+		before = atomic_load(&n_allocated);
+		nap_ms(MOMENT_MS);
+	} while (atomic_load(&n_allocated) != before);
 }
 
 static int has_others_wait(void)
@@ -532,9 +550,10 @@ static int has_others_wait(void)
 	must(all_gather(0, N) == ncclInProgress);
 	must(rank_wait() == 0);
 	begin_end(run_abort, comm());
-	must(!is_at_its_end(ender));
 	must(pthread_create(&other, NULL, run_allocate, NULL) == 0);
-	is_early = is_at_its_end(other);
+	await_standstill();
+	is_early = is_at_its_end(ender);
+	atomic_store(&is_enough, true);
 	rank_let_go();
 	if (is_early)
 		return -EPROTO;
