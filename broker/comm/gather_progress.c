@@ -49,11 +49,10 @@ static int submit_shared(const struct gather *gather, struct work *work,
 	struct job job = {
 		.kind = JOB_GATHER,
 		.stream = work_stream(group, WORK_STREAM_GATHER),
-		.plan = group->engine_plan,
 	};
 
-	return engine_submit(work->comms->engine, &job, &slots, on_gathered,
-			     work, err);
+	return engine_submit(work->comms->engine, &job, group->engine_plan,
+			     &slots, on_gathered, work, err);
 }
 
 static int submit_each(const struct gather *gather, struct work *work,
@@ -68,11 +67,11 @@ static int submit_each(const struct gather *gather, struct work *work,
 	struct job_device job = {
 		.kind = JOB_DEVICE_GATHER,
 		.comm = group->comm->id,
-		.plan = group->engine_plan,
 	};
 
-	return engine_submit_device(work->comms->engine, &job, &slots,
-				    on_gathered, work, err);
+	return engine_submit_device(work->comms->engine, &job,
+				    group->engine_plan, &slots, on_gathered,
+				    work, err);
 }
 
 static int submit(struct gather *gather, struct error *err)

@@ -134,7 +134,7 @@ static void end(struct group *group)
 	rank_memory_unpin(group->comm, &group->partial);
 	if (group->engine_plan)
 		engine_remove_plan(comms->engine, group->engine_plan);
-	group->engine_plan = 0;
+	group->engine_plan = NULL;
 	/* The group is no longer charged, so its large parts are freed. */
 	plan_deinit(&group->plan);
 	group_spec_deinit(&group->spec);

@@ -16,6 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct engine_plan;
+
 struct group {
 	struct comm *comm;
 	uint64_t id; /* unique to this run; requests contain it */
@@ -24,7 +26,8 @@ struct group {
 	char name[256];
 	struct group_spec spec; /* owned; the first rank's request */
 	struct plan plan;
-	uint64_t engine_plan;
+	/* NULL if the engine gets no jobs */
+	struct engine_plan *engine_plan;
 	/* Whether all nodes compare, or have compared, the plan
 	 * (comm_worker.h). */
 	bool is_comparing, is_compared;

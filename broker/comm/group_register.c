@@ -127,7 +127,8 @@ static int set_up(struct group *group, const struct group_request *request,
 		return r;
 	group->record = group_record_find(comms, comm->record, group->name);
 	r = group->record ? take_kept(group, err) : charge(group, err);
-	if (r < 0 || comm->is_by_ranks)
+	/* Ranks that do everything themselves give the engine no jobs. */
+	if (r < 0 || comm->is_by_ranks || comm->direct == COMM_DIRECT_ALL)
 		return r;
 	return engine_add_plan(comms->engine, &group->plan, &group->engine_plan,
 			       err);

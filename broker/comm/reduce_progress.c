@@ -100,7 +100,6 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 	struct job job = {
 		.kind = JOB_REDUCE,
 		.stream = work_stream(group, WORK_STREAM_REDUCE),
-		.plan = group->engine_plan,
 		.flags = job_flags(reduction),
 		.has_factor = reduction->has_factor,
 		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
@@ -108,8 +107,8 @@ static int submit_shared(const struct reduction *reduction, struct work *work,
 	};
 
 	memcpy(slots.inputs, reduction->inputs, sizeof(slots.inputs));
-	return engine_submit(work->comms->engine, &job, &slots, on_reduced,
-			     work, err);
+	return engine_submit(work->comms->engine, &job, group->engine_plan,
+			     &slots, on_reduced, work, err);
 }
 
 static int submit_each(struct reduction *reduction, struct work *work,
@@ -126,15 +125,15 @@ static int submit_each(struct reduction *reduction, struct work *work,
 	struct job_device job = {
 		.kind = JOB_DEVICE_REDUCE,
 		.comm = group->comm->id,
-		.plan = group->engine_plan,
 		.flags = job_flags(reduction),
 		.has_factor = reduction->has_factor,
 		.is_sum_forced = !!(reduction->flags & REDUCE_FORCE_SUM),
 		.factor = reduction->factor,
 	};
 
-	return engine_submit_device(work->comms->engine, &job, &slots,
-				    on_reduced, work, err);
+	return engine_submit_device(work->comms->engine, &job,
+				    group->engine_plan, &slots, on_reduced,
+				    work, err);
 }
 
 static int submit(struct reduction *reduction, struct error *err)

@@ -100,11 +100,12 @@ static struct job_range take_slot(struct engine *engine, struct engine_job *job,
 	};
 }
 
-static void take_plan(struct engine *engine, struct engine_job *job,
-		      uint64_t plan)
+/* Returns the id by which the worker knows the plan. */
+static uint64_t take_plan(struct engine_job *job, struct engine_plan *plan)
 {
-	job->plan = engine_find_plan(engine, plan);
-	job->plan->n_jobs++;
+	job->plan = plan;
+	plan->n_jobs++;
+	return plan->message.plan;
 }
 
 static void take_comm(struct engine *engine, struct engine_job *job,
@@ -128,8 +129,8 @@ static void append(struct engine *engine, struct engine_job *job)
 }
 
 int engine_submit(struct engine *engine, const struct job *job,
-		  const struct engine_slots *slots, engine_done_fn *done,
-		  void *data, struct error *err)
+		  struct engine_plan *plan, const struct engine_slots *slots,
+		  engine_done_fn *done, void *data, struct error *err)
 {
 	struct engine_job *added;
 	struct job *message;
@@ -146,7 +147,7 @@ int engine_submit(struct engine *engine, const struct job *job,
 	message->partial = take_slot(engine, added, slots->partial);
 	for (uint32_t i = 0; i < PLAN_MAX_RANKS; i++)
 		message->inputs[i] = take_slot(engine, added, slots->inputs[i]);
-	take_plan(engine, added, job->plan);
+	message->plan = take_plan(added, plan);
 	append(engine, added);
 	return 0;
 }
@@ -169,6 +170,7 @@ static void fill_rank(struct engine *engine, struct engine_job *job,
 }
 
 int engine_submit_device(struct engine *engine, const struct job_device *job,
+			 struct engine_plan *plan,
 			 const struct engine_rank_slots *slots,
 			 engine_done_fn *done, void *data, struct error *err)
 {
@@ -181,7 +183,7 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
 	added->message.device.number = added->number;
 	for (uint32_t i = 0; i < slots->n_ranks; i++)
 		fill_rank(engine, added, slots, i);
-	take_plan(engine, added, job->plan);
+	added->message.device.plan = take_plan(added, plan);
 	take_comm(engine, added, job->comm);
 	append(engine, added);
 	return 0;
@@ -532,21 +534,20 @@ static void forget_comms(struct engine *engine)
 /* Free a worker that has exited. The next one must be sent everything again. */
 static void forget_worker(struct engine *engine)
 {
-	struct engine_plan *plan, *next;
+	struct engine_plan *plan;
 
 	worker_free(engine->worker);
 	engine->worker = NULL;
 	engine->pid = 0;
 	engine->is_ready = false;
-	engine->has_stale = false;
+	engine->has_stale = engine->has_stale_chunks = false;
 	deadlines_remove(&engine->store->base->deadlines,
 			 &engine->watch_position);
 	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));
-	for (plan = engine->plans; plan; plan = next) {
-		next = plan->next;
+	for (plan = engine->plans; plan; plan = plan->next)
 		plan->is_sent = false;
-		engine_drop_plan(engine, plan);
-	}
+	while (engine->stale_plans)
+		engine_free_plan(engine->stale_plans);
 	forget_comms(engine);
 }
 
@@ -605,7 +606,7 @@ void engine_stop(struct engine *engine)
 	error_set(&cause, -ECANCELED, "the broker is stopping");
 	fail_jobs(engine, take_all(engine), &cause);
 	while (engine->plans)
-		engine_free_plan(engine, engine->plans);
+		engine_free_plan(engine->plans);
 	if (engine->oom_fd >= 0)
 		close(engine->oom_fd);
 	engine->oom_fd = -1;

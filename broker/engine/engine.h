@@ -66,13 +66,13 @@ struct engine {
 	struct engine_job *first, *last; /* submitted and not done, in order */
 	/* The first job that was not sent yet. */
 	struct engine_job *unsent;
-	struct engine_plan *plans;
+	struct engine_plan *plans, *stale_plans;
 	struct engine_comm *comms;
 	uint64_t next_number, next_plan;
 	/* For each chunk record, the id of the chunk that the worker has. */
 	uint32_t sent_chunks[TABLE_CHUNKS];
 	/* Whether the worker has plans, chunks or communicators to forget. */
-	bool has_stale;
+	bool has_stale, has_stale_chunks;
 	uint32_t n_jobs;
 	uint32_t watch_position; /* deadline, runs while the worker has jobs */
 	/* How often that deadline has passed since the worker's last
@@ -119,18 +119,18 @@ void engine_stop(struct engine *engine);
  * again. */
 int engine_check_room(const struct engine *engine, struct error *err);
 
-/* Add a plan, whose entries are copied. Jobs refer to it by `*ret_plan`. A
- * removed plan stays until no job needs it. */
+/* Add a plan, whose entries are copied, for jobs. A removed plan stays until no
+ * job needs it. */
 int engine_add_plan(struct engine *engine, const struct plan *plan,
-		    uint64_t *ret_plan, struct error *err);
-void engine_remove_plan(struct engine *engine, uint64_t plan);
+		    struct engine_plan **ret, struct error *err);
+void engine_remove_plan(struct engine *engine, struct engine_plan *plan);
 
 /*
  * Submit a job on these slots; slot 0 stands for no range. `job` is copied, and
- * its ranges and number are set here. Every slot is pinned until `done` was
- * called, which happens exactly once and never within this call. This starts
- * the worker, and returns the errors of engine_want(). The caller has checked
- * the capacity.
+ * its ranges, plan and number are set here. Every slot is pinned until `done`
+ * was called, which happens exactly once and never within this call. This
+ * starts the worker, and returns the errors of engine_want(). The caller has
+ * checked the capacity.
  */
 struct engine_slots {
 	uint32_t shards, full;   /* gather */
@@ -138,13 +138,13 @@ struct engine_slots {
 	uint32_t inputs[PLAN_MAX_RANKS];
 };
 int engine_submit(struct engine *engine, const struct job *job,
-		  const struct engine_slots *slots, engine_done_fn *done,
-		  void *data, struct error *err);
+		  struct engine_plan *plan, const struct engine_slots *slots,
+		  engine_done_fn *done, void *data, struct error *err);
 
 /*
  * Submit a job on devices, for an opened communicator in which each of the
- * n_ranks ranks on this node has slots of its own. The caller sets `comm`,
- * `plan` and the fields after them in `job`.
+ * n_ranks ranks on this node has slots of its own. The caller sets `comm` and
+ * the fields after `plan` in `job`.
  */
 /* A timeline of a rank's session, and the value that it must reach. There is no
  * wait if `timeline` is 0. */
@@ -159,6 +159,7 @@ struct engine_rank_slots {
 	const struct engine_fence *fences;        /* fences of the inputs */
 };
 int engine_submit_device(struct engine *engine, const struct job_device *job,
+			 struct engine_plan *plan,
 			 const struct engine_rank_slots *slots,
 			 engine_done_fn *done, void *data, struct error *err);
 

@@ -20,7 +20,9 @@ struct engine_plan {
 	struct plan_entry *entries; /* owned */
 	bool is_sent, is_removed;
 	uint32_t n_jobs; /* jobs that refer to it */
-	struct engine_plan *next;
+	/* The list is that of the plans in use, or of those that the worker
+	 * must forget. `at` points to what points to this plan. */
+	struct engine_plan *next, **at;
 };
 
 /* A communicator on devices that the worker has opened or will open. */
@@ -91,8 +93,7 @@ void engine_watch_silence(struct engine *engine);
  * space. */
 void engine_pump(struct engine *engine);
 
-/* These return the plan or communicator of this id, which must exist. */
-struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id);
+/* Returns the communicator of this id, which must exist. */
 struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id);
 
 /* Free the plan or communicator if it is no longer needed and the worker has
@@ -101,7 +102,7 @@ void engine_drop_plan(struct engine *engine, struct engine_plan *plan);
 void engine_drop_comm(struct engine *engine, struct engine_comm *comm);
 
 /* Free the plan now. The worker must not have it. */
-void engine_free_plan(struct engine *engine, struct engine_plan *plan);
+void engine_free_plan(struct engine_plan *plan);
 
 /* --- engine_process.c ---------------------------------------------------- */
 

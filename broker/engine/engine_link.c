@@ -20,8 +20,24 @@
 
 /* --- plans --------------------------------------------------------------- */
 
+static void link_plan(struct engine_plan **list, struct engine_plan *plan)
+{
+	plan->at = list;
+	plan->next = *list;
+	if (plan->next)
+		plan->next->at = &plan->next;
+	*list = plan;
+}
+
+static void unlink_plan(struct engine_plan *plan)
+{
+	*plan->at = plan->next;
+	if (plan->next)
+		plan->next->at = plan->at;
+}
+
 int engine_add_plan(struct engine *engine, const struct plan *plan,
-		    uint64_t *ret_plan, struct error *err)
+		    struct engine_plan **ret, struct error *err)
 {
 	size_t size = plan->n_entries * sizeof(plan->entries[0]);
 	struct engine_plan *added = calloc(1, sizeof(*added));
@@ -49,29 +65,14 @@ int engine_add_plan(struct engine *engine, const struct plan *plan,
 		.grads_size = plan->grads_size,
 		.partial_size = plan->partial_size,
 	};
-	added->next = engine->plans;
-	engine->plans = added;
-	*ret_plan = added->message.plan;
+	link_plan(&engine->plans, added);
+	*ret = added;
 	return 0;
 }
 
-struct engine_plan *engine_find_plan(const struct engine *engine, uint64_t id)
+void engine_free_plan(struct engine_plan *plan)
 {
-	struct engine_plan *plan = engine->plans;
-
-	while (plan && plan->message.plan != id)
-		plan = plan->next;
-	assert(plan); /* the broker made the id */
-	return plan;
-}
-
-void engine_free_plan(struct engine *engine, struct engine_plan *plan)
-{
-	struct engine_plan **at = &engine->plans;
-
-	while (*at != plan)
-		at = &(*at)->next;
-	*at = plan->next;
+	unlink_plan(plan);
 	free(plan->entries);
 	free(plan);
 }
@@ -80,10 +81,13 @@ void engine_drop_plan(struct engine *engine, struct engine_plan *plan)
 {
 	if (!plan->is_removed || plan->n_jobs > 0)
 		return;
-	if (plan->is_sent)
-		engine->has_stale = true;
-	else
-		engine_free_plan(engine, plan);
+	if (!plan->is_sent) {
+		engine_free_plan(plan);
+		return;
+	}
+	unlink_plan(plan);
+	link_plan(&engine->stale_plans, plan);
+	engine->has_stale = true;
 }
 
 /* --- communicators ------------------------------------------------------- */
@@ -183,7 +187,7 @@ static int forget_plan(struct engine *engine, struct engine_plan *plan)
 	int r = send_message(engine->worker, &message, sizeof(message), -1);
 
 	if (r == 0)
-		engine_free_plan(engine, plan);
+		engine_free_plan(plan);
 	return r;
 }
 
@@ -210,23 +214,32 @@ static int forget_comms(struct engine *engine)
 	return r;
 }
 
-/* Tell the worker to forget everything that it no longer needs. */
-static int send_stale(struct engine *engine)
+static int forget_chunks(struct engine *engine)
 {
 	const struct catalog *catalog = &engine->store->catalog;
-	struct engine_plan *plan, *next;
-	int r = forget_comms(engine);
+	int r = 0;
 
+	if (!engine->has_stale_chunks)
+		return 0;
 	for (uint32_t i = 1; i < TABLE_CHUNKS && r == 0; i++) {
 		if (engine->sent_chunks[i] &&
 		    catalog_chunk(catalog, i)->id != engine->sent_chunks[i])
 			r = forget_chunk(engine, i);
 	}
-	for (plan = engine->plans; plan && r == 0; plan = next) {
-		next = plan->next;
-		if (plan->is_sent && plan->is_removed && plan->n_jobs == 0)
-			r = forget_plan(engine, plan);
-	}
+	if (r == 0)
+		engine->has_stale_chunks = false;
+	return r;
+}
+
+/* Tell the worker to forget everything that it no longer needs. */
+static int send_stale(struct engine *engine)
+{
+	int r = forget_comms(engine);
+
+	if (r == 0)
+		r = forget_chunks(engine);
+	while (r == 0 && engine->stale_plans)
+		r = forget_plan(engine, engine->stale_plans);
 	if (r == 0)
 		engine->has_stale = false;
 	return r;
@@ -372,12 +385,10 @@ void engine_pump(struct engine *engine)
 			  engine_on_link);
 }
 
-void engine_remove_plan(struct engine *engine, uint64_t plan)
+void engine_remove_plan(struct engine *engine, struct engine_plan *plan)
 {
-	struct engine_plan *removed = engine_find_plan(engine, plan);
-
-	removed->is_removed = true;
-	engine_drop_plan(engine, removed);
+	plan->is_removed = true;
+	engine_drop_plan(engine, plan);
 	engine_pump(engine);
 }
 
@@ -385,7 +396,7 @@ void engine_forget_chunk(struct engine *engine, uint32_t chunk_index)
 {
 	if (!engine->sent_chunks[chunk_index])
 		return;
-	engine->has_stale = true;
+	engine->has_stale = engine->has_stale_chunks = true;
 	engine_pump(engine);
 }
 

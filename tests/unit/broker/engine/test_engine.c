@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 static struct engine *engine;
-static uint64_t plan;
+static struct engine_plan *plan;
 
 static void set_up(void)
 {
@@ -77,11 +77,11 @@ static int submit(uint32_t shards, uint32_t full, struct seen *seen,
 		  struct error *err)
 {
 	struct engine_slots slots = {.shards = shards, .full = full};
-	struct job job = {.kind = JOB_GATHER, .plan = plan};
+	struct job job = {.kind = JOB_GATHER};
 	int r;
 
 	seen->slot = full;
-	r = engine_submit(engine, &job, &slots, on_done, seen, err);
+	r = engine_submit(engine, &job, plan, &slots, on_done, seen, err);
 	seen->pid = engine->pid;
 	return r;
 }
@@ -318,6 +318,37 @@ Test(engine, the_worker_forgets_removed_plans_and_chunks)
 	engine_stop(engine);
 }
 
+#define N_PLANS 5
+
+Test(engine, plans_are_forgotten_in_any_order)
+{
+	static const uint32_t order[] = {2, 0, 4, 3};
+	struct plan_entry entry = {0};
+	struct plan made = {.n_entries = 1, .entries = &entry};
+	struct engine_plan *plans[N_PLANS];
+	uint32_t full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("good");
+	for (uint32_t i = 0; i < N_PLANS; i++) {
+		must(engine_add_plan(engine, &made, &plans[i], &err), &err);
+		plan = plans[i];
+		if (i < 4) /* The worker does not get the last one. */
+			must(submit(full, full, &seen, &err), &err);
+	}
+	wait_for(&seen, 4);
+	cr_expect(eq(u64, seen.last.ns, 4));
+	for (uint32_t i = 0; i < sizeof(order) / sizeof(*order); i++)
+		engine_remove_plan(engine, plans[order[i]]);
+	plan = plans[1];
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 5);
+	cr_expect(eq(u64, seen.last.ns, 1));
+	engine_stop(engine);
+	free_slot(full);
+}
+
 /* --- communicators ------------------------------------------------------- */
 
 #define COMM_MINUTES 3
@@ -340,10 +371,10 @@ static void run_on_devices(uint32_t kind, const uint32_t *slots,
 	const struct engine_fence fences[2] = {0};
 	const struct engine_rank_slots of = {2,     slots, slots, slots,
 					     slots, slots, fences};
-	const struct job_device job = {.kind = kind, .comm = 7, .plan = plan};
+	const struct job_device job = {.kind = kind, .comm = 7};
 	struct error err = ERROR_NULL;
 
-	must(engine_submit_device(engine, &job, &of, on_done, seen, &err),
+	must(engine_submit_device(engine, &job, plan, &of, on_done, seen, &err),
 	     &err);
 }
 
