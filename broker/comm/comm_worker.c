@@ -208,7 +208,8 @@ void comms_on_worker_death(struct comms *comms, const struct error *cause)
 	struct comm *comm = comms->first;
 
 	for (; comm; comm = comm->next) {
-		if (comm->is_at_worker)
+		if (comm->is_at_worker &&
+		    engine_has_lost(comms->engine, comm->id))
 			fail(comm, -ECONNABORTED, cause->msg);
 	}
 	catalog_commit(&comms->store->catalog);

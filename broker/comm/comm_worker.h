@@ -20,7 +20,7 @@ void comm_worker_open(struct comm *comm);
 /* Close a failed or ended communicator at the worker. Idempotent. */
 void comm_worker_forget(struct comm *comm);
 
-/* Fail the communicators of the worker, because it has died. Other
+/* Fail the communicators that the worker had, because it has died. Other
  * communicators are not affected. */
 void comms_on_worker_death(struct comms *comms, const struct error *cause);
 

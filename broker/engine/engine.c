@@ -526,6 +526,7 @@ static void forget_comms(struct engine *engine)
 
 	for (comm = engine->comms; comm; comm = next) {
 		next = comm->next;
+		comm->is_lost |= comm->is_sent;
 		comm->is_sent = false;
 		engine_drop_comm(engine, comm);
 	}

@@ -46,7 +46,8 @@ struct engine_hooks {
 	 * a transaction. */
 	void (*on_room)(void *data);
 	/* Reports that the worker has died, and that its jobs have failed.
-	 * Communicators that it had opened are lost. The hook commits. */
+	 * Communicators that it had are lost (engine_has_lost()). The hook
+	 * commits. */
 	void (*on_death)(void *data, const struct error *cause);
 };
 
@@ -167,6 +168,9 @@ int engine_submit_device(struct engine *engine, const struct job_device *job,
  * the communicator must be forgotten, even if the job fails. */
 int engine_open_comm(struct engine *engine, const struct job_comm *comm,
 		     engine_done_fn *done, void *data, struct error *err);
+/* Returns whether the worker that had the communicator has died. One that was
+ * opened while that worker died goes to the next. */
+bool engine_has_lost(const struct engine *engine, uint64_t comm);
 /* Send the file of a member's timelines (borrowed), for the fences of its
  * inputs. There is no effect if the worker has the file. */
 int engine_add_timelines(struct engine *engine, uint64_t comm, uint32_t member,

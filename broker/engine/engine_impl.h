@@ -30,6 +30,7 @@ struct engine_comm {
 	uint64_t id;
 	uint32_t timeout_ms; /* time-out of its ranks */
 	bool is_sent, is_removed;
+	bool is_lost;    /* the worker that had it has died */
 	uint32_t n_jobs; /* jobs that refer to it */
 	/* The file of timelines of each member: 0 if there is none, an fd
 	 * (owned) that must still be sent to the worker, or a mark that it was

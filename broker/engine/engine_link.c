@@ -102,6 +102,11 @@ struct engine_comm *engine_find_comm(const struct engine *engine, uint64_t id)
 	return comm;
 }
 
+bool engine_has_lost(const struct engine *engine, uint64_t comm)
+{
+	return engine_find_comm(engine, comm)->is_lost;
+}
+
 void engine_drop_comm(struct engine *engine, struct engine_comm *comm)
 {
 	struct engine_comm **at = &engine->comms;

@@ -1,4 +1,5 @@
 /* Tests the engine without a real worker; tests/fakes/worker.c replaces it. */
+#include "broker/comm/comm_worker.h"
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/storage.h"
 #include "tests/unit/broker/broker_fixture.h"
@@ -451,6 +452,51 @@ Test(engine, a_communicator_of_a_dead_worker_is_freed_when_forgotten)
 	cr_assert(engine->comms != NULL, "until it is forgotten");
 	engine_forget_comm(engine, 7);
 	cr_expect(engine->comms == NULL);
+	engine_stop(engine);
+}
+
+static void make_comm(struct comm *comm, uint64_t id)
+{
+	*comm = (struct comm){
+		.comms = &broker->comms,
+		.id = id,
+		.state = COMM_JOINING,
+		.n_world = 1,
+		.n_ranks = 1,
+		.is_on_devices = true,
+		.next = broker->comms.first,
+	};
+	broker->comms.first = comm;
+}
+
+static void open_and_wait(struct comm *comm)
+{
+	comm_worker_open(comm);
+	while (comm->state == COMM_JOINING)
+		loop_step(&broker->base.loop.uv);
+}
+
+Test(engine, a_communicator_that_opens_while_the_worker_dies_gets_the_next)
+{
+	static struct comm first, second;
+
+	/* Nothing is deferred, so the communicators are not freed. */
+	broker->base.loop.is_stopping = true;
+	as("good");
+	make_comm(&first, 7);
+	make_comm(&second, 8);
+	open_and_wait(&first);
+	cr_assert(eq(int, (int)first.state, COMM_RUNNING));
+	worker_lose(engine->worker, "the test ends it");
+	open_and_wait(&second);
+	cr_expect(eq(int, (int)first.state, COMM_FAILED));
+	cr_expect(strstr(first.failure.msg, "the test ends it") != NULL, "%s",
+		  first.failure.msg);
+	cr_expect(eq(int, (int)second.state, COMM_RUNNING), "%s",
+		  second.failure.msg);
+	cr_expect(eq(u64, engine->n_starts, 2));
+	comm_worker_forget(&first);
+	comm_worker_forget(&second);
 	engine_stop(engine);
 }
 
