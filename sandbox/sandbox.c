@@ -5,6 +5,7 @@
 #include "sandbox/sandbox.h"
 #include "proto/error.h"
 #include <errno.h>
+#include <sched.h>
 #include <seccomp.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -354,10 +355,26 @@ static int load_worker_devices(scmp_filter_ctx filter)
 	return r < 0 ? r : seccomp_load(filter);
 }
 
+/* Allows clone() only to make threads. A filter cannot see the flags of
+ * clone3(), so without that call libraries use clone(). */
+static int deny_forks(scmp_filter_ctx filter)
+{
+	int r = seccomp_rule_add_exact(
+		filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+		SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+
+	if (r == 0)
+		r = seccomp_rule_add_exact(filter, SCMP_ACT_ERRNO(ENOSYS),
+					   SCMP_SYS(clone3), 0);
+	return r;
+}
+
 static int load_worker(scmp_filter_ctx filter)
 {
 	int r = deny(filter, denied_to_worker, N_ELEMENTS(denied_to_worker));
 
+	if (r == 0)
+		r = deny_forks(filter);
 	return r < 0 ? r : seccomp_load(filter);
 }
 

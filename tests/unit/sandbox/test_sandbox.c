@@ -157,6 +157,42 @@ Test(sandbox, of_a_worker_with_a_driver_allows_it_to_accept_connections)
 	expect_errors(servers, 4, ENOTSOCK);
 }
 
+static void *do_nothing(void *data)
+{
+	return data;
+}
+
+/* clone3 cannot be filtered by its flags, so libraries must use clone. */
+static bool can_fork(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	if (pid < 0)
+		return false;
+	waitpid(pid, NULL, 0);
+	return true;
+}
+
+Test(sandbox, of_a_worker_without_a_driver_allows_threads_but_no_fork)
+{
+	pthread_t thread;
+
+	enter(SANDBOX_WORKER);
+	cr_expect(not(can_fork()));
+	cr_expect(eq(int, errno, EPERM));
+	cr_expect(eq(int, try_call(SYS_clone3), ENOSYS));
+	cr_assert(zero(int, pthread_create(&thread, NULL, do_nothing, NULL)));
+	cr_expect(zero(int, pthread_join(thread, NULL)));
+}
+
+Test(sandbox, of_a_worker_with_a_driver_allows_it_to_fork)
+{
+	enter(SANDBOX_WORKER_DEVICES);
+	cr_expect(can_fork());
+}
+
 Test(sandbox, applies_to_programs_that_are_started_later)
 {
 	int status;
