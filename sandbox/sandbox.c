@@ -85,9 +85,7 @@ static const char *const allowed[] = {
 	"mprotect",
 	"mremap",
 	"munmap",
-	/* threads */
-	"clone",
-	"clone3",
+	/* threads; see also allow_clone() */
 	"exit",
 	"exit_group",
 	"futex",
@@ -328,10 +326,25 @@ static int load_loop(scmp_filter_ctx filter)
 	return r < 0 ? r : seccomp_load(filter);
 }
 
+#define NAMESPACES                                                             \
+	(CLONE_NEWCGROUP | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWNS |         \
+	 CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS)
+
+/* Allows clone() unless it makes a namespace. A filter cannot see the flags of
+ * clone3(), so that call must fail with ENOSYS; then libraries use clone(). */
+static int allow_clone(scmp_filter_ctx filter)
+{
+	return seccomp_rule_add_exact(
+		filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
+		SCMP_A0(SCMP_CMP_MASKED_EQ, NAMESPACES, 0));
+}
+
 static int load_broker(scmp_filter_ctx filter)
 {
 	int r = deny(filter, denied, N_ELEMENTS(denied));
 
+	if (r == 0)
+		r = allow_clone(filter);
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
 			      N_ELEMENTS(allowed));
@@ -355,8 +368,7 @@ static int load_worker_devices(scmp_filter_ctx filter)
 	return r < 0 ? r : seccomp_load(filter);
 }
 
-/* Allows clone() only to make threads. A filter cannot see the flags of
- * clone3(), so without that call libraries use clone(). */
+/* Allows clone() only to make threads (see also allow_clone()). */
 static int deny_forks(scmp_filter_ctx filter)
 {
 	int r = seccomp_rule_add_exact(
@@ -387,6 +399,11 @@ static int load_exporter(scmp_filter_ctx filter)
 	if (r == 0)
 		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
 				     SCMP_SYS(openat), 0);
+	if (r == 0)
+		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS),
+				     SCMP_SYS(clone3), 0);
+	if (r == 0)
+		r = allow_clone(filter);
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
 			      N_ELEMENTS(allowed));

@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -125,6 +127,28 @@ Test(sandbox, of_the_broker_allows_threads_to_set_their_cpus)
 						   &cpus)));
 	cr_expect(zero(int, pthread_setaffinity_np(pthread_self(), sizeof(cpus),
 						   &cpus)));
+}
+
+/* Without the sandbox, this would make a child in the namespace. */
+static int try_clone(unsigned long flags)
+{
+	long pid = syscall(SYS_clone, flags | SIGCHLD, 0, 0, 0, 0);
+
+	if (pid == 0)
+		_exit(0);
+	if (pid > 0)
+		waitpid((pid_t)pid, NULL, 0);
+	return pid < 0 ? errno : 0;
+}
+
+Test(sandbox, of_the_broker_allows_children_only_without_namespaces)
+{
+	enter(SANDBOX_BROKER);
+	cr_expect(zero(int, try_clone(0)));
+	cr_expect(eq(int, try_clone(CLONE_NEWUSER), ENOSYS));
+	cr_expect(eq(int, try_clone(CLONE_NEWNS), ENOSYS));
+	cr_expect(eq(int, try_clone(CLONE_NEWNET), ENOSYS));
+	cr_expect(eq(int, try_call(SYS_clone3), ENOSYS));
 }
 
 /* Without the sandbox, these would fail with another error. */
