@@ -61,8 +61,6 @@ static int check_options(const struct comm *comm,
 	} options[] = {
 		{"a number of ranks", mine->n_ranks, theirs->n_ranks},
 		{"a number of shards", mine->n_shards, theirs->n_shards},
-		{"a group", mine->access.gid, theirs->access.gid},
-		{"a mode", mine->access.mode, theirs->access.mode},
 		{"a time-out in ms", (uint64_t)mine->timeout_ms,
 		 (uint64_t)theirs->timeout_ms},
 		{"a time to live in ms", mine->ttl_ms, theirs->ttl_ms},

@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* Within this time the test reaches the point from which it lets a rank be
  * late. */
@@ -263,6 +264,8 @@ Test(comm, the_error_names_the_option_that_differs_from_other_ranks)
 		{{.access = {.mode = 0660, .gid = 0}},
 		 "mode 0600; join with these"},
 	};
+	const struct fsdp_comm_options same = {
+		.access = {.mode = 0600, .gid = getgid()}};
 	struct fsdp_client *other = connect_client();
 	struct fsdp_comm *comm;
 
@@ -280,9 +283,11 @@ Test(comm, the_error_names_the_option_that_differs_from_other_ranks)
 	}
 	cr_assert(eq(int, fsdp_comm_join(other, "team/job", 3, 1, NULL, &comm),
 		     -EINVAL));
-	/* Nothing has changed for the rank that waits. */
-	cr_assert(eq(int, fsdp_comm_join(other, "team/job", 2, 1, NULL, &comm),
-		     0));
+	/* Nothing has changed for the rank that waits. The mode is the default
+	 * that it asked for. */
+	cr_assert(zero(int,
+		       fsdp_comm_join(other, "team/job", 2, 1, &same, &comm)),
+		  "%s", fsdp_error());
 	cr_assert(eq(int, actor_end(&ranks.actors[0]), 0));
 	fsdp_close(other);
 }
