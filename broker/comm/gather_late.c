@@ -1,4 +1,5 @@
 #include "broker/comm/gather_late.h"
+#include "broker/comm/comm_worker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
@@ -44,6 +45,12 @@ static int describe_wait(const struct gather *gather, struct error *ret)
 				 "resharded, which %s has not done",
 				 blocker->call.group->name, missing);
 	case GATHER_WANTS_ROOM:
+		if (!gather->call.waits_since_ms)
+			return error_set(ret, -ETIMEDOUT,
+					 "waits for earlier work%s",
+					 comm_worker_is_bound(comm)
+						 ? " or for other nodes"
+						 : "");
 		return error_set(ret, -ETIMEDOUT, "waits for memory: %s",
 				 gather->call.shortage.code
 					 ? gather->call.shortage.msg

@@ -101,15 +101,16 @@ static int submit(struct gather *gather, struct error *err)
 static int make_room(struct gather *gather, struct error *err)
 {
 	struct comm *comm = gather->call.group->comm;
-	int r;
+	int r = POOL_FULL;
 
 	gather->call.shortage = ERROR_NULL;
-	if (!comm->is_by_ranks &&
-	    engine_check_room(comm->comms->engine, &gather->call.shortage) < 0)
-		return POOL_FULL;
-	r = full_memory_make(gather, err);
+	if (comm->is_by_ranks ||
+	    engine_check_room(comm->comms->engine, err) == 0)
+		r = full_memory_make(gather, err);
 	if (r == POOL_FULL)
 		gather->call.shortage = *err;
+	if (r > 0 && !gather->call.waits_since_ms)
+		gather->call.waits_since_ms = now_ms();
 	return r;
 }
 
@@ -161,8 +162,7 @@ static void admit(struct gather *gather)
 	} else {
 		gather->state = GATHER_WANTS_ROOM;
 	}
-	gather->call.waits_since_ms =
-		gather->state == GATHER_WANTS_ROOM ? now_ms() : 0;
+	gather->call.waits_since_ms = 0;
 	gather_free_ticket_if_due(gather);
 	if (gather->state == GATHER_DONE)
 		comm_wake(group->comm);

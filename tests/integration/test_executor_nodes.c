@@ -6,6 +6,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/executor.h"
+#include <errno.h>
 #include <stdatomic.h>
 
 TestSuite(executor_nodes, .init = executor_set_up, .fini = executor_tear_down,
@@ -147,6 +148,26 @@ Test(executor_nodes, a_gather_started_on_one_node_is_done_on_all_nodes)
 	cr_assert(zero(int, ranks_run(&executor_ranks, unshard_in_passing)));
 	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
 	cr_assert(status_await(executor_client, "gathers", 50));
+	executor_must_train();
+}
+
+static int unshard_before_the_other(void)
+{
+	struct fsdp_work work;
+
+	must(fsdp_unshard(trainer()->groups[0], &work) == 0);
+	return rank_note(fsdp_wait(&work, 20));
+}
+
+Test(executor_nodes, a_gather_that_waits_for_another_node_does_not_blame_memory)
+{
+	start_nodes(2);
+	cr_assert(zero(int, ranks_run(&executor_ranks, join_nodes)));
+	cr_assert(zero(int, ranks_run(&executor_ranks, trainer_commit)));
+	cr_assert(eq(int,
+		     rank_run(&executor_ranks, 0, unshard_before_the_other),
+		     -ETIMEDOUT));
+	executor_expect_says(0, "it waits for earlier work or for other nodes");
 	executor_must_train();
 }
 

@@ -5,6 +5,7 @@
 #include "broker/broker.h"
 #include "broker/comm/gather.h"
 #include "broker/comm/gather_late.h"
+#include "broker/comm/gather_progress.h"
 #include "broker/comm/group.h"
 #include "proto/error.h"
 #include "tests/lib/check.h"
@@ -251,6 +252,22 @@ Test(unshard, a_rank_that_blocks_the_limiter_is_late)
 	/* Any reshard restarts the wait. */
 	cr_assert(eq(int, stop(0, 0), 0));
 	cr_assert(gt(u64, third->call.waits_since_ms, 1));
+}
+
+/* The worker's time-out ends the wait for other nodes. */
+Test(unshard, a_gather_that_waits_for_another_node_has_no_deadline)
+{
+	cr_assert(zero(int, catalog_create(&broker.store.catalog, &err)));
+	comm.is_on_devices = true;
+	comm.n_world = 3;
+	groups[0].is_comparing = true; /* The worker was asked. */
+	for (uint32_t i = 0; i < 2; i++) {
+		cr_assert(zero(int, start(0, i)));
+		cr_assert(zero(int, start(1, i)));
+	}
+	gathers_progress(&comm);
+	cr_expect(eq(int, (int)last()->state, GATHER_WANTS_ROOM));
+	cr_expect(eq(u64, gathers_deadline(&comm), UINT64_MAX));
 }
 
 /* --- commits ------------------------------------------------------------- */
