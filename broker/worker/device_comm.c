@@ -43,8 +43,10 @@ struct device_comm *device_comm_new(const struct job_comm *job)
 
 void device_comm_free(struct device_comm *comm)
 {
-	for (uint32_t i = 0; i < comm->n_ranks; i++)
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		timelines_close(&comm->ranks[i].gate.timelines);
 		pthread_cond_destroy(&comm->ranks[i].has_work);
+	}
 	pthread_mutex_destroy(&comm->lock);
 	pthread_mutex_destroy(&comm->id_lock);
 	free(comm);

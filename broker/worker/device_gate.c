@@ -80,5 +80,4 @@ void device_gate_close(struct device_gate *gate)
 	fence_unmap(&gate->map);
 	if (gate->counter)
 		munmap((void *)gate->counter, TIMELINE_SIZE);
-	timelines_close(&gate->timelines);
 }

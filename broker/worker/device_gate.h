@@ -35,5 +35,6 @@ bool device_gate_open(struct device_gate *gate,
 		      const struct device_share *share);
 /* End all waits, and those to come. */
 void device_gate_end(struct device_gate *gate);
-/* No stream may wait. */
+/* No stream may wait. The timelines stay open: the link's thread may set them
+ * until the communicator is forgotten. */
 void device_gate_close(struct device_gate *gate);

@@ -2,7 +2,9 @@
  * Tests fsdp-worker as the executor of ranks on devices, over its link: NCCL
  * and kernels for several ranks, failures, and what the worker releases.
  */
+#include "shm/timeline.h"
 #include "tests/unit/broker/worker/worker_device_fixture.h"
+#include <dirent.h>
 #include <signal.h>
 
 TestSuite(worker_device, .init = devices_open, .timeout = 300);
@@ -516,6 +518,73 @@ Test(worker_device, a_failure_of_one_rank_fails_the_job_of_all_ranks)
 	node_open(&node);
 	node_begin(&node, JOB_DEVICE_GATHER, 4);
 	expect_done(&node, 4);
+	node_stop(&node);
+	world_close();
+}
+
+static size_t count_threads(pid_t pid)
+{
+	char path[64];
+	size_t n = 0;
+	DIR *tasks;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	tasks = opendir(path);
+	cr_assert(tasks != NULL);
+	while (readdir(tasks))
+		n++;
+	closedir(tasks);
+	return n;
+}
+
+static size_t count_maps(pid_t pid, const char *what)
+{
+	char path[64], line[512];
+	size_t n = 0;
+	FILE *maps;
+
+	snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+	maps = fopen(path, "re");
+	cr_assert(maps != NULL);
+	while (fgets(line, sizeof(line), maps))
+		n += strstr(line, what) != NULL;
+	fclose(maps);
+	return n;
+}
+
+static void send_timelines(const struct node *node)
+{
+	const struct job_timelines message = {.kind = JOB_TIMELINES,
+					      .comm = COMM};
+	struct timelines timelines;
+
+	cr_assert(zero(int, timelines_create(&timelines, NULL)));
+	send_with_fd(node->fd, &message, sizeof(message), timelines.fd);
+	timelines_close(&timelines);
+}
+
+/* The file comes after the threads of the ranks have ended. */
+Test(worker_device, timelines_of_a_failed_communicator_are_unmapped)
+{
+	const struct timespec moment = {.tv_nsec = 1000000};
+	struct node node;
+	size_t n_threads;
+
+	world_open(1, 1);
+	setenv("FAKENCCL_FAIL", "AllGather:1:3", 1);
+	node_start(&node, 0, 1);
+	node_begin(&node, JOB_DEVICE_GATHER, 1);
+	expect_failed(&node, 1, -ECANCELED, "there is no communicator");
+	n_threads = count_threads(node.pid);
+	node_open(&node);
+	node_begin(&node, JOB_DEVICE_GATHER, 2);
+	expect_failed(&node, 2, -EIO, "gather");
+	while (count_threads(node.pid) > n_threads)
+		nanosleep(&moment, NULL);
+	send_timelines(&node);
+	node_forget(&node);
+	node_open(&node);
+	cr_expect(zero(sz, count_maps(node.pid, "fsdp-timelines")));
 	node_stop(&node);
 	world_close();
 }
