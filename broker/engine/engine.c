@@ -336,6 +336,22 @@ static struct engine_job *take_job(struct engine *engine, uint64_t number)
 	return job;
 }
 
+/* Fail the job for which descriptors or memory were short. Others may do
+ * without what it needs. */
+static void fail_unsent(struct engine *engine)
+{
+	struct engine_job *job = engine->unsent;
+	struct error cause = ERROR_NULL;
+
+	error_errno(&cause, engine->shortage,
+		    "cannot send fsdp-worker the work");
+	engine->shortage = 0;
+	engine->unsent = job->next;
+	job = take_job(engine, job->number);
+	job->next = NULL;
+	fail_jobs(engine, job, &cause);
+}
+
 /* --- messages of the worker ---------------------------------------------- */
 
 static void take_hello(struct engine *engine, struct job_hello *hello)
@@ -428,6 +444,8 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
+	if (engine->shortage && engine->unsent)
+		fail_unsent(engine);
 	engine_pump(engine);
 	(void)meter_end(&engine->store->base->loop.meter, METER_COLLECTIVES);
 }
@@ -542,6 +560,7 @@ static void forget_worker(struct engine *engine)
 	engine->pid = 0;
 	engine->is_ready = false;
 	engine->has_stale = engine->has_stale_chunks = false;
+	engine->shortage = 0;
 	deadlines_remove(&engine->store->base->deadlines,
 			 &engine->watch_position);
 	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));

@@ -67,6 +67,7 @@ struct engine {
 	struct engine_job *first, *last; /* submitted and not done, in order */
 	/* The first job that was not sent yet. */
 	struct engine_job *unsent;
+	int shortage; /* negative errno: why that job cannot be sent */
 	struct engine_plan *plans, *stale_plans;
 	struct engine_comm *comms;
 	uint64_t next_number, next_plan;

@@ -73,7 +73,7 @@ struct engine_worker {
 	pid_t pid;
 	int link_fd, pidfd; /* owned */
 	bool is_lost;
-	bool is_full;       /* the link is full */
+	bool is_full;       /* on_link is called when the link has space */
 	bool is_stored;     /* the fd store has the pidfd */
 	struct error cause; /* the reason, if the engine killed it */
 	uv_poll_t link_poll, pidfd_poll;
@@ -91,7 +91,8 @@ void engine_watch_silence(struct engine *engine);
 /* --- engine_link.c ------------------------------------------------------- */
 
 /* Send messages while the link takes them; the others are sent when it has
- * space. */
+ * space. If descriptors or memory are short, `shortage` is set, and on_link
+ * fails the first unsent job. */
 void engine_pump(struct engine *engine);
 
 /* Returns the communicator of this id, which must exist. */

@@ -363,6 +363,14 @@ static int send_job(struct engine *engine, struct engine_job *job)
 	return 0;
 }
 
+/* Returns whether the error is a shortage of this process or node, which a link
+ * that works may have. */
+static bool is_shortage(int r)
+{
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOBUFS ||
+	       r == -ETOOMANYREFS;
+}
+
 void engine_pump(struct engine *engine)
 {
 	struct engine_worker *worker = engine->worker;
@@ -377,12 +385,13 @@ void engine_pump(struct engine *engine)
 		worker_lose(worker, NULL);
 		return;
 	}
-	if (r < 0 && r != -EAGAIN) {
+	engine->shortage = is_shortage(r) && engine->unsent ? r : 0;
+	if (r < 0 && r != -EAGAIN && !is_shortage(r)) {
 		worker_lose(worker, "nothing can be sent to it: %s",
 			    strerror(-r));
 		return;
 	}
-	if (worker->is_full == (r == -EAGAIN))
+	if (worker->is_full == (r == -EAGAIN || engine->shortage))
 		return;
 	worker->is_full = !worker->is_full;
 	worker_watch_link(worker,

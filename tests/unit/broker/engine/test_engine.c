@@ -257,6 +257,35 @@ static void let_watch_pass(void)
 	watch.fn(watch.data, watch.index);
 }
 
+Test(engine, a_shortage_of_descriptors_fails_one_job_and_not_the_worker)
+{
+	struct plan_entry entry = {0};
+	struct plan made = {.n_entries = 1, .entries = &entry};
+	uint32_t full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("good");
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	must(engine_add_plan(engine, &made, &plan, &err), &err);
+	setenv("FSDP_FAIL_AT", "memfd.create:1:24", 1); /* 24 is EMFILE */
+	must(submit(full, full, &seen, &err), &err);
+	cr_assert(eq(u32, seen.n, 1), "nothing is called from a submit");
+	wait_for(&seen, 2);
+	unsetenv("FSDP_FAIL_AT");
+	cr_expect(eq(int, seen.last.code, -EMFILE));
+	cr_expect(strstr(seen.last.sentence, "Too many open files") != NULL,
+		  "%s", seen.last.sentence);
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 3);
+	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);
+	cr_expect(eq(u64, engine->n_starts, 1));
+	free_slot(full);
+	assert_empty(broker, 1000);
+	engine_stop(engine);
+}
+
 Test(engine, a_worker_that_sends_nothing_is_killed_after_a_time_out)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
