@@ -269,7 +269,7 @@ int verb_gather_buffer(struct verb_call *call, struct error *err)
 	r = gather_buffer_make(group, request->buffer, request->version, &slot,
 			       &cause);
 	r = await_room(call, r, request->timeout_ms, &cause, err);
-	if (r < 0)
+	if (r == -ETIMEDOUT)
 		return error_wrap(err, r, "waits for memory for '%s'",
 				  group->name);
 	if (r == VERB_DONE)

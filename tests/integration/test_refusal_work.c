@@ -62,13 +62,13 @@ Test(refusal_collective, of_unshards_and_reshards)
 	check_good_round();
 }
 
-Test(refusal_collective, of_unshards_of_ranks_that_gather_themselves)
+/* Join a communicator whose rank gathers, and commit. Returns its group. */
+static uint64_t gather_directly(void)
 {
 	struct group_param param = vector("w", DTYPE_F32, 4);
 	struct request join = join_of("test/direct", 1, 0), request;
 	uint64_t group;
 
-	host_memory_only("on devices no rank gathers without the broker");
 	join.comm_join.direct = COMM_DIRECT_ALL;
 	ask(other, join);
 	request = group_of(other->reply.comm.comm, "w", &param, 1);
@@ -76,8 +76,32 @@ Test(refusal_collective, of_unshards_of_ranks_that_gather_themselves)
 	ask(other, request);
 	group = other->reply.group.group;
 	ask(other, commit_of(request.group.comm, 1));
+	return group;
+}
+
+Test(refusal_collective, of_unshards_of_ranks_that_gather_themselves)
+{
+	uint64_t group;
+
+	host_memory_only("on devices no rank gathers without the broker");
+	group = gather_directly();
 	refuse(other, "a gather by the worker", unshard_of(group), -EINVAL,
 	       "the ranks of communicator 'test/direct' gather themselves");
+	check_good_round();
+}
+
+Test(refusal_collective, of_buffers_that_a_gather_cannot_have)
+{
+	struct request request = {.kind = MESSAGE_GATHER_BUFFER,
+				  .gather_buffer.buffer = 5000};
+
+	host_memory_only("on devices no rank gathers without the broker");
+	request.gather_buffer.group = gather_directly();
+	refuse(other, "a buffer too many", request, -EINVAL,
+	       "group 'w' has no buffer 5000 to gather into");
+	cr_expect(eq(int, wire_call(other, &request), -EINVAL));
+	cr_expect(strstr(wire_sentence(other), "memory") == NULL, "%s",
+		  wire_sentence(other));
 	check_good_round();
 }
 
