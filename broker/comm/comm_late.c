@@ -45,8 +45,9 @@ static uint64_t find_deadline(const struct comm *comm)
 	if (comm->state == COMM_JOINING && !comm_has_all(comm))
 		return comm->begun_ms + (uint64_t)comm->timeout_ms;
 	if (comm->state == COMM_RUNNING) {
-		at_ms = min_u64(groups_deadline(comm), gathers_deadline(comm));
-		at_ms = min_u64(at_ms, reductions_deadline(comm));
+		at_ms = min_u64(groups_deadline(comm),
+				calls_deadline(&comm->gathers, comm));
+		at_ms = min_u64(at_ms, calls_deadline(&comm->reductions, comm));
 		at_ms = min_u64(at_ms, commit_deadline(comm));
 	}
 	return at_ms;
@@ -116,7 +117,7 @@ static void fail_expired_deadline(struct comm *comm, uint64_t now)
 		fail_commit(comm);
 		return;
 	}
-	if (gathers_deadline(comm) <= now)
+	if (calls_deadline(&comm->gathers, comm) <= now)
 		gathers_describe_late(comm, &late);
 	else
 		reductions_describe_late(comm, &late);

@@ -73,11 +73,6 @@ int gather_refuse_wait(const struct gather *gather, struct error *err)
 
 /* --- lateness ------------------------------------------------------------ */
 
-uint64_t gathers_deadline(const struct comm *comm)
-{
-	return calls_deadline(&comm->gathers, comm);
-}
-
 void gathers_describe_late(const struct comm *comm, struct error *ret)
 {
 	struct late_call late = calls_find_late(&comm->gathers, comm);

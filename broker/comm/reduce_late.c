@@ -49,8 +49,3 @@ void reductions_describe_late(const struct comm *comm, struct error *ret)
 		  "%s has not handed in gradients of '%s' within %d ms",
 		  missing, late.call->group->name, comm->timeout_ms);
 }
-
-uint64_t reductions_deadline(const struct comm *comm)
-{
-	return calls_deadline(&comm->reductions, comm);
-}

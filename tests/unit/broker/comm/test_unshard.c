@@ -202,13 +202,13 @@ Test(unshard, the_first_reshard_queues_an_event_that_the_last_completes,
 
 Test(unshard, a_gather_that_all_ranks_have_started_has_no_deadline)
 {
-	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm), UINT64_MAX));
 	cr_assert(eq(int, start(0, 0), 0));
 	set_done(gathers_first(&comm));
-	cr_assert(eq(u64, gathers_deadline(&comm),
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm),
 		     comm.gathers.first->since_ms + 1000));
 	cr_assert(eq(int, start(1, 0), 0));
-	cr_assert(eq(u64, gathers_deadline(&comm), UINT64_MAX));
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm), UINT64_MAX));
 }
 
 Test(unshard, a_rank_is_late_only_for_its_next_gather)
@@ -223,14 +223,15 @@ Test(unshard, a_rank_is_late_only_for_its_next_gather)
 	set_done(b);
 	a->call.since_ms = 5000;
 	b->call.since_ms = 4000;
-	cr_assert(eq(u64, gathers_deadline(&comm), 6000));
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm), 6000));
 	gathers_describe_late(&comm, &err);
 	assert_says("rank 1 has not unsharded 'a'");
 	/* The rank's time for this gather begins when it has started the
 	 * previous one. */
 	cr_assert(eq(int, start(1, 0), 0));
 	cr_assert(gt(u64, b->call.since_ms, 4000));
-	cr_assert(eq(u64, gathers_deadline(&comm), b->call.since_ms + 1000));
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm),
+		     b->call.since_ms + 1000));
 }
 
 Test(unshard, a_rank_that_blocks_the_limiter_is_late)
@@ -246,7 +247,7 @@ Test(unshard, a_rank_that_blocks_the_limiter_is_late)
 	third = last();
 	cr_assert(eq(int, stop(1, 0), 0));
 	third->call.waits_since_ms = 1;
-	cr_assert(eq(u64, gathers_deadline(&comm), 1001));
+	cr_assert(eq(u64, calls_deadline(&comm.gathers, &comm), 1001));
 	gathers_describe_late(&comm, &err);
 	assert_says("until 'a' is resharded, which rank 0");
 	/* Any reshard restarts the wait. */
@@ -267,7 +268,7 @@ Test(unshard, a_gather_that_waits_for_another_node_has_no_deadline)
 	}
 	gathers_progress(&comm);
 	cr_expect(eq(int, (int)last()->state, GATHER_WANTS_ROOM));
-	cr_expect(eq(u64, gathers_deadline(&comm), UINT64_MAX));
+	cr_expect(eq(u64, calls_deadline(&comm.gathers, &comm), UINT64_MAX));
 }
 
 /* --- commits ------------------------------------------------------------- */
