@@ -122,6 +122,17 @@ uint64_t comm_all(const struct comm *comm)
 					       : rank_bit(comm->n_ranks) - 1;
 }
 
+uint64_t comm_left(const struct comm *comm)
+{
+	uint64_t left = 0;
+
+	for (uint32_t i = 0; i < comm->n_ranks; i++) {
+		if (comm->ranks[i].has_left)
+			left |= rank_bit(i);
+	}
+	return left;
+}
+
 const char *comm_rank_name(const struct comm *comm, uint32_t rank,
 			   char ret[RANK_TEXT])
 {

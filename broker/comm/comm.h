@@ -244,8 +244,9 @@ void comm_name_missing(const struct comm *comm, uint64_t done_mask,
 bool comm_has_all(const struct comm *comm);
 bool comm_is_over(const struct comm *comm);
 
-/* Returns the mask of all ranks. */
+/* These return the masks of all ranks, and of those that have left. */
 uint64_t comm_all(const struct comm *comm);
+uint64_t comm_left(const struct comm *comm);
 
 /* Returns -EBUSY if `rank` has already committed the present step. */
 int comm_check_not_committing(const struct comm *comm, uint32_t rank,

@@ -307,16 +307,11 @@ static int join(struct comms *comms, struct session *session,
 static int wait_for_end(const struct comm *comm, bool is_late,
 			struct error *err)
 {
-	uint64_t gone = 0;
 	char missing[RANK_TEXT];
 
 	if (!is_late)
 		return COMM_JOIN_WAIT;
-	for (uint32_t i = 0; i < comm->n_ranks; i++) {
-		if (comm->ranks[i].has_left)
-			gone |= rank_bit(i);
-	}
-	comm_name_missing(comm, gone, missing);
+	comm_name_missing(comm, comm_left(comm), missing);
 	return error_set(err, -ETIMEDOUT,
 			 "an earlier run of communicator '%s' has not ended: "
 			 "%s has not left it",

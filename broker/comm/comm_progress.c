@@ -12,17 +12,6 @@
 #include "broker/comm/reduce_progress.h"
 #include "broker/tensor/store.h"
 
-static uint64_t left_mask(const struct comm *comm)
-{
-	uint64_t left = 0;
-
-	for (uint32_t i = 0; i < comm->n_ranks; i++) {
-		if (comm->ranks[i].has_left)
-			left |= rank_bit(i);
-	}
-	return left;
-}
-
 /*
  * Returns whether the remaining ranks have requested something that needs all
  * ranks. A rank that leaves does not make the run fail at once, because the
@@ -59,7 +48,7 @@ static void release(struct comm *comm)
 
 static void advance(struct comm *comm)
 {
-	uint64_t left = left_mask(comm);
+	uint64_t left = comm_left(comm);
 
 	if (left && needs_all(comm, left)) {
 		comm_fail_by(comm, rank_first(left), "left");

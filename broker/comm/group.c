@@ -176,16 +176,9 @@ void group_withdraw(struct group *group, const struct error *why)
  * has left. */
 static bool is_told(const struct group *group)
 {
-	const struct comm *comm = group->comm;
-	uint64_t waiting = comm_all(comm) & ~group->answered;
+	uint64_t told = group->answered | comm_left(group->comm);
 
-	if (!group_is_withdrawn(group))
-		return false;
-	for (uint32_t i = 0; i < comm->n_ranks; i++) {
-		if (comm->ranks[i].has_left)
-			waiting &= ~rank_bit(i);
-	}
-	return !waiting;
+	return group_is_withdrawn(group) && told == comm_all(group->comm);
 }
 
 void groups_free_told(struct comm *comm)
