@@ -318,12 +318,11 @@ static int deny(scmp_filter_ctx filter, const char *const *names, size_t n)
 	return r;
 }
 
-static int load_loop(scmp_filter_ctx filter)
+static int add_loop(scmp_filter_ctx filter)
 {
 	static const char *const setup = "io_uring_setup";
-	int r = add_rules(filter, SCMP_ACT_ERRNO(EPERM), &setup, 1);
 
-	return r < 0 ? r : seccomp_load(filter);
+	return add_rules(filter, SCMP_ACT_ERRNO(EPERM), &setup, 1);
 }
 
 #define NAMESPACES                                                             \
@@ -339,7 +338,7 @@ static int allow_clone(scmp_filter_ctx filter)
 		SCMP_A0(SCMP_CMP_MASKED_EQ, NAMESPACES, 0));
 }
 
-static int load_broker(scmp_filter_ctx filter)
+static int add_broker(scmp_filter_ctx filter)
 {
 	int r = deny(filter, denied, N_ELEMENTS(denied));
 
@@ -351,21 +350,17 @@ static int load_broker(scmp_filter_ctx filter)
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed_to_broker,
 			      N_ELEMENTS(allowed_to_broker));
-	return r < 0 ? r : seccomp_load(filter);
+	return r;
 }
 
-static int load_devices(scmp_filter_ctx filter)
+static int add_devices(scmp_filter_ctx filter)
 {
-	int r = deny(filter, denied, N_ELEMENTS(denied));
-
-	return r < 0 ? r : seccomp_load(filter);
+	return deny(filter, denied, N_ELEMENTS(denied));
 }
 
-static int load_worker_devices(scmp_filter_ctx filter)
+static int add_worker_devices(scmp_filter_ctx filter)
 {
-	int r = deny(filter, denied_to_worker, N_DENIED_BESIDE_DRIVER);
-
-	return r < 0 ? r : seccomp_load(filter);
+	return deny(filter, denied_to_worker, N_DENIED_BESIDE_DRIVER);
 }
 
 /* Allows clone() only to make threads (see also allow_clone()). */
@@ -381,16 +376,14 @@ static int deny_forks(scmp_filter_ctx filter)
 	return r;
 }
 
-static int load_worker(scmp_filter_ctx filter)
+static int add_worker(scmp_filter_ctx filter)
 {
 	int r = deny(filter, denied_to_worker, N_ELEMENTS(denied_to_worker));
 
-	if (r == 0)
-		r = deny_forks(filter);
-	return r < 0 ? r : seccomp_load(filter);
+	return r < 0 ? r : deny_forks(filter);
 }
 
-static int load_exporter(scmp_filter_ctx filter)
+static int add_exporter(scmp_filter_ctx filter)
 {
 	int r = handle_refusals();
 
@@ -407,21 +400,21 @@ static int load_exporter(scmp_filter_ctx filter)
 	if (r == 0)
 		r = add_rules(filter, SCMP_ACT_ALLOW, allowed,
 			      N_ELEMENTS(allowed));
-	return r < 0 ? r : seccomp_load(filter);
+	return r;
 }
 
 /* For each sandbox: the action for calls without a rule, and the rules. */
 static const struct {
 	uint32_t others;
-	int (*load)(scmp_filter_ctx filter);
+	int (*add)(scmp_filter_ctx filter);
 } filters[] = {
-	[SANDBOX_LOOP] = {SCMP_ACT_ALLOW, load_loop},
-	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, load_devices},
+	[SANDBOX_LOOP] = {SCMP_ACT_ALLOW, add_loop},
+	[SANDBOX_BROKER_DEVICES] = {SCMP_ACT_ALLOW, add_devices},
 	/* with ENOSYS libraries continue as on a kernel without the call */
-	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), load_broker},
-	[SANDBOX_WORKER_DEVICES] = {SCMP_ACT_ALLOW, load_worker_devices},
-	[SANDBOX_WORKER] = {SCMP_ACT_ALLOW, load_worker},
-	[SANDBOX_EXPORTER] = {SCMP_ACT_TRAP, load_exporter},
+	[SANDBOX_BROKER] = {SCMP_ACT_ERRNO(ENOSYS), add_broker},
+	[SANDBOX_WORKER_DEVICES] = {SCMP_ACT_ALLOW, add_worker_devices},
+	[SANDBOX_WORKER] = {SCMP_ACT_ALLOW, add_worker},
+	[SANDBOX_EXPORTER] = {SCMP_ACT_TRAP, add_exporter},
 };
 
 static int load(enum sandbox sandbox)
@@ -434,7 +427,9 @@ static int load(enum sandbox sandbox)
 	/* apply it to threads that are already running */
 	r = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1);
 	if (r == 0)
-		r = filters[sandbox].load(filter);
+		r = filters[sandbox].add(filter);
+	if (r == 0)
+		r = seccomp_load(filter);
 	seccomp_release(filter);
 	return r;
 }
