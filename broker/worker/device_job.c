@@ -1,16 +1,8 @@
 #include "broker/worker/device_job.h"
 #include "broker/worker/link.h"
+#include "broker/worker/now.h"
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 int device_job_new(int sock_fd, uint32_t kind, uint64_t number,
 		   uint32_t n_shares, struct device_job **ret,

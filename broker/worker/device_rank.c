@@ -1,6 +1,7 @@
 #include "broker/worker/device_rank.h"
 #include "broker/worker/device_comm.h"
 #include "broker/worker/device_work.h"
+#include "broker/worker/now.h"
 #include "cuda/event_cache.h"
 #include <errno.h>
 #include <stdio.h>
@@ -13,14 +14,6 @@
 #define PAUSE_MIN_NS  10000
 #define PAUSE_MAX_NS  500000
 #define PAUSE_GATE_NS 20000
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
-}
 
 /* --- taking shares ------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
  * those that are awake.
  */
 #include "broker/worker/threads.h"
+#include "broker/worker/now.h"
 #include "proto/error.h"
 #include <assert.h>
 #include <pthread.h>
@@ -14,7 +15,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* A thread; protected by the lock. */
 struct seat {
@@ -38,14 +38,6 @@ struct threads {
 	/* one of the helper, and one for each thread */
 	struct seat seats[];
 };
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
 
 /* Does `a` have a better claim to a thread than `b`? */
 static bool is_before(const struct thread_job *a, const struct thread_job *b)

@@ -12,6 +12,7 @@
 #include "broker/worker/worker.h"
 #include "broker/worker/device_comms.h"
 #include "broker/worker/link.h"
+#include "broker/worker/now.h"
 #include "broker/worker/store.h"
 #include "broker/worker/threads.h"
 #include "collective/host/gather.h"
@@ -23,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_CHUNKS (PLAN_MAX_RANKS + 2)
@@ -375,14 +375,6 @@ static int say_hello(const struct worker *worker, uint32_t n_threads,
 
 	snprintf(hello.cpu, sizeof(hello.cpu), "%s", worker->kernels->name);
 	return link_send_hello(worker->sock_fd, &hello, err);
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
 /* Do what link_receive() does, and run tasks meanwhile. */
