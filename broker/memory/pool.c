@@ -357,6 +357,7 @@ static void make_block(struct pools *pools, const struct pool_request *request,
 	};
 	catalog_set(catalog, record->n_blocks, record->n_blocks + 1);
 	chunk->used_ms = now_ms();
+	chunk->spared_until = 0;
 	chunk->punched =
 		min_u64(chunk->punched, free_size(pools, place->chunk));
 	*ret_block = block;

@@ -60,6 +60,9 @@ struct chunk {
 	bool is_dying;       /* empty, will be retired; allocation is stopped */
 	bool is_warm;        /* has free memory that was not trimmed yet */
 	uint64_t used_ms;    /* when a block was last allocated or freed */
+	/* Until this round the memory, which was made for a parked request, is
+	 * not taken for another one. */
+	uint64_t spared_until;
 	/* at the end of the chunk, reserved and without pages */
 	uint64_t tail_size;
 	uint64_t punched; /* free bytes without pages, estimated */
@@ -100,7 +103,10 @@ struct pools {
 	struct pool *first;
 	struct chunk chunks[TABLE_CHUNKS]; /* indexed by catalog record */
 	struct pool_source host;           /* the first source */
-	uint32_t n_chunks;                 /* including those being made */
+	/* The number of times that all requests which wait for memory have
+	 * begun to be tried again; the queue of waiters counts it. */
+	uint64_t n_rounds;
+	uint32_t n_chunks; /* including those being made */
 	/* works that are on worker threads now */
 	uint32_t n_works;
 	/* The number of timeline files, which also need places in the fd

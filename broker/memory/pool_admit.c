@@ -91,7 +91,24 @@ static bool is_idle_empty(const struct pool_source *source, uint32_t index)
 
 	return pool_has_chunk(source->pools, index) && !chunk->is_busy &&
 	       !chunk->is_dying && chunk->pool->source == source &&
-	       pool_is_empty(source->pools, index);
+	       pool_is_empty(source->pools, index) &&
+	       !pool_is_spared(source->pools, index);
+}
+
+/* Returns whether memory was just made for a parked request. The requests that
+ * wait for memory are then tried again until that one has had its turn. */
+static bool is_sparing(const struct pool_source *source)
+{
+	struct pools *pools = source->pools;
+
+	for (uint32_t i = 1; i < TABLE_CHUNKS; i++) {
+		if (pool_has_chunk(pools, i) && pool_is_spared(pools, i) &&
+		    pools->chunks[i].pool->source == source) {
+			pools_look_again(pools);
+			return true;
+		}
+	}
+	return false;
 }
 
 static uint64_t empty_size(const struct pool_source *source)
@@ -301,7 +318,7 @@ static int make_room(const struct pool *pool, struct pool_source *source,
 	/* The result is only certain when no work is in progress, since chunks
 	 * being made or freed may count twice meanwhile. */
 	if (missing > source->going_size + empty_size(source)) {
-		if (source->n_works > 0)
+		if (source->n_works > 0 || is_sparing(source))
 			return POOL_WAIT;
 		return device ? explain_device(source, device, room, need, err)
 			      : explain_host(source, room, need, err);
@@ -352,7 +369,9 @@ static bool has_going(struct pools *pools, uint32_t uid)
 			continue;
 		if (is_idle_empty(chunk->pool->source, i))
 			pool_mark_dying(pools, i);
-		if (chunk->is_dying)
+		if (pool_is_spared(pools, i))
+			pools_look_again(pools);
+		if (chunk->is_dying || pool_is_spared(pools, i))
 			return true;
 	}
 	return false;
@@ -387,7 +406,7 @@ int pool_admit_count(struct pools *pools, struct error *err)
 		return POOL_OK;
 	for (; source; source = source->next) {
 		retire_empty(source, NULL, 1);
-		if (source->going_size > 0)
+		if (source->going_size > 0 || is_sparing(source))
 			return POOL_WAIT;
 	}
 	return error_set(err, -ENFILE,

@@ -113,6 +113,7 @@ static int add_chunk(struct pool_work *work, struct error *err)
 	pool_link_chunk(work->pool, index);
 	pool_show_chunk(pools, index, id);
 	pools->n_created++;
+	pool_spare(pools, chunk);
 	pool_touch(pools, chunk);
 	return 0;
 }
@@ -332,6 +333,7 @@ static void done_populate(struct pool_work *work)
 		pool->failed = work->err;
 	else
 		open_range(pools, work->chunk, &work->range);
+	pool_spare(pools, chunk);
 	pool_touch(pools, chunk);
 	wake_room(&pools->base->wake);
 	free(work);

@@ -121,6 +121,19 @@ static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
 	return pool_record(pools, index)->n_blocks == 0;
 }
 
+/* Lets the request for which memory was made in the chunk be the first to try.
+ * Two requests that freed each other's empty chunks would never end. The round
+ * that goes on may be past that request, so the next one counts. */
+static inline void pool_spare(const struct pools *pools, struct chunk *chunk)
+{
+	chunk->spared_until = pools->n_rounds + 2;
+}
+
+static inline bool pool_is_spared(const struct pools *pools, uint32_t index)
+{
+	return pools->n_rounds < pools->chunks[index].spared_until;
+}
+
 static inline bool pool_source_is_host(const struct pool_source *source)
 {
 	return source == &source->pools->host;

@@ -331,6 +331,10 @@ static uint64_t look_at(struct pools *pools, uint32_t index, uint64_t now)
 	if (!pool_has_chunk(pools, index) || chunk->is_busy)
 		return 0;
 	if (!chunk->is_dying) {
+		if (pool_is_spared(pools, index)) {
+			wake_room(&pools->base->wake);
+			return now + 1;
+		}
 		if (!chunk->is_warm)
 			return 0;
 		if (due > now)

@@ -279,8 +279,10 @@ void waiters_on_name(struct sessions *sessions, const char *name)
 void waiters_on_room(struct sessions *sessions)
 {
 	sessions->store->evictables.is_continuing = false;
-	if (!sessions->waiters.room.first)
+	if (!sessions->waiters.room.first) {
+		sessions->store->pools.n_rounds++;
 		return;
+	}
 	sessions->waiters.is_room_wanted = true;
 	loop_defer(&sessions->base->loop, &sessions->waiters.reruns);
 }
@@ -304,13 +306,15 @@ void waiters_run_ready(struct sessions *sessions)
 	waiters->is_running = false;
 }
 
-static void run_room(struct waiters *waiters)
+static void run_room(struct sessions *sessions)
 {
+	struct waiters *waiters = &sessions->waiters;
 	uint64_t end = uv_hrtime() + ROUND_NS;
 	struct waiter *waiter;
 
 	if (waiters->is_room_wanted && !waiters->next_room) {
 		waiters->is_room_wanted = false;
+		sessions->store->pools.n_rounds++;
 		waiters->next_room = waiters->room.first;
 	}
 	while (waiters->next_room && uv_hrtime() < end) {
@@ -325,7 +329,7 @@ bool waiters_on_idle(struct sessions *sessions)
 	struct waiters *waiters = &sessions->waiters;
 
 	waiters_run_ready(sessions);
-	run_room(waiters);
+	run_room(sessions);
 	if (!waiters->next_room && !waiters->is_room_wanted)
 		sessions->store->evictables.is_continuing = false;
 	return waiters->ready.first || waiters->next_room ||

@@ -70,6 +70,35 @@ Test(room, is_gained_by_evicting_tensors_without_holders)
 	wire_close(alice);
 }
 
+/* Alice's first request is the older one, so it is tried first whenever memory
+ * comes. Her second one must get the chunk that was made for it. */
+Test(room, of_a_new_chunk_is_for_the_request_that_caused_it)
+{
+	const struct access_class readable = {.gid = GID_DEFAULT, .mode = 0644};
+	struct wire *holder, *alice, *other;
+	struct alloc_item large, small;
+	struct tensor_place place;
+	struct request request;
+
+	users_start("[memory]\nmemory_max = 128M\nchunk_min = 64M\n"
+		    "device_memory_max = 128M\nwarm_ms = 1h\n");
+	holder = open_as(ALICE);
+	alice = open_as(ALICE);
+	other = open_as(ALICE);
+	wire_must(holder, wire_alloc(holder, 64 * MIB, &readable, 0, &place));
+	request = wire_alloc_request(&large, 100 * MIB);
+	wire_send(alice, &request);
+	wire_wait_status(holder, "waiters", 1);
+	request = wire_alloc_request(&small, MIB);
+	wire_send(other, &request);
+	wire_must(holder, wire_release(holder, &place.ref));
+	wire_must(other, wire_receive(other));
+	wire_goodbye(other);
+	wire_must(alice, wire_receive(alice));
+	wire_close(alice);
+	wire_close(holder);
+}
+
 /* By default the quota of a user is all memory. */
 Test(room, in_a_quota_is_gained_by_evicting_tensors_charged_to_it)
 {

@@ -240,6 +240,65 @@ Test(pool, empty_chunks_of_other_users_are_freed_for_a_request)
 	teardown(broker);
 }
 
+static int try_once(struct broker *broker, const struct access_class *access,
+		    uint64_t size)
+{
+	const struct pool_request request = {
+		.access = *access, .n = 1, .sizes = &size};
+	struct error err = ERROR_NULL;
+	uint32_t block;
+	int r;
+
+	r = pool_alloc(&broker->store.pools, &request, &block, &err);
+	catalog_commit(&broker->store.catalog);
+	return r;
+}
+
+static void run_works(struct broker *broker)
+{
+	while (broker->store.pools.n_works > 0)
+		uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+}
+
+/* Otherwise two requests could free each other's chunks without end. */
+Test(pool, a_new_chunk_is_kept_for_the_request_that_caused_it)
+{
+	struct broker *broker = setup();
+	struct pools *pools = &broker->store.pools;
+
+	cr_assert(eq(int, try_once(broker, &bob, MIB), POOL_WAIT));
+	run_works(broker);
+	cr_assert(eq(int, try_once(broker, &alice, 64 * MIB), POOL_WAIT));
+	cr_expect(zero(u64, pools->host.going_size));
+	cr_assert(eq(int, try_once(broker, &bob, MIB), POOL_OK));
+	cr_assert(eq(int, try_once(broker, &alice, 64 * MIB), POOL_FULL));
+	teardown(broker);
+}
+
+Test(pool, a_new_chunk_is_freed_for_others_if_its_request_has_gone)
+{
+	struct broker *broker = setup();
+
+	cr_assert(eq(int, try_once(broker, &bob, MIB), POOL_WAIT));
+	run_works(broker);
+	broker->store.pools.n_rounds += 2;
+	alloc(broker, &alice, 64 * MIB);
+	teardown(broker);
+}
+
+Test(pool, a_new_chunk_is_kept_longer_than_memory_stays_warm)
+{
+	struct broker *broker = setup();
+
+	broker->base.config.warm_ms = 0;
+	cr_assert(eq(int, try_once(broker, &bob, MIB), POOL_WAIT));
+	run_works(broker);
+	pools_look_again(&broker->store.pools);
+	uv_run(&broker->base.loop.uv, UV_RUN_ONCE);
+	cr_assert(eq(int, try_once(broker, &bob, MIB), POOL_OK));
+	teardown(broker);
+}
+
 Test(pool, empty_chunks_are_freed_when_they_are_cold, .timeout = 300)
 {
 	struct broker *broker = setup();
