@@ -6,6 +6,7 @@
  * socket file.
  */
 #include "broker/session/listener.h"
+#include "broker/base/deadline.h"
 #include "broker/session/peer.h"
 #include "broker/session/receiver.h"
 #include "broker/session/sessions.h"
@@ -21,6 +22,9 @@
 #include <unistd.h>
 
 #define ACCEPTS_PER_EVENT 16
+/* The pause after which connections are accepted again, if not even the spare
+ * descriptor was left. */
+#define PAUSE_MS 10
 
 /* --- binding ------------------------------------------------------------- */
 
@@ -144,10 +148,38 @@ static int open_spare(void)
 	return open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+static void on_event(uv_poll_t *poll, int status, int events);
+
+static void on_pause_over(void *data, uint32_t index)
+{
+	struct listener *listener = data;
+
+	(void)index;
+	if (listener->is_open)
+		(void)uv_poll_start(&listener->poll, UV_READABLE, on_event);
+}
+
+/* Accept nothing for a while. The socket stays readable, and would otherwise
+ * keep the loop from waiting. */
+static void pause_accepting(struct sessions *sessions)
+{
+	struct listener *listener = &sessions->listener;
+	struct deadline deadline = {
+		.at_ms = now_ms() + PAUSE_MS,
+		.fn = on_pause_over,
+		.data = listener,
+		.position = &listener->pause_position,
+	};
+
+	if (deadlines_add(&sessions->base->deadlines, &deadline, NULL) == 0)
+		uv_poll_stop(&listener->poll);
+}
+
 /* Accept and close the first connection in the queue, since no descriptor is
  * left and the connection would otherwise keep the socket readable. */
-static void turn_away(struct listener *listener, struct closer *closer)
+static void turn_away(struct sessions *sessions)
 {
+	struct listener *listener = &sessions->listener;
 	int fd;
 
 	if (!listener->is_full_noted)
@@ -159,7 +191,10 @@ static void turn_away(struct listener *listener, struct closer *closer)
 		close(listener->spare_fd);
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
 	if (fd >= 0)
-		closer_put_connection(closer, OVERFLOW_UID, fd);
+		closer_put_connection(&sessions->base->closer, OVERFLOW_UID,
+				      fd);
+	else
+		pause_accepting(sessions);
 	listener->spare_fd = open_spare();
 }
 
@@ -169,9 +204,13 @@ static bool accept_one(struct sessions *sessions)
 	struct error err = ERROR_NULL;
 	int fd;
 
+	/* The number of the spare descriptor becomes free only when the closer
+	 * has closed the connection that was turned away. */
+	if (listener->spare_fd < 0)
+		listener->spare_fd = open_spare();
 	fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-		turn_away(listener, &sessions->base->closer);
+		turn_away(sessions);
 		return false;
 	}
 	if (fd < 0)

@@ -3,6 +3,7 @@
  */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 #include <uv.h>
 
 struct sessions;
@@ -18,7 +19,8 @@ struct listener {
 	char *path;
 	bool is_without_fds; /* see listener_update() */
 	bool is_open;
-	bool is_full_noted; /* a rejected connection was logged */
+	bool is_full_noted;      /* a rejected connection was logged */
+	uint32_t pause_position; /* of the deadline at which a pause ends */
 };
 
 /* Listen on `path`, or on `listen_fd` if it is not negative, and accept peers.
