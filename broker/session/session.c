@@ -91,9 +91,6 @@ static bool quarantine(struct session *session)
 	if (!session->has_device_memory ||
 	    sessions->base->config.device_quarantine_ms == 0)
 		return false;
-	/* The pidfd stays readable, so it is not watched any longer. */
-	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
-		uv_poll_stop(&session->pidfd_poll);
 	return deadlines_add(&sessions->base->deadlines, &deadline, NULL) == 0;
 }
 
@@ -107,6 +104,9 @@ void session_end_dead(struct session *session)
 /* Handle the exit of the session's process. */
 static void note_death(struct session *session)
 {
+	/* The pidfd stays readable, so it is not watched any longer. */
+	if (uv_handle_get_type((uv_handle_t *)&session->pidfd_poll) == UV_POLL)
+		uv_poll_stop(&session->pidfd_poll);
 	/* The reply to a goodbye would have no reader any more. */
 	if (session->peer)
 		peer_close(session->peer);

@@ -49,10 +49,10 @@ struct broker *broker_make(void)
 
 /* --- clients -------------------------------------------------------------- */
 
-void client_open(struct client *client, struct broker *self, uint32_t uid,
-		 uint64_t budget)
+void client_open_for(struct client *client, struct broker *self, pid_t pid,
+		     uint32_t uid, uint64_t budget)
 {
-	int pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
 	struct error err = ERROR_NULL;
 	int fds[2];
 
@@ -60,7 +60,7 @@ void client_open(struct client *client, struct broker *self, uint32_t uid,
 	must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC,
 			0, fds),
 	     &err);
-	must(session_new(&self->sessions, getpid(), uid, uid, pidfd, budget,
+	must(session_new(&self->sessions, pid, uid, uid, pidfd, budget,
 			 &client->session, &err),
 	     &err);
 	must(refs_open(&client->refs,
@@ -74,11 +74,17 @@ void client_open(struct client *client, struct broker *self, uint32_t uid,
 		.session = client->session,
 		.sock_fd = fds[1],
 		.events = UV_READABLE,
-		.cred = {.pid = getpid(), .uid = uid, .gid = uid},
+		.cred = {.pid = pid, .uid = uid, .gid = uid},
 		.replies = {.sock_fd = fds[1],
 			    .account = accounts_get(&self->base.accounts, uid)},
 	};
 	client->session->peer = &client->peer;
+}
+
+void client_open(struct client *client, struct broker *self, uint32_t uid,
+		 uint64_t budget)
+{
+	client_open_for(client, self, getpid(), uid, budget);
 }
 
 void broker_set_up(void)

@@ -51,6 +51,10 @@ struct client {
 void client_open(struct client *client, struct broker *self, uint32_t uid,
 		 uint64_t budget);
 
+/* Do the same for a session of another process. */
+void client_open_for(struct client *client, struct broker *self, pid_t pid,
+		     uint32_t uid, uint64_t budget);
+
 /* The broker of the test, and clients of uid 1000 and 1001, which
  * broker_set_up() makes. */
 extern struct broker *broker;

@@ -4,6 +4,8 @@
  * resume the session.
  */
 #include "tests/unit/broker/broker_fixture.h"
+#include <signal.h>
+#include <sys/wait.h>
 
 /* Each tensor has two records that the end removes, because its maker can write
  * it and holds it. */
@@ -73,6 +75,40 @@ Test(session_end, the_reply_to_a_goodbye_is_sent_at_the_end)
 	reply_deinit(&reply);
 	cr_expect(eq(ptr, alice.peer.session, NULL));
 	assert_empty(broker, 1000);
+}
+
+/* The session of a child process that pauses. */
+static pid_t open_child(struct client *client)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		for (;;)
+			pause();
+	}
+	client_open_for(client, broker, child, 1000, 0);
+	return child;
+}
+
+/* The descriptor of a dead process stays readable, so the loop would not wait
+ * while the rounds pause. */
+Test(session_end, a_dead_process_is_not_watched_between_the_rounds)
+{
+	struct client carol;
+	pid_t child = open_child(&carol);
+	siginfo_t info;
+
+	for (int i = 0; i < N; i++)
+		(void)client_alloc(&carol, 1);
+	/* A peer on the stack cannot be closed by the broker. */
+	peer_attach(carol.session, NULL);
+	cr_assert(zero(int, kill(child, SIGKILL)));
+	cr_assert(zero(int,
+		       waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT)));
+	while (!carol.session->is_ending)
+		loop_step(&broker->base.loop.uv);
+	cr_assert(eq(u32, broker->sessions.n, 3));
+	cr_expect(not(uv_is_active((uv_handle_t *)&carol.session->pidfd_poll)));
 }
 
 Test(session_end, tensors_that_outlive_the_session_are_charged_to_no_session)
