@@ -593,7 +593,7 @@ struct session *session_find(struct sessions *sessions, uint64_t id,
 			continue;
 		record = session_record(session);
 		if (record->id == id && is_equal(record->token, token) &&
-		    !session->is_ending)
+		    !session->is_ending && !session->is_dead)
 			return session;
 	}
 	error_set(err, -ESTALE,

@@ -77,6 +77,23 @@ Test(session_end, the_reply_to_a_goodbye_is_sent_at_the_end)
 	assert_empty(broker, 1000);
 }
 
+/* Another process may have its pid by then. */
+Test(session_end, nobody_can_resume_a_session_in_quarantine)
+{
+	const struct session_record *record = session_record(alice.session);
+	struct error err = ERROR_NULL;
+
+	broker->base.config.device_quarantine_ms = 1000;
+	alice.session->has_device_memory = true;
+	session_end_dead(alice.session);
+	cr_assert(not(alice.session->is_ending));
+	cr_expect(eq(ptr,
+		     session_find(&broker->sessions, record->id, record->token,
+				  &err),
+		     NULL));
+	cr_expect(eq(int, err.code, -ESTALE));
+}
+
 /* The session of a child process that pauses. */
 static pid_t open_child(struct client *client)
 {
