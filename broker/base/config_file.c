@@ -40,25 +40,37 @@ static void check_section(struct reading *reading, const char *line)
 	refuse(reading, -EINVAL, &cause);
 }
 
-/* Reads a line for libinih, and refuses one that is too long, since libinih
- * needs the end of each line. */
+/* Refuses a line without an end: libinih needs the end of each line, and reads
+ * a line only up to a byte of 0. The last line of a file needs none. */
+static int check_end(struct reading *reading, const char *line, int size)
+{
+	struct error cause = ERROR_NULL;
+	size_t length = strlen(line);
+
+	if (length > 0 && line[length - 1] == '\n')
+		return 0;
+	if (length + 1 == (size_t)size)
+		error_set(&cause, -EINVAL,
+			  "the line has more than %d bytes; shorten it",
+			  size - 2);
+	else if (!feof(reading->file))
+		error_set(&cause, -EINVAL,
+			  "the line has a byte of 0; write the file as text");
+	else
+		return 0;
+	refuse(reading, -EINVAL, &cause);
+	return -EINVAL;
+}
+
 static char *read_line(char *line, int size, void *data)
 {
 	struct reading *reading = data;
-	struct error cause = ERROR_NULL;
-	size_t length;
 
 	if (reading->r < 0 || !fgets(line, size, reading->file))
 		return NULL;
 	reading->line++;
-	length = strlen(line);
-	if (line[length - 1] != '\n' && length + 1 == (size_t)size) {
-		error_set(&cause, -EINVAL,
-			  "the line has more than %d bytes; shorten it",
-			  size - 2);
-		refuse(reading, -EINVAL, &cause);
+	if (check_end(reading, line, size) < 0)
 		return NULL;
-	}
 	check_section(reading, line);
 	return line;
 }

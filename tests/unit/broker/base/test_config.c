@@ -245,6 +245,25 @@ Test(config, a_line_that_is_too_long_is_refused)
 	config_deinit(&config);
 }
 
+Test(config, a_line_with_a_byte_of_0_is_refused)
+{
+	static const char text[] = "[memory]\n\0warm_ms = 1s\n";
+	struct files files = make_files("");
+	struct error err = ERROR_NULL;
+	struct config config;
+	FILE *file;
+
+	file = fopen(files.path, "we");
+	cr_assert(file != NULL);
+	cr_assert(eq(sz, fwrite(text, 1, sizeof(text) - 1, file),
+		     sizeof(text) - 1));
+	cr_assert(zero(int, fclose(file)));
+	cr_expect(eq(int, load(&config, &files, NULL, &err), -EINVAL));
+	cr_expect(strstr(err.msg, ":2: the line has a byte of 0") != NULL, "%s",
+		  err.msg);
+	remove_files(&files);
+}
+
 /* Read a configuration with a prefix, in which the line of the prefix has
  * `size` bytes. */
 static int read_line_of(int size, struct config *config, struct error *err)
