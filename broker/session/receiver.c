@@ -115,7 +115,7 @@ static void refuse(struct peer *peer, const struct frame *frame, int code,
 {
 	/* A client that reconnects while descriptors are few must not give its
 	 * session up. If it gets no reply, it connects again. */
-	if (code != -EMFILE || peer->session)
+	if ((code != -EMFILE && code != -ENFILE) || peer->session)
 		peer_reply_error(peer, frame->kind, frame->number, cause);
 	peer_drop(peer, cause);
 }

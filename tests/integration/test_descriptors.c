@@ -112,13 +112,13 @@ Test(descriptors,
 }
 
 /* Descriptors are available again when the client has reconnected. */
-Test(descriptors, that_are_missing_during_a_reconnect_do_not_end_the_session)
+static void reconnect_with(const char *failure)
 {
 	struct fsdp_tensor *tensor;
 	struct fsdp_client *client;
 
 	need_points();
-	setenv("FSDP_FAIL_AT", "hello.copy:1:EMFILE", 1);
+	setenv("FSDP_FAIL_AT", failure, 1);
 	chaos_start(&chaos, NULL);
 	unsetenv("FSDP_FAIL_AT");
 	client = chaos_connect(&chaos);
@@ -128,6 +128,16 @@ Test(descriptors, that_are_missing_during_a_reconnect_do_not_end_the_session)
 	cr_expect(pattern_is(tensor, 1));
 	cr_expect(eq(u64, status_value(client, "dropped_peers"), 1));
 	fsdp_close(client);
+}
+
+Test(descriptors, that_are_missing_during_a_reconnect_do_not_end_the_session)
+{
+	reconnect_with("hello.copy:1:EMFILE");
+}
+
+Test(descriptors, that_the_system_lacks_during_a_reconnect_do_not_end_it)
+{
+	reconnect_with("hello.copy:1:ENFILE");
 }
 
 /* Returns the limit of open files below which the broker has `n` unused
