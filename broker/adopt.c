@@ -269,10 +269,11 @@ int broker_adopt(struct broker *broker, struct error *err)
 	r = engine_adopt(&broker->engine, err);
 	if (r == 0)
 		r = open_files(broker, &is_adopted, err);
-	if (r < 0)
+	if (r < 0 && !is_adopted)
 		return r;
 	accounts_init(&broker->base.accounts, &broker->base.config);
-	r = pools_init(&broker->store.pools, err);
+	if (r == 0)
+		r = pools_init(&broker->store.pools, err);
 	if (r == 0 && !is_adopted)
 		return drop_strays(broker, err);
 	if (r == 0)

@@ -87,10 +87,15 @@ int memfd_open_readonly(int fd, int *ret_fd, struct error *err)
 	int readonly_fd;
 
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	readonly_fd = open(path, O_RDONLY | O_CLOEXEC);
+	readonly_fd = failpoint_fail("memfd.readonly");
+	if (readonly_fd == 0) {
+		readonly_fd = open(path, O_RDONLY | O_CLOEXEC);
+		if (readonly_fd < 0)
+			readonly_fd = -errno;
+	}
 	if (readonly_fd < 0)
 		return error_errno(
-			err, -errno,
+			err, readonly_fd,
 			"cannot open a memfd read-only as %s (is /proc "
 			"mounted?)",
 			path);

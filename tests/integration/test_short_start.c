@@ -299,3 +299,11 @@ Test(short_start, that_cannot_map_a_board_changes_nothing)
 	fail_to_start("memfd.map:3:ENOMEM");
 	expect_all_there();
 }
+
+/* Two starts that fail are not counted as brokers that the adoption killed. */
+Test(short_start, that_cannot_open_the_state_table_again_changes_nothing)
+{
+	for (int i = 0; i < 2; i++)
+		fail_to_start("memfd.readonly:1:EMFILE");
+	expect_all_there();
+}
