@@ -13,9 +13,10 @@ void received_deinit(struct received *received)
 	reply_deinit(&received->reply);
 }
 
-bool call_may_be_granted(const struct call *call)
+bool call_may_change_holds(const struct call *call)
 {
-	return call->was_sent && message_grants(call->kind);
+	return call->was_sent &&
+	       (message_grants(call->kind) || call->kind == MESSAGE_RELEASE);
 }
 
 bool call_may_be_cut(const struct call *call)
@@ -38,6 +39,7 @@ bool call_may_be_cut(const struct call *call)
 bool call_is_farewell(const struct call *call)
 {
 	switch (call->kind) {
+	case MESSAGE_RELEASE:
 	case MESSAGE_BUNDLE_ABORT:
 	case MESSAGE_COMM_LEAVE:
 	case MESSAGE_CHANNEL_CLOSE:

@@ -82,9 +82,9 @@ void call_give(struct calls *calls, struct call *call);
 void call_append(struct calls *calls, struct call *call);
 void call_detach(struct calls *calls, struct call *call);
 
-/* Tell whether the broker may have granted something for this call, or may
- * still grant it. */
-bool call_may_be_granted(const struct call *call);
+/* Tell whether the broker may have changed the holds of this process for this
+ * call, or may still do so: without a reply the call must stay in the list. */
+bool call_may_change_holds(const struct call *call);
 
 /* Tell whether the caller's interrupt function may end the wait for the reply.
  * It may not if the request changes the holds of this process, since the

@@ -42,7 +42,7 @@ static int flush(struct connection *c, struct error *err)
 
 		/* The call was abandoned before it was sent; the thread that
 		 * made it removes it. */
-		if (call->is_done && !call_may_be_granted(call)) {
+		if (call->is_done && !call_may_change_holds(call)) {
 			c->calls.first_unsent = call->next;
 			continue;
 		}

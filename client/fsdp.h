@@ -525,6 +525,8 @@ FSDP_API int fsdp_release_on(struct fsdp_tensor *tensor, void *stream);
 /*
  * Drops one hold of each tensor, and returns when the broker has processed
  * this: if the holds were the last ones, the memory has been freed.
+ * -EINPROGRESS: the broker went away during the request; the holds are dropped,
+ * and the memory is freed when it is back. After other errors the holds stay.
  */
 FSDP_API int fsdp_release_sync(struct fsdp_client *client,
 			       struct fsdp_tensor *const *tensors, size_t n);

@@ -180,7 +180,7 @@ int fsdp_release_sync(struct fsdp_client *client,
 	if (r < 0 || n == 0)
 		return r;
 	r = client_command(client, &request, err);
-	if (r < 0)
+	if (r < 0 && r != -EINPROGRESS)
 		put_holds(tensors, n);
 	return r;
 }

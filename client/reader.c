@@ -67,9 +67,14 @@ int reader_give_up(struct connection *c, struct call *call, struct error *err)
 	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
 	call->is_begun = false;
-	if (!c->lost.code && (call_may_be_granted(call) ||
+	if (!c->lost.code && (call_may_change_holds(call) ||
 			      (r == -EINTR && must_be_read(call)))) {
 		call->is_orphan = true;
+		if (call->kind == MESSAGE_RELEASE)
+			r = error_set(err, -EINPROGRESS,
+				      "fsdpd went away before it replied; it "
+				      "does this when it is back: %s",
+				      call->error.msg);
 	} else {
 		call_detach(&c->calls, call);
 		call_give(&c->calls, call);

@@ -335,16 +335,12 @@ static bool take_hold(struct fsdp_tensor *tensor)
 	       (fsdp_acquire(tensor) == 0 && tensor_take_hold(tensor));
 }
 
-static int check_gone(const struct fsdp_tensor *tensor, struct error *err)
+static bool is_gone(const struct fsdp_tensor *tensor)
 {
 	uint64_t word = table_load(&tensor->client->table, tensor->slot);
 
-	if (table_word_generation(word) != tensor->generation ||
-	    table_word_state(word) == SLOT_FREE)
-		return 0;
-	return error_set(err, -EINVAL,
-			 "the handle is not held: a shared tensor must be held "
-			 "until it is unshared");
+	return table_word_generation(word) != tensor->generation ||
+	       table_word_state(word) == SLOT_FREE;
 }
 
 int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
@@ -366,11 +362,19 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 	request.unshare.ref = (struct slot_ref){
 		.slot = tensor->slot, .generation = tensor->generation};
 	if (!take_hold(tensor))
-		return check_gone(tensor, err);
+		return is_gone(tensor)
+			       ? 0
+			       : error_set(err, -EINVAL,
+					   "the handle is not held: a shared "
+					   "tensor must be held until it is "
+					   "unshared");
 	/* While no request is under way, the broker counts our hold. */
 	r = client_call_in_slices(client, &request, &received, err);
 	if (r == 0)
 		received_deinit(&received);
+	else if (is_gone(tensor))
+		/* The broker dropped our hold and then died. */
+		r = 0;
 	if (r == -EPERM && !tensor->data) {
 		/* The tensor has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);

@@ -1,12 +1,14 @@
 /*
  * Tests libfsdp when its broker dies, also in the middle of a request.
  */
+#include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
 #include "tests/lib/impatient.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -349,4 +351,44 @@ Test(client_lost, a_broker_killed_within_a_request_keeps_holds_exact)
 		snprintf(point, sizeof(point), "verb.%s.committed", verbs[i]);
 		check_one_kill(point);
 	}
+}
+
+static void await_broker(struct fsdp_client *hurried)
+{
+	while (fsdp_ping(hurried) < 0)
+		nap_ms(1);
+}
+
+/* No broker is started while the supervisor is stopped. */
+static void check_late_release(const char *point)
+{
+	struct fsdp_tensor *held = NULL, *again = NULL;
+	struct fsdp_client *hurried;
+	struct chaos chaos;
+
+	chaos_start(&chaos, NULL);
+	hurried = connect_impatiently(daemon_socket(&chaos.daemon), 50);
+	put(hurried, "test/a", 1);
+	cr_assert(zero(int, get(hurried, "test/a", 0, &held)));
+	plan_death(chaos.plan, point, 1);
+	must(kill(chaos.daemon.pid, SIGSTOP) == 0);
+	cr_expect(eq(int, fsdp_release_sync(hurried, &held, 1), -EINPROGRESS),
+		  "%s: %s", point, fsdp_error());
+	must(kill(chaos.daemon.pid, SIGCONT) == 0);
+	cr_expect(eq(ptr, (void *)fsdp_data(held), NULL), "%s", point);
+	await_broker(hurried);
+	cr_expect(zero(i64, count_slot_holds(hurried, held)), "%s", point);
+	fsdp_free(held);
+	cr_assert(zero(int, get(hurried, "test/a", 0, &again)));
+	cr_expect(eq(i64, count_slot_holds(hurried, again), 1), "%s", point);
+	fsdp_close(hurried);
+	chaos_stop(&chaos);
+}
+
+Test(client_lost, holds_of_a_release_without_a_reply_are_dropped_once)
+{
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	check_late_release("verb.release.done");
+	check_late_release("verb.release.committed");
 }

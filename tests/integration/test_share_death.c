@@ -4,6 +4,7 @@
  */
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
+#include "tests/lib/impatient.h"
 #include "tests/lib/sharing.h"
 #include <errno.h>
 #include <signal.h>
@@ -285,6 +286,31 @@ static void run_through(void *memory, const struct vmm_memory *donated)
 		must(fsdp_unshare(tensors[i], PATIENCE_MS) == 0);
 		fsdp_free(tensors[i]);
 	}
+}
+
+/* No broker is started while the supervisor is stopped. */
+Test(share_chaos, an_unsharing_without_a_reply_is_over_if_the_tensor_is_gone)
+{
+	struct fsdp_tensor *tensor;
+
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	chaos_start(&chaos, NULL);
+	sharing.client = connect_impatiently(daemon_socket(&chaos.daemon), 50);
+	tensor = share_as("t/a", legacy_make(7));
+	plan_death(chaos.plan, "verb.unshare.committed", 1);
+	must(kill(chaos.daemon.pid, SIGSTOP) == 0);
+	cr_expect(zero(int, fsdp_unshare(tensor, PATIENCE_MS)), "%s",
+		  fsdp_error());
+	must(kill(chaos.daemon.pid, SIGCONT) == 0);
+	fsdp_free(tensor);
+	while (fsdp_ping(sharing.client) < 0)
+		nap_ms(1);
+	tensor = share_as("t/a", legacy_make(7));
+	cr_expect(eq(i64, count_slot_holds(sharing.client, tensor), 1),
+		  "it is in the same slot");
+	fsdp_free(tensor);
+	close_chaos();
 }
 
 static size_t n_died;
