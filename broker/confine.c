@@ -63,7 +63,7 @@ static void add_read(struct places *places, const struct broker *broker)
 static void add_test(struct places *places)
 {
 	static const char *const files[] = {"FSDP_POINTS_LOG", "FSDP_KILL_PLAN",
-					    "FSDP_FAIL_PLAN",
+					    "FSDP_STOP_PLAN", "FSDP_FAIL_PLAN",
 					    "FSDP_KILL_TOKEN"};
 
 	for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++)

@@ -281,17 +281,30 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 	return 0;
 }
 
+/* Map all chunks again, writable. This fails if the broker has carried out the
+ * commit, although its reply did not arrive. */
+static int map_writable(struct fsdp_bundle *bundle, struct error *err)
+{
+	struct range range;
+	int r = map_again(bundle, err);
+
+	for (size_t i = 0; i < bundle->n_chunks && r == 0; i++)
+		r = mappings_find(&bundle->client->mappings, bundle->chunks[i],
+				  true, &range, err);
+	return r;
+}
+
 /* After a failed commit the members must be writable again. */
 static void undo_commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct error why = ERROR_NULL;
 
-	if (map_again(bundle, &why) == 0)
+	if (map_writable(bundle, &why) == 0)
 		set_members_writable(bundle, true);
 	else
 		error_set(err, err->code,
 			  "%.200s; abort the bundle, because its memory could "
-			  "not be mapped again: %.200s",
+			  "not be made writable again: %.200s",
 			  err->msg, why.msg);
 }
 

@@ -761,7 +761,9 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
  * maps it again, read-only, at the same addresses. `*ret_version` is the
  * version of the bundle; `ret_version` may be NULL. Frees `bundle` on success.
  * -EBUSY: a process still maps the memory writable (the message names it); try
- * again or abort.
+ * again or abort. -EINTR, -ECONNREFUSED: the broker may have committed the
+ * bundle nevertheless; then the members are read-only, and fsdp_bundle_abort()
+ * frees only the handle.
  *
  * Device memory cannot be sealed. For a bundle on a device, all work on the
  * members must be finished before the commit; this process's mapping stays

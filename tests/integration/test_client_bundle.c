@@ -1,10 +1,12 @@
 /*
  * Tests how libfsdp makes, replaces and reads bundles.
  */
+#include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +231,57 @@ Test(client_bundle, an_aborted_bundle_is_never_visible)
 	fsdp_bundle_abort(bundle);
 	cr_assert(eq(int, get(client, MEMBERS[0], 0, &got), -ENOENT));
 	load(2);
+}
+
+static char stop_plan[64];
+
+/* The first wait ends when the broker has stopped after its commit; the others
+ * continue. */
+static int give_up_once(void *data)
+{
+	static bool has_given_up;
+
+	if (!plan_is_done(stop_plan))
+		return 0;
+	if (!has_given_up) {
+		has_given_up = true;
+		return 1;
+	}
+	kill(daemon_broker_pid(data), SIGCONT);
+	return 0;
+}
+
+Test(client_bundle, members_stay_read_only_if_an_interrupted_commit_is_done)
+{
+	struct fsdp_connect_options options = {.interrupted = give_up_once};
+	struct fsdp_client *before = client;
+	struct fsdp_tensor *made[2];
+	struct fsdp_bundle *bundle;
+	struct chaos chaos;
+	float value = 2;
+
+	host_memory_only("a device's mapping does not change");
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	snprintf(stop_plan, sizeof(stop_plan), "%s/plan", daemon_.dir);
+	cr_assert(zero(int, setenv("FSDP_STOP_PLAN", stop_plan, 1)));
+	plan_death(stop_plan, "verb.bundle_commit.committed", 1);
+	chaos_start(&chaos, NULL);
+	options.path = daemon_socket(&chaos.daemon);
+	options.interrupted_data = &chaos.daemon;
+	cr_assert(zero(int, fsdp_connect(&options, &client)));
+	bundle = stage(1, made);
+	cr_expect(eq(int, fsdp_bundle_commit(bundle, NULL), -EINTR));
+	cr_expect(eq(ptr, fsdp_data_mut(made[0]), NULL));
+	cr_expect(eq(int, fsdp_copy_in(made[0], 0, &value, sizeof(value)),
+		     -EACCES));
+	cr_expect(eq(flt, first_of(made[0]), 1));
+	fsdp_bundle_abort(bundle);
+	cr_expect(zero(int, get(client, MEMBERS[0], 0, &made[1])), "%s",
+		  fsdp_error());
+	fsdp_close(client);
+	client = before;
+	chaos_stop(&chaos);
 }
 
 static int get_bundle_newer(uint64_t version, int32_t timeout_ms,
