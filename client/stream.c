@@ -238,6 +238,9 @@ enum written stream_peek(const struct fsdp_tensor *tensor)
 		return WRITTEN_NEVER;
 	if (now != WRITTEN_PENDING)
 		return now;
+	/* A forked child has no timelines, and cannot use the driver. */
+	if (guard_is_forked(&tensor->client->guard))
+		return is_tainted(tensor) ? WRITTEN_NEVER : WRITTEN_PENDING;
 	return learn(tensor,
 		     fence_is_event(&it->fence)
 			     ? event_peek(tensor->client, &it->fence)

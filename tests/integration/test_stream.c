@@ -177,6 +177,27 @@ Test(stream, a_process_also_waits_for_its_own_streams)
 	fsdp_free(tensor);
 }
 
+static void describe(void *data)
+{
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+
+	must(fsdp_tensor_info(data, &info) == 0);
+	must(!info.is_tainted && info.size == STAGE_SIZE);
+}
+
+Test(stream, a_forked_child_can_describe_a_tensor_that_is_being_written)
+{
+	CUstream writer = stream_make(gpu_nth(0));
+	struct fsdp_tensor *tensor = alloc();
+
+	stream_hold(writer, &stage.shared->gate);
+	cr_assert(zero(int, publish_on(tensor, "t/own", writer)));
+	cr_expect(child_run(describe, tensor));
+	open_gate();
+	cr_assert(stream_finish(writer));
+	fsdp_free(tensor);
+}
+
 /* Each stream writes its number to a tensor of its own. */
 Test(stream, there_may_be_more_streams_than_timelines)
 {
