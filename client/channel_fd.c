@@ -57,11 +57,13 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 	struct error ignored = ERROR_NULL;
 	enum bell_outcome outcome;
 
+	channel_begin_wait(channel);
 	if (channel->role == FSDP_CONSUMER)
 		outcome = slots_wait_item(wait, until_ns);
 	else
 		outcome = slots_wait_credit(
 			wait, channel_lag_ends(channel, until_ns));
+	channel_end_wait(channel);
 	(void)channel_report_ending(channel, wait->ending, &ignored);
 	if (outcome == BELL_AGAIN && channel->role == FSDP_PRODUCER)
 		channel_report_lag(channel);

@@ -56,9 +56,11 @@ struct fsdp_channel {
 	/* number of the newest item at the time of opening */
 	uint64_t first_number;
 	/* With lag_ms: since when calls of this process wait for a buffer, or
-	 * when they last asked the broker to cut consumers; 0: no call
-	 * waits. */
+	 * when they last asked the broker to cut consumers; 0: they have not
+	 * waited since one got a buffer. */
 	_Atomic int64_t waits_since_ns;
+	_Atomic int64_t waited_ns;  /* when a wait last ended */
+	_Atomic uint32_t n_waiting; /* waits that go on */
 	/* deaths of producers that were reported to the caller */
 	_Atomic uint32_t n_died;
 	_Atomic uint32_t n_begun;
@@ -107,15 +109,18 @@ bool channel_has_news(const void *data);
 int channel_report_ending(struct fsdp_channel *channel, uint32_t place,
 			  struct error *err);
 
-/* These three do nothing in a channel without lag_ms. A call that waits for a
- * buffer calls the first one: it returns when channel_report_lag() has to be
+/* These five do nothing in a channel without lag_ms. The first two begin and
+ * end the wait of a call, or of a descriptor, for a buffer. */
+void channel_begin_wait(struct fsdp_channel *channel);
+void channel_end_wait(struct fsdp_channel *channel);
+/* Call this before each sleep: it returns when channel_report_lag() has to be
  * called, or `until_ns` if that is earlier. */
 int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns);
 /* The call has waited: if it was longer than lag_ms, ask the broker to cut
  * consumers. */
 void channel_report_lag(struct fsdp_channel *channel);
 /* The call has got a buffer. */
-void channel_end_wait(struct fsdp_channel *channel);
+void channel_reset_lag(struct fsdp_channel *channel);
 /* Tell whether the broker has cut this consumer. */
 bool channel_is_cut(const struct fsdp_channel *channel);
 int channel_refuse_cut(const struct fsdp_channel *channel, struct error *err);

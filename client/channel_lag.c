@@ -9,11 +9,30 @@
 
 /* --- producers ----------------------------------------------------------- */
 
-void channel_end_wait(struct fsdp_channel *channel)
+void channel_reset_lag(struct fsdp_channel *channel)
 {
 	if (channel->lag_ms)
 		atomic_store_explicit(&channel->waits_since_ns, 0,
 				      memory_order_relaxed);
+}
+
+/* Calls with short time-outs, one after another, are one wait. But the time in
+ * which the process does something else is not part of it. */
+void channel_begin_wait(struct fsdp_channel *channel)
+{
+	int64_t gap_ns = channel->lag_ms * MS_NS / 4;
+
+	if (channel->lag_ms && atomic_fetch_add(&channel->n_waiting, 1) == 0 &&
+	    bell_now_ns() - channel->waited_ns > gap_ns)
+		channel_reset_lag(channel);
+}
+
+void channel_end_wait(struct fsdp_channel *channel)
+{
+	if (!channel->lag_ms)
+		return;
+	channel->waited_ns = bell_now_ns();
+	atomic_fetch_sub(&channel->n_waiting, 1);
 }
 
 /* If another thread waits on this channel already, the time counts from

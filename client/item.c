@@ -144,8 +144,25 @@ static void publish(struct fsdp_channel *channel, const struct slots_hold *hold,
 
 /* --- sending ------------------------------------------------------------- */
 
-static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
-		 struct slots_hold *ret, struct error *err)
+#define CLAIM_WAIT 1
+
+/* Returns CLAIM_WAIT if there is no free slot. */
+static int try_claim(struct fsdp_channel *channel, struct slots_hold *ret,
+		     struct error *err)
+{
+	channel_forget_surplus(channel);
+	if (channel_has_news(channel))
+		return error_set(err, -EPIPE,
+				 "all consumers of channel '%s' have left",
+				 channel->name);
+	if (!slots_claim(&channel->slots, channel->place, ret))
+		return CLAIM_WAIT;
+	channel_reset_lag(channel);
+	return 0;
+}
+
+static int wait_and_claim(struct fsdp_channel *channel, int32_t timeout_ms,
+			  struct slots_hold *ret, struct error *err)
 {
 	struct slots_wait wait = {.slots = &channel->slots,
 				  .place = channel->place,
@@ -154,19 +171,9 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int64_t until_ns;
-	int r = 0;
+	int r = CLAIM_WAIT;
 
-	while (r == 0) {
-		channel_forget_surplus(channel);
-		if (channel_has_news(channel))
-			return error_set(
-				err, -EPIPE,
-				"all consumers of channel '%s' have left",
-				channel->name);
-		if (slots_claim(&channel->slots, channel->place, ret)) {
-			channel_end_wait(channel);
-			return 0;
-		}
+	while (r == CLAIM_WAIT) {
 		be_patient(&patience, timeout_ms);
 		until_ns = channel_lag_ends(channel, end_of_slice(&patience));
 		outcome = slots_wait_credit(&wait, until_ns);
@@ -176,7 +183,22 @@ static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
 					   err);
 		if (r == 0)
 			channel_report_lag(channel);
+		if (r == 0)
+			r = try_claim(channel, ret, err);
 	}
+	return r;
+}
+
+static int claim(struct fsdp_channel *channel, int32_t timeout_ms,
+		 struct slots_hold *ret, struct error *err)
+{
+	int r = try_claim(channel, ret, err);
+
+	if (r != CLAIM_WAIT)
+		return r;
+	channel_begin_wait(channel);
+	r = wait_and_claim(channel, timeout_ms, ret, err);
+	channel_end_wait(channel);
 	return r;
 }
 

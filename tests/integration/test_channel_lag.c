@@ -107,6 +107,53 @@ Test(channel_lag, a_consumer_that_keeps_items_while_a_producer_waits_is_cut)
 	cr_expect(zero(int, fsdp_item_release(item_receive(slow, 40))));
 }
 
+/* Make an item's consumer slow: it has kept all items for longer than the
+ * limit, which is long enough for a few calls. */
+#define LONG_LAG_MS 200
+
+static struct fsdp_channel *keep_all_items(void)
+{
+	struct fsdp_channel_options options = OPTIONS;
+	struct fsdp_channel *slow;
+
+	options.lag_ms = LONG_LAG_MS;
+	must(fsdp_channel_open(client, NAME, &options, FSDP_PRODUCER, &from) ==
+	     0);
+	must(fsdp_channel_open(client, NAME, &options, FSDP_CONSUMER, &slow) ==
+	     0);
+	for (uint64_t i = 1; i <= N_SLOTS; i++) {
+		item_send_number(from, i);
+		(void)item_receive(slow, i);
+	}
+	return slow;
+}
+
+Test(channel_lag, the_time_between_two_short_waits_does_not_count)
+{
+	struct fsdp_channel *slow = keep_all_items();
+	struct fsdp_item *item;
+
+	cr_expect(eq(int, fsdp_item_begin(from, 0, &item), -ETIMEDOUT));
+	nap_ms(LONG_LAG_MS + 1);
+	cr_expect(eq(int, fsdp_item_begin(from, LONG_LAG_MS / 2, &item),
+		     -ETIMEDOUT),
+		  "%s", fsdp_error());
+	cr_expect(eq(int, try_receive(slow), -ETIMEDOUT), "%s", fsdp_error());
+}
+
+Test(channel_lag, short_waits_one_after_another_are_one_wait)
+{
+	struct fsdp_channel *slow = keep_all_items();
+	struct fsdp_item *item;
+	int r;
+
+	do
+		r = fsdp_item_begin(from, 1, &item);
+	while (r == -ETIMEDOUT);
+	cr_expect(eq(int, r, -EPIPE), "%s", fsdp_error());
+	cr_expect(eq(int, try_receive(slow), -EOVERFLOW));
+}
+
 Test(channel_lag, buffers_are_replaced_if_a_cut_consumer_keeps_all)
 {
 	struct fsdp_item *held[N_SLOTS];
