@@ -54,6 +54,10 @@ int connection_collect(struct connection *c, struct call *call,
 		c->n_landed--;
 		c->n_begun--;
 		r = finish(c, call, ret, err);
+	} else if (call->is_interrupted) {
+		c->n_begun--;
+		interrupt_refuse(&call->error);
+		r = reader_give_up(c, call, err);
 	}
 	exchange_update_poll(c);
 	pthread_mutex_unlock(&c->lock);

@@ -23,7 +23,8 @@ int connection_begin(struct connection *connection,
 #define CONNECTION_PENDING 1
 
 /* Return what connection_call() would return and end the call, or return
- * CONNECTION_PENDING. The function waits only for a reconnect. */
+ * CONNECTION_PENDING. The function waits only for a reconnect, which the
+ * caller's interrupt function may end (-EINTR). */
 int connection_collect(struct connection *connection, struct call *call,
 		       struct received *ret, struct error *err);
 

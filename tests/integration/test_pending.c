@@ -708,6 +708,44 @@ Test(interrupt, a_channel_whose_open_was_interrupted_is_closed)
 	cr_expect(zero(int, fsdp_channel_close(channel)));
 }
 
+/* The broker is away, so the end of the get waits for it. */
+static void expect_interrupted_end(struct fsdp_pending *pending, bool is_bundle)
+{
+	struct fsdp_tensor *tensor, **tensors;
+	size_t n;
+
+	wait_until_parked(1);
+	cr_assert(not(is_readable(0)));
+	cr_assert(zero(int, kill(daemon_.pid, SIGSTOP)));
+	cr_assert(zero(int, kill(daemon_broker_pid(&daemon_), SIGKILL)));
+	cr_assert(is_readable(-1));
+	atomic_store(&is_wanted, true);
+	cr_expect(eq(int,
+		     is_bundle ? fsdp_bundle_get_end(pending, &tensors, &n)
+			       : fsdp_get_end(pending, &tensor),
+		     -EINTR));
+	atomic_store(&is_wanted, false);
+	cr_assert(zero(int, kill(daemon_.pid, SIGCONT)));
+	cr_expect(not(is_readable(0)), "nothing is pending");
+}
+
+Test(interrupt_restart, the_hook_ends_the_end_of_a_get_that_reconnects)
+{
+	expect_interrupted_end(begin("t/a", -1), false);
+	/* If the get is granted after the interrupt, the hold is dropped. */
+	put("t/a");
+	cr_assert(zero(int, fsdp_ping(client)));
+	expect_none_held("t/a");
+}
+
+Test(interrupt_restart, the_hook_ends_the_end_of_a_bundle_s_get)
+{
+	expect_interrupted_end(begin_bundle(0), true);
+	commit("m/", "m/w");
+	cr_assert(zero(int, fsdp_ping(client)));
+	expect_none_held("m/");
+}
+
 /* The request needs no reply, so the client gives up and sends the request
  * again when it reconnects. */
 Test(interrupt_restart, an_interrupted_close_is_done_by_the_next_broker)
