@@ -34,6 +34,15 @@ int channel_check_role(const struct fsdp_channel *channel,
 			 role == FSDP_PRODUCER ? "producer" : "consumer");
 }
 
+int channel_notify(struct fsdp_channel *channel, const struct request *request,
+		   struct error *err)
+{
+	struct error cause = ERROR_NULL;
+	int r = client_command(channel->client, request, &cause);
+
+	return r == -EINTR ? error_set(err, r, "%s", cause.msg) : 0;
+}
+
 /* --- buffers ------------------------------------------------------------- */
 
 static int ask_buffer(struct fsdp_channel *channel, uint32_t at,

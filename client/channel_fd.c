@@ -54,7 +54,6 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 {
 	struct fsdp_channel *channel = watch->channel;
 	int64_t until_ns = bell_now_ns() + SLICE_NS;
-	struct error ignored = ERROR_NULL;
 	enum bell_outcome outcome;
 
 	channel_begin_wait(channel);
@@ -64,9 +63,9 @@ static bool wait_once(struct watch *watch, struct slots_wait *wait)
 		outcome = slots_wait_credit(
 			wait, channel_lag_ends(channel, until_ns));
 	channel_end_wait(channel);
-	(void)channel_report_ending(channel, wait->ending, &ignored);
+	(void)channel_report_ending(channel, wait->ending, NULL);
 	if (outcome == BELL_AGAIN && channel->role == FSDP_PRODUCER)
-		channel_report_lag(channel);
+		(void)channel_report_lag(channel, NULL);
 	return outcome != BELL_AGAIN;
 }
 

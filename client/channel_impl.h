@@ -81,6 +81,10 @@ struct fsdp_channel {
 int channel_check(const struct fsdp_channel *channel, struct error *err);
 int channel_check_role(const struct fsdp_channel *channel,
 		       enum fsdp_channel_role role, struct error *err);
+/* Send a request whose failure does not matter. Returns 0, or -EINTR if it was
+ * interrupted. */
+int channel_notify(struct fsdp_channel *channel, const struct request *request,
+		   struct error *err);
 
 /* Tell whether the tensor that this process knows is still a buffer of the
  * channel. */
@@ -104,8 +108,7 @@ bool channel_has_ended(const struct fsdp_channel *channel);
 bool channel_has_news(const void *data);
 /* Ask the broker to look whether the process of this user is ending, as a wait
  * has found (`ending` of struct slots_wait). It does nothing for LIVENESS_NONE,
- * or if the broker is away. Returns 0, or -EINTR if the request was
- * interrupted. */
+ * or if the broker is away. Returns as channel_notify(). */
 int channel_report_ending(struct fsdp_channel *channel, uint32_t place,
 			  struct error *err);
 
@@ -117,8 +120,8 @@ void channel_end_wait(struct fsdp_channel *channel);
  * called, or `until_ns` if that is earlier. */
 int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns);
 /* The call has waited: if it was longer than lag_ms, ask the broker to cut
- * consumers. */
-void channel_report_lag(struct fsdp_channel *channel);
+ * consumers. Returns as channel_notify(). */
+int channel_report_lag(struct fsdp_channel *channel, struct error *err);
 /* The call has got a buffer. */
 void channel_reset_lag(struct fsdp_channel *channel);
 /* Tell whether the broker has cut this consumer. */

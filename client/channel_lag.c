@@ -53,7 +53,7 @@ int64_t channel_lag_ends(struct fsdp_channel *channel, int64_t until_ns)
 
 /* Only one of several threads asks. If it fails, nothing changes, and the next
  * thread tries again. */
-void channel_report_lag(struct fsdp_channel *channel)
+int channel_report_lag(struct fsdp_channel *channel, struct error *err)
 {
 	const struct request request = {
 		.kind = MESSAGE_CHANNEL_LAG,
@@ -63,12 +63,13 @@ void channel_report_lag(struct fsdp_channel *channel)
 	int64_t now_ns;
 
 	if (!since_ns)
-		return;
+		return 0;
 	now_ns = bell_now_ns();
-	if (now_ns - since_ns >= channel->lag_ms * MS_NS &&
-	    atomic_compare_exchange_strong(&channel->waits_since_ns, &since_ns,
-					   now_ns))
-		(void)client_command(channel->client, &request, NULL);
+	if (now_ns - since_ns < channel->lag_ms * MS_NS ||
+	    !atomic_compare_exchange_strong(&channel->waits_since_ns, &since_ns,
+					    now_ns))
+		return 0;
+	return channel_notify(channel, &request, err);
 }
 
 /* --- consumers ----------------------------------------------------------- */

@@ -51,17 +51,14 @@ int channel_report_ending(struct fsdp_channel *channel, uint32_t place,
 		.channel_look = {channel->id, channel->place, place},
 	};
 	struct slots *slots = &channel->slots;
-	struct error cause = ERROR_NULL;
 	int r;
 
 	if (place == LIVENESS_NONE || connection_is_down(&client->connection))
 		return 0;
-	r = client_command(client, &request, &cause);
+	r = channel_notify(channel, &request, err);
 	if (slots_living(slots,
 			 slots_producers(slots) | slots_consumers(slots)) &
 	    slots_bit(place))
 		liveness_pause(&slots->liveness);
-	if (r == -EINTR)
-		*err = cause;
-	return r == -EINTR ? r : 0;
+	return r;
 }

@@ -182,7 +182,7 @@ static int wait_and_claim(struct fsdp_channel *channel, int32_t timeout_ms,
 			r = check_patience(&patience, outcome, "free slot",
 					   err);
 		if (r == 0)
-			channel_report_lag(channel);
+			r = channel_report_lag(channel, err);
 		if (r == 0)
 			r = try_claim(channel, ret, err);
 	}

@@ -1,0 +1,94 @@
+/*
+ * Tests the interruption of waits for a channel, and of waits that are woken
+ * all the time. test_pending.c tests that of other waits.
+ */
+#include "tests/lib/chaos.h"
+#include "tests/lib/check.h"
+#include "tests/lib/client.h"
+#include "tests/lib/item.h"
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+/* The client that is interrupted; its hook gets the number of the call. */
+static struct fsdp_client *mine;
+static int (*hook)(unsigned int n);
+static atomic_uint n_asked;
+
+static int ask(void *data)
+{
+	(void)data;
+	return hook(atomic_fetch_add(&n_asked, 1) + 1);
+}
+
+static int go_on(unsigned int n)
+{
+	(void)n;
+	return 0;
+}
+
+static void setup(void)
+{
+	struct fsdp_connect_options options = {.interrupted = ask};
+
+	client_setup();
+	options.path = daemon_socket(&daemon_);
+	hook = go_on;
+	must(fsdp_connect(&options, &mine) == 0);
+}
+
+static void teardown(void)
+{
+	hook = go_on;
+	fsdp_close(mine);
+	client_teardown();
+}
+
+CHECKED_SUITE(interrupt_channel, setup, teardown, .timeout = 300);
+
+/* --- a broadcast with a limit of lag -------------------------------------- */
+
+#define NAME    "data/weights"
+#define N_SLOTS 4
+
+static const struct fsdp_channel_options LAG = {
+	.capacity = 4096,
+	.n_slots = N_SLOTS,
+	.mode = FSDP_CHANNEL_BROADCAST,
+	.lag_ms = 1,
+};
+
+/* Open a channel whose only consumer keeps all items. */
+static struct fsdp_channel *open_full(void)
+{
+	struct fsdp_channel *from, *slow;
+
+	must(fsdp_channel_open(mine, NAME, &LAG, FSDP_PRODUCER, &from) == 0);
+	must(fsdp_channel_open(client, NAME, &LAG, FSDP_CONSUMER, &slow) == 0);
+	for (uint64_t i = 1; i <= N_SLOTS; i++)
+		item_send_number(from, i);
+	return from;
+}
+
+/* The first call may be one before the request. */
+static int remember_no_signal(unsigned int n)
+{
+	if (n > 9)
+		kill(daemon_broker_pid(&daemon_), SIGCONT);
+	return n == 2;
+}
+
+/* The stopped broker does not reply to the request to cut the consumer. */
+Test(interrupt_channel, a_producer_is_interrupted_while_it_asks_for_a_cut)
+{
+	struct fsdp_channel *from = open_full();
+	struct fsdp_item *item;
+
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	atomic_store(&n_asked, 0);
+	hook = remember_no_signal;
+	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EINTR));
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+}
