@@ -52,6 +52,7 @@ struct call {
 	bool is_one_way; /* one-way: no thread waits for it */
 	bool is_begun;   /* it is collected later, and no thread waits for it */
 	bool is_interrupted;
+	int64_t asked_ms; /* when the interrupt function was last called */
 	struct one_way one_way;
 	struct error error;
 	struct call *next, *prev;

@@ -221,7 +221,8 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 
 	pthread_mutex_unlock(&c->lock);
 	r = poll(items, 2, wait_ms);
-	if (r <= 0 && wait_ms != 0)
+	if (wait_ms != 0 &&
+	    interrupt_is_due(&interrupt, r <= 0, &mine->asked_ms))
 		mine->is_interrupted = interrupt_is_asked(&interrupt);
 	if (r > 0 && items[1].revents && own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t n;

@@ -16,19 +16,29 @@ int interrupt_refuse(struct error *err)
 		"be carried out, but this process gets nothing from it");
 }
 
+bool interrupt_is_due(const struct interrupt *interrupt, bool is_cut,
+		      int64_t *asked_ms)
+{
+	int64_t now_ms;
+
+	if (!interrupt->fn)
+		return false;
+	now_ms = clock_now_ms();
+	if (!is_cut && now_ms - *asked_ms < INTERRUPT_SLICE_MS)
+		return false;
+	*asked_ms = now_ms;
+	return true;
+}
+
 int interrupt_sleep(const struct interrupt *interrupt, int64_t ns,
 		    int64_t *asked_ms, struct error *err)
 {
 	const struct timespec time = {.tv_sec = ns / 1000000000,
 				      .tv_nsec = ns % 1000000000};
 	bool is_cut = (ns ? nanosleep(&time, NULL) : sched_yield()) < 0;
-	int64_t now_ms;
 
-	if (!interrupt->fn)
-		return 0;
-	now_ms = clock_now_ms();
-	if (!is_cut && now_ms - *asked_ms < INTERRUPT_SLICE_MS)
-		return 0;
-	*asked_ms = now_ms;
-	return interrupt_is_asked(interrupt) ? interrupt_refuse(err) : 0;
+	if (interrupt_is_due(interrupt, is_cut, asked_ms) &&
+	    interrupt_is_asked(interrupt))
+		return interrupt_refuse(err);
+	return 0;
 }

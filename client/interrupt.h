@@ -36,6 +36,12 @@ static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 	return interrupt->fn && interrupt->fn(interrupt->data) != 0;
 }
 
+/* Tell whether the function must be called now: a sleep was cut (`is_cut`), or
+ * INTERRUPT_SLICE_MS have passed since `*asked_ms`, which is then set to the
+ * present time. */
+bool interrupt_is_due(const struct interrupt *interrupt, bool is_cut,
+		      int64_t *asked_ms);
+
 /* Return -EINTR and set the message. */
 int interrupt_refuse(struct error *err);
 

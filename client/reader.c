@@ -1,4 +1,5 @@
 #include "client/reader.h"
+#include "client/clock.h"
 #include "client/connection.h"
 #include "client/exchange.h"
 #include "client/reconnect.h"
@@ -38,6 +39,7 @@ static void follow(struct connection *c, struct call *mine)
 {
 	const struct interrupt *interrupt = &c->self.interrupt;
 	struct timespec until;
+	bool is_late;
 
 	if (!interrupt->fn) {
 		pthread_cond_wait(&mine->changed, &c->lock);
@@ -47,9 +49,10 @@ static void follow(struct connection *c, struct call *mine)
 	until.tv_nsec += INTERRUPT_SLICE_MS * 1000000L;
 	until.tv_sec += until.tv_nsec / 1000000000;
 	until.tv_nsec %= 1000000000;
-	if (pthread_cond_clockwait(&mine->changed, &c->lock, CLOCK_MONOTONIC,
-				   &until) != ETIMEDOUT ||
-	    !call_may_be_cut(mine))
+	is_late = pthread_cond_clockwait(&mine->changed, &c->lock,
+					 CLOCK_MONOTONIC, &until) == ETIMEDOUT;
+	if (mine->is_done || !call_may_be_cut(mine) ||
+	    !interrupt_is_due(interrupt, is_late, &mine->asked_ms))
 		return;
 	pthread_mutex_unlock(&c->lock);
 	mine->is_interrupted = interrupt_is_asked(interrupt);
@@ -90,6 +93,8 @@ int reader_run(struct connection *c, struct call *call, struct error *err)
 
 int reader_wait(struct connection *c, struct call *call, struct error *err)
 {
+	if (c->self.interrupt.fn)
+		call->asked_ms = clock_now_ms();
 	while (!call->is_done && !call->is_interrupted) {
 		if (c->is_reading)
 			follow(c, call);

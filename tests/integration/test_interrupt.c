@@ -46,7 +46,49 @@ static void teardown(void)
 	client_teardown();
 }
 
+CHECKED_SUITE(interrupt_busy, setup, teardown, .timeout = 300);
 CHECKED_SUITE(interrupt_channel, setup, teardown, .timeout = 300);
+
+/* --- other threads of the connection -------------------------------------- */
+
+static pthread_t reader;
+
+static int end_reader(unsigned int n)
+{
+	(void)n;
+	return pthread_equal(pthread_self(), reader);
+}
+
+/* This thread also reads the replies to the requests of other threads. */
+static void *get_late(void *unused)
+{
+	struct fsdp_tensor *tensor;
+
+	(void)unused;
+	reader = pthread_self();
+	hook = end_reader;
+	return (void *)(intptr_t)get(mine, "test/late", -1, &tensor);
+}
+
+#define MANY_PINGS 200000
+
+Test(interrupt_busy, a_thread_that_never_sleeps_long_is_interrupted)
+{
+	void *r = NULL;
+	pthread_t thread;
+	int n = 0;
+
+	must(pthread_create(&thread, NULL, get_late, NULL) == 0);
+	wait_until_parked(1);
+	while (n < MANY_PINGS && pthread_tryjoin_np(thread, &r) == EBUSY) {
+		must(fsdp_ping(mine) == 0);
+		n++;
+	}
+	cr_expect(lt(int, n, MANY_PINGS), "the pings keep it awake");
+	if (n == MANY_PINGS)
+		must(pthread_join(thread, &r) == 0);
+	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
+}
 
 /* --- a broadcast with a limit of lag -------------------------------------- */
 
