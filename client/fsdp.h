@@ -141,13 +141,14 @@ struct fsdp_connect_options {
 	 * by the thread that waits, without a lock of the library. It must not
 	 * call the library. If it returns nonzero, the call returns -EINTR: the
 	 * request may still be carried out (a publication, for example), but no
-	 * tensor is held. fsdp_close(), fsdp_bundle_abort(), fsdp_comm_leave(),
+	 * tensor is held. fsdp_bundle_abort(), fsdp_comm_leave(),
 	 * fsdp_channel_end() and fsdp_channel_close() only stop waiting, and
-	 * the broker carries out their requests later. It is not called where
-	 * holds of this process and the broker's counts change together: in
-	 * fsdp_release_sync() and fsdp_item_keep(), and in fsdp_unshard(),
-	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
-	 * the broker; nor while NCCL works. NULL: signals do not end a wait. */
+	 * the broker carries out their requests later; for fsdp_close() see
+	 * there. It is not called where holds of this process and the broker's
+	 * counts change together: in fsdp_release_sync() and fsdp_item_keep(),
+	 * and in fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and
+	 * fsdp_commit() while they wait for the broker; nor while NCCL works.
+	 * NULL: signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };
@@ -166,7 +167,9 @@ FSDP_API int fsdp_connect(const struct fsdp_connect_options *options,
  * mapping, and frees every handle, staged bundle, communicator and group of the
  * connection. No other call on the connection may be running. `client` may be
  * NULL. In a forked child it frees the child's copies, and does not change the
- * parent's connection.
+ * parent's connection. If the broker is away for longer than reconnect_ms, or
+ * the wait for it is interrupted, the call returns 0, too, but the broker may
+ * keep the session until this process ends.
  *
  * The call waits for all work of this process on the devices that have tensors,
  * at most the time-out of each communicator and reconnect_ms for each device.
