@@ -5,10 +5,10 @@
  * A *channel* has a name and some buffers in the broker's memory, which are
  * reused. A producer takes a free buffer, writes arrays into it in place, and
  * sends it; a consumer reads the arrays in place and releases the buffer, which
- * is then free for another item. Nothing is copied, and no request is sent to
- * the broker: sending and receiving make no system call unless a process has to
- * sleep or to be woken. The broker opens and ends channels, and frees the
- * buffers of processes that have died.
+ * is then free for another item. Nothing is copied. A process asks the broker
+ * for each buffer when it first uses it; then sending and receiving make no
+ * system call unless a process has to sleep or to be woken. The broker opens
+ * and ends channels, and frees the buffers of processes that have died.
  *
  *     producer                              consumer
  *     fsdp_channel_open(.., PRODUCER, ..)   fsdp_channel_open(.., CONSUMER, ..)
@@ -34,8 +34,11 @@
  *   - If a consumer dies, the items that it had received and not released are
  *     lost, and their buffers become free. When no consumer is left, calls of
  *     producers return -EPIPE.
- *   - If the broker dies, sending and receiving go on. A broker that is
- *     restarted under systemd or fsdpd --supervised takes the channel over.
+ *   - If the broker dies, sending and receiving go on. Only the first use of a
+ *     buffer by a process waits for the broker, up to reconnect_ms, whatever
+ *     the time-out (-ECONNREFUSED: the broker is still away; the item or buffer
+ *     stays in the channel). A broker that is restarted under systemd or fsdpd
+ *     --supervised takes the channel over.
  *
  * fsdp_channel_close() and fsdp_close() close a channel. It ends with the last
  * process that has it open; items that were not received by then are lost.
