@@ -91,6 +91,7 @@ static void *run(void *data)
 				  .data = watch,
 				  .is_watch = true};
 
+	interrupt_is_off = true;
 	pthread_mutex_lock(&watch->lock);
 	while (!atomic_load(&watch->is_stopped)) {
 		bool is_met;

@@ -8,6 +8,8 @@
 #include <sched.h>
 #include <time.h>
 
+_Thread_local bool interrupt_is_off;
+
 int interrupt_refuse(struct error *err)
 {
 	return error_set(

@@ -20,6 +20,10 @@ struct interrupt {
 	void *data;
 };
 
+/* True in a thread of the library, which gets no signals: its waits do not call
+ * the function. */
+extern _Thread_local bool interrupt_is_off;
+
 /* Return how long a wait may sleep if `left_ms` are left (-1: for ever). */
 static inline int interrupt_slice(const struct interrupt *interrupt,
 				  int64_t left_ms)
@@ -33,7 +37,8 @@ static inline int interrupt_slice(const struct interrupt *interrupt,
  * true if the wait must end. */
 static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 {
-	return interrupt->fn && interrupt->fn(interrupt->data) != 0;
+	return interrupt->fn && !interrupt_is_off &&
+	       interrupt->fn(interrupt->data) != 0;
 }
 
 /* Tell whether the function must be called now: a sleep was cut (`is_cut`), or

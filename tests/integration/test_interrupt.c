@@ -134,3 +134,34 @@ Test(interrupt_channel, a_producer_is_interrupted_while_it_asks_for_a_cut)
 	cr_expect(eq(int, fsdp_item_begin(from, -1, &item), -EINTR));
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
 }
+
+static pthread_t main_thread;
+static atomic_uint n_elsewhere;
+
+static int end_third(unsigned int n)
+{
+	static atomic_uint n_here;
+
+	(void)n;
+	if (pthread_equal(pthread_self(), main_thread))
+		return atomic_fetch_add(&n_here, 1) == 2;
+	atomic_fetch_add(&n_elsewhere, 1);
+	return 0;
+}
+
+/* The descriptor's thread asks for a cut, and gets no reply for as long as the
+ * ping of this thread, whose hook is called three times. */
+Test(interrupt_channel, the_thread_of_a_descriptor_does_not_call_the_hook)
+{
+	struct fsdp_channel *from = open_full();
+	struct fsdp_item *item;
+
+	main_thread = pthread_self();
+	cr_assert(ge(int, fsdp_channel_fd(from), 0));
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	cr_expect(eq(int, fsdp_item_begin(from, 0, &item), -ETIMEDOUT));
+	hook = end_third;
+	cr_expect(eq(int, fsdp_ping(mine), -EINTR));
+	cr_expect(zero(u32, atomic_load(&n_elsewhere)));
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+}
