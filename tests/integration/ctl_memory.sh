@@ -26,36 +26,60 @@ eventually "there is a ticket" ctl_json 'len(d) == 1' tickets
 eventually "which is printed" test -s ticket
 eventually "and a staged bundle" ctl_json "d['bytes'] == 106 << 20" du
 
-# Check that the manual has every title, and every key in parentheses.
+# Check that the manual has every title of a table, every key of a document in
+# parentheses, and every counter.
 cat >manual.py <<'PY'
 import json, re, subprocess, sys
-text = re.sub(r"\n\.[A-Z]+ |[\n\"]|\\\\-", lambda m: "-" if m[0] == "\\-" else " ", open(sys.argv[1]).read())
+text = re.sub(r"\n\.[A-Z]+ |[\n\"]|\\-", lambda m: "-" if m[0] == "\\-" else " ", open(sys.argv[1]).read())
 keys = {k.strip() for group in re.findall(r"\(([a-z0-9_, ]+)\)", text) for k in group.split(",")}
+words = set(re.findall(r"[\w.-]+", text))
+graph = sys.argv[3]
+missing = set()
 def ask(*args):
     return subprocess.run([sys.argv[2], *args], check=True, capture_output=True, text=True).stdout
-missing = []
+def check(document):
+    if isinstance(document, list):
+        for item in document:
+            check(item)
+    elif isinstance(document, dict):
+        missing.update(document.keys() - keys)
+        missing.update({re.sub("^GPU-[0-9a-f-]*", "GPU-...", k) for k in document.get("counters", ())} - words)
+        for key in document.keys() - {"counters", "metadata", "graph"}:
+            check(document[key])
+group = json.loads(ask("groups", "--json"))[0]
 for args in (["ls", "--long"], ["ls", "--bundles", "--long"], ["clients"], ["tickets"], ["du"], ["limbo"], ["who", "shown"],
-             ["comms"], ["groups"], ["channels"], ["prefixes"], ["config"]):
-    document = json.loads(ask(*args, "--json"))
-    missing += [k for k in document if k not in keys] if isinstance(document, dict) else []
-    for row in document["rows"] if isinstance(document, dict) else document:
-        missing += [k for k in row if k not in keys]
-    titles = re.split(r"  +", ask(*args).split("\n")[0].strip())
-    missing += [t for t in titles if t not in text]
-sys.exit("not in the manual: %s" % missing if missing else 0)
+             ["comms"], ["groups"], ["groups", group["comm"], group["name"]], ["channels"], ["prefixes"], ["config"], ["devices"],
+             ["plan", graph], ["plan", graph, "--faithful", "--cap-mb", "0"]):
+    check(json.loads(ask(*args, "--json")))
+    titles = [title for line in ask(*args).split("\n") if line.isupper() for title in re.split(r"  +", line.strip())]
+    missing.update(title for title in titles if title not in text)
+    assert titles, args
+for args in (["stat", "shown"], ["stat", "set/"], ["status"], ["ping"], ["collect"], ["trim"], ["evict", "1"],
+             ["save", "saved", "shown"], ["restore", "saved"], ["verify", "shown"], ["wait", "shown"],
+             ["put", "shown.raw", "--name", "shown", "--replace", "--dtype", "u8", "--shape", "10"],
+             ["load", "set.safetensors", "--prefix", "set/", "--replace"]):
+    check(json.loads(ask(*args, "--json")))
+sys.exit("not in the manual: %s" % sorted(missing) if missing else 0)
 PY
 head -c 10 /dev/zero >shown.raw
 ctl put shown.raw --name shown --dtype u8 --shape 10 >/dev/null
+"$python" - >set.safetensors <<'PY'
+import json, sys
+header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}).encode()
+sys.stdout.buffer.write(len(header).to_bytes(8, "little") + header + bytes(1))
+PY
+ctl load set.safetensors --prefix set/ >/dev/null
 mkfifo gate
 "$hoard" run <gate &
 runner=$!
 exec 8>gate
 eventually "there is a channel and a group" ctl_json 'len(d) == 1' channels
-check "the manual has all columns and keys" "$python" manual.py "$man" "$fsdpctl"
+check "the manual has all columns and keys" "$python" manual.py "$man" "$fsdpctl" \
+	"${man%/*/*}/graphs/two_layers.json"
 exec 8>&-
 wait "$runner"
 eventually "a group that is over can be removed" ctl end team/run
-ctl rm shown
+ctl rm shown set/
 eventually "and its memory is free" ctl_json "d['bytes'] == 106 << 20" du
 
 check "du counts what is published, written, and kept otherwise" ctl_json \
