@@ -6,6 +6,7 @@
 #include "tests/lib/memory.h"
 #include "tests/lib/users.h"
 #include <errno.h>
+#include <grp.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -278,6 +279,39 @@ Test(quota, of_sessions_reserves_some_for_administrators)
 	wire_goodbye(third);
 	wire_goodbye(second);
 	second = open_as(ALICE);
+	wire_close(second);
+	wire_close(first);
+}
+
+/* Connect Bob, who is in the group of administrators besides his own group. */
+static struct wire *open_as_admin(gid_t admin)
+{
+	gid_t own[64];
+	int n = getgroups(64, own);
+	struct wire *wire;
+
+	cr_assert(ge(int, n, 0));
+	cr_assert(zero(int, setgroups(1, &admin)));
+	wire = open_as(BOB);
+	cr_assert(zero(int, setgroups((size_t)n, own)));
+	return wire;
+}
+
+Test(quota, of_sessions_reserves_some_for_the_admin_group)
+{
+	struct wire *first, *second, *third;
+
+	users_start("[quota]\nsessions_reserved = 4094\n"
+		    "[access]\nadmin_group = 61200\n");
+	if (getuid() != 0)
+		cr_skip_test("only root can be two users");
+	first = open_as(ALICE);
+	second = open_as(ALICE);
+	third = connect_as(BOB);
+	cr_assert(eq(int, wire_hello(third, 0), -EUSERS));
+	wire_close(third);
+	third = open_as_admin(61200);
+	wire_close(third);
 	wire_close(second);
 	wire_close(first);
 }
