@@ -109,6 +109,9 @@ run "$dir/report" facts idle_broker unit_test_vmm unit_test_fence \
 reports "^# REHEARSAL"
 reports "stages: 8 of 8 run"
 reports "tests: .* passed, 0 failed"
+for attribute in 102 103 110 113 122 125 128; do
+	reports "attribute $attribute, [A-Z0-9_]*: [01]$"
+done
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
 reports "^NCCL: .*/plain/libnccl.so.2"
 for stage in facts idle_broker unit_test_vmm unit_test_fence \
