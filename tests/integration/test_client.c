@@ -1,6 +1,9 @@
 /*
  * Tests libfsdp with a real broker, in one process and in two.
  */
+#include "client/fsdp_admin.h"
+#include "client/fsdp_channel.h"
+#include "client/fsdp_comm.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
 #include <errno.h>
@@ -497,32 +500,85 @@ Test(client, a_get_of_a_cached_name_sends_no_request)
 
 /* --- invalid handles ----------------------------------------------------- */
 
+#define refuses(call) cr_expect(eq(int, (call), -EINVAL), #call)
+
 Test(client, a_null_client_is_refused_by_all_functions)
 {
 	struct fsdp_get_options patient = {.timeout_ms = -1};
-	struct fsdp_tensor *tensor, **tensors;
+	struct fsdp_tensor *none = NULL, *tensor, **tensors;
+	struct fsdp_ticket ticket = {{0}};
+	struct fsdp_pending *pending;
 	struct fsdp_bundle *bundle;
 	const char *name = "test/a";
-	uint64_t n_slots;
+	void *memory = &ticket;
 	size_t n;
 
-	cr_expect(eq(int, fsdp_ping(NULL), -EINVAL));
+	refuses(fsdp_ping(NULL));
 	cr_expect(eq(str, (char *)fsdp_error(),
 		     "there is no connection: the client is NULL; "
 		     "fsdp_connect() makes one"));
-	cr_expect(eq(int, fsdp_alloc(NULL, &VECTOR, 1, NULL, 0, &tensor),
-		     -EINVAL));
-	cr_expect(eq(int, fsdp_publish(NULL, NULL, 1), -EINVAL));
-	cr_expect(
-		eq(int, fsdp_get(NULL, &name, 1, &patient, &tensor), -EINVAL));
-	cr_expect(eq(int, fsdp_remove(NULL, &name, 1), -EINVAL));
-	cr_expect(
-		eq(int, fsdp_bundle_begin(NULL, "m/", NULL, &bundle), -EINVAL));
-	cr_expect(eq(int, fsdp_bundle_get(NULL, "m/", NULL, &tensors, &n),
-		     -EINVAL));
-	cr_expect(
-		eq(int, fsdp_clients(NULL, note_requests, &n_slots), -EINVAL));
+	refuses(fsdp_alloc(NULL, &VECTOR, 1, NULL, 0, &tensor));
+	refuses(fsdp_alloc_on(NULL, NULL, &VECTOR, 1, NULL, 0, &tensor));
+	refuses(fsdp_share(NULL, &VECTOR, &memory, 1, NULL, &tensor));
+	refuses(fsdp_publish(NULL, NULL, 1));
+	refuses(fsdp_remove(NULL, &name, 1));
+	refuses(fsdp_get(NULL, &name, 1, &patient, &tensor));
+	refuses(fsdp_get_begin(NULL, &name, 1, &patient, &pending));
+	refuses(fsdp_fd(NULL));
+	refuses(fsdp_release_sync(NULL, &none, 1));
+	refuses(fsdp_ticket_redeem(NULL, &ticket, 1, &tensor));
+	refuses(fsdp_ticket_redeem_mut(NULL, &ticket, 1, &tensor));
+	refuses(fsdp_ticket_revoke(NULL, 1));
+	refuses(fsdp_bundle_begin(NULL, "m/", NULL, &bundle));
+	refuses(fsdp_bundle_get(NULL, "m/", NULL, &tensors, &n));
+	refuses(fsdp_bundle_get_begin(NULL, "m/", &patient, &pending));
 	cr_expect(zero(int, fsdp_close(NULL)));
+}
+
+Test(client, a_null_client_is_refused_by_all_functions_of_other_headers)
+{
+	struct fsdp_channel_options options = {.capacity = 64};
+	struct fsdp_channel *channel;
+	struct fsdp_comm *comm;
+	uint64_t n, size;
+	char text[8], *note;
+
+	refuses(fsdp_channel_open(NULL, "test/c", &options, FSDP_PRODUCER,
+				  &channel));
+	refuses(fsdp_comm_join(NULL, "test/j", 1, 0, NULL, &comm));
+	refuses(fsdp_comm_remove(NULL, "test/j"));
+	refuses(fsdp_collect(NULL, &n, &size));
+	refuses(fsdp_trim(NULL, &n, &size));
+	refuses(fsdp_evict(NULL, NULL, 1, &n, &size));
+	refuses(fsdp_drain(NULL, 0));
+	refuses(fsdp_undrain(NULL));
+	refuses(fsdp_log_level(NULL, FSDP_LOG_INFO));
+	refuses(fsdp_reload(NULL, text, sizeof(text)));
+	refuses(fsdp_status(NULL, NULL, NULL, &note));
+	refuses(fsdp_status_reset(NULL));
+}
+
+Test(client, a_null_client_is_refused_by_all_lists)
+{
+	uint64_t cursor = 0;
+
+	refuses(fsdp_list(NULL, "", NULL, NULL));
+	refuses(fsdp_list_all(NULL, NULL, NULL));
+	refuses(fsdp_limbo(NULL, NULL, NULL));
+	refuses(fsdp_who(NULL, "test/a", NULL, NULL));
+	refuses(fsdp_who_slot(NULL, 1, 1, NULL, NULL));
+	refuses(fsdp_clients(NULL, NULL, NULL));
+	refuses(fsdp_tickets(NULL, NULL, NULL));
+	refuses(fsdp_prefixes(NULL, NULL, NULL));
+	refuses(fsdp_histograms(NULL, NULL, NULL));
+	refuses(fsdp_chunks(NULL, NULL, NULL));
+	refuses(fsdp_accounts(NULL, NULL, NULL));
+	refuses(fsdp_watch(NULL, "", &cursor, 0, NULL, NULL));
+	refuses(fsdp_config(NULL, NULL, NULL));
+	refuses(fsdp_channels(NULL, NULL, NULL));
+	refuses(fsdp_comms(NULL, NULL, NULL));
+	refuses(fsdp_groups(NULL, NULL, NULL, NULL));
+	refuses(fsdp_group_plan(NULL, "test/j", "l0", NULL, NULL));
 }
 
 Test(client, a_null_tensor_or_bundle_is_refused_by_all_functions)
@@ -531,27 +587,31 @@ Test(client, a_null_tensor_or_bundle_is_refused_by_all_functions)
 	struct fsdp_publication it = {.name = "test/a"};
 	struct fsdp_tensor *none = NULL, *ret;
 	struct fsdp_ticket ticket;
+	const uint64_t digest = 1;
 	const char *name = "m/a";
+	void *map;
 
-	cr_expect(eq(int, fsdp_acquire(NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_hold(NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_release(NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_release_on(NULL, NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_release_sync(client, &none, 1), -EINVAL));
+	refuses(fsdp_acquire(NULL));
+	refuses(fsdp_hold(NULL));
+	refuses(fsdp_release(NULL));
+	refuses(fsdp_release_on(NULL, NULL));
+	refuses(fsdp_release_sync(client, &none, 1));
 	cr_expect(zero(ptr, (void *)fsdp_data(NULL)));
 	cr_expect(zero(ptr, fsdp_data_mut(NULL)));
-	cr_expect(eq(int, fsdp_tensor_info(NULL, &info), -EINVAL));
-	cr_expect(eq(int, fsdp_tensor_wait(NULL, NULL, 0), -EINVAL));
-	cr_expect(eq(int, fsdp_tensor_check(NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_view(NULL, &VECTOR, NULL, 0, &ret), -EINVAL));
-	cr_expect(eq(int, fsdp_copy_in(NULL, 0, &info, 1), -EINVAL));
-	cr_expect(eq(int, fsdp_copy_out(&info, NULL, 0, 1), -EINVAL));
-	cr_expect(eq(int, fsdp_ticket_make(NULL, 1, 1000, &ticket), -EINVAL));
-	cr_expect(eq(int, fsdp_unshare(NULL, 0), -EINVAL));
-	cr_expect(eq(int, fsdp_bundle_commit(NULL, NULL), -EINVAL));
-	cr_expect(eq(int, fsdp_bundle_alloc(NULL, &name, &VECTOR, 1, &ret),
-		     -EINVAL));
-	cr_expect(eq(int, fsdp_publish(client, &it, 1), -EINVAL));
+	refuses(fsdp_tensor_info(NULL, &info));
+	refuses(fsdp_tensor_wait(NULL, NULL, 0));
+	refuses(fsdp_tensor_check(NULL));
+	refuses(fsdp_view(NULL, &VECTOR, NULL, 0, &ret));
+	refuses(fsdp_private_map(NULL, &map));
+	refuses(fsdp_fill(&none, 1, NULL, NULL));
+	refuses(fsdp_set_digests(&none, &digest, 1));
+	refuses(fsdp_copy_in(NULL, 0, &info, 1));
+	refuses(fsdp_copy_out(&info, NULL, 0, 1));
+	refuses(fsdp_ticket_make(NULL, 1, 1000, &ticket));
+	refuses(fsdp_unshare(NULL, 0));
+	refuses(fsdp_bundle_commit(NULL, NULL));
+	refuses(fsdp_bundle_alloc(NULL, &name, &VECTOR, 1, &ret));
+	refuses(fsdp_publish(client, &it, 1));
 	cr_expect(eq(str, (char *)fsdp_error(),
 		     "publications[0].tensor: there is no tensor: the handle "
 		     "is NULL"));
