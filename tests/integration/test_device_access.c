@@ -61,6 +61,19 @@ static void need_root(void)
 		cr_skip_test("needs root, to be two users");
 }
 
+/* Skip the test unless the device can register pages read-only, or unless it
+ * cannot. The skip omits the teardown. */
+static void need_readonly(bool is_able)
+{
+	need_root();
+	if (gpu_nth(0)->has_readonly_register == is_able)
+		return;
+	close_for_two();
+	cr_skip_test("needs a device that %s (attribute 113)",
+		     is_able ? "registers pages read-only"
+			     : "cannot register pages read-only");
+}
+
 /* Publish a tensor of the first user, which is written when the gate opens. */
 static void publish_late(const struct fsdp_access *access)
 {
@@ -168,7 +181,7 @@ static int write_it(void)
 
 Test(device_access_readonly, a_stream_of_another_user_waits_as_well)
 {
-	need_root();
+	need_readonly(true);
 	publish_late(&FOR_ALL);
 	cr_assert(zero(int, actor_run(&somebody, begin_to_read)));
 	open_gate();
@@ -179,7 +192,7 @@ Test(device_access_readonly, a_stream_of_another_user_waits_as_well)
 
 Test(device_access, the_call_waits_if_the_stream_cannot_wait)
 {
-	need_root();
+	need_readonly(false);
 	publish_late(&FOR_ALL);
 	actor_begin(&somebody, read_when_it_is_there);
 	open_gate();
@@ -189,7 +202,7 @@ Test(device_access, the_call_waits_if_the_stream_cannot_wait)
 
 Test(device_access, the_call_waits_no_longer_than_its_time_out)
 {
-	need_root();
+	need_readonly(false);
 	publish_late(&FOR_ALL);
 	cr_expect(eq(int, actor_run(&somebody, read_at_once), -ETIMEDOUT));
 	cr_expect(eq(int, actor_run(&somebody, read_for_a_moment), -ETIMEDOUT));
@@ -200,7 +213,7 @@ Test(device_access, the_call_waits_no_longer_than_its_time_out)
 
 Test(device_access, the_call_can_be_interrupted)
 {
-	need_root();
+	need_readonly(false);
 	publish_late(&FOR_ALL);
 	cr_expect(eq(int, actor_run(&somebody, read_interrupted), -EINTR));
 	open_gate();
