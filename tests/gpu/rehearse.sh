@@ -7,9 +7,8 @@ set -u
 
 build=$1
 dir=$(mktemp -d)
-shm=$(mktemp -d -p /dev/shm)
-export TMPDIR=$dir FAKECUDA_PLAIN="DIR=$shm;DEVICES=1;WITHOUT=imex"
-trap 'rm -rf "$dir" "$shm"' EXIT
+export TMPDIR=$dir FAKECUDA_PLAIN="DEVICES=1;WITHOUT=imex"
+trap 'rm -rf "$dir"' EXIT
 
 fail()
 {
@@ -104,10 +103,11 @@ grep -q "^=== unit_test_crashes" "$dir/report.log" || fail "no log of all stages
 # The real stages succeed on a plain driver, and list the tests that they skip.
 FAKECUDA_PLAIN+=";QUEUES=8"
 run "$dir/report" facts idle_broker unit_test_vmm unit_test_fence \
-	integration_test_stream_death queues bench_import_and_map python ||
+	integration_test_stream_death queues bench_import_and_map \
+	integration_test_client integration_test_device_access python ||
 	fail "exit status $? of stages that are there"
 reports "^# REHEARSAL"
-reports "stages: 8 of 8 run"
+reports "stages: 10 of 10 run"
 reports "tests: .* passed, 0 failed"
 for attribute in 102 103 110 113 122 125 128; do
 	reports "attribute $attribute, [A-Z0-9_]*: [01]$"
@@ -115,7 +115,8 @@ done
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
 reports "^NCCL: .*/plain/libnccl.so.2"
 for stage in facts idle_broker unit_test_vmm unit_test_fence \
-	integration_test_stream_death queues bench_import_and_map; do
+	integration_test_stream_death queues bench_import_and_map \
+	integration_test_client integration_test_device_access; do
 	reports "^| $stage | ended |"
 done
 reports "^| python | exit status 77 |"
