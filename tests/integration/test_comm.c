@@ -13,6 +13,7 @@
 #include "tests/lib/wire_repeat.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -58,12 +59,22 @@ static struct fsdp_client *connect_client(void)
 	return ret;
 }
 
-static void setup(void)
+static void setup_with(const char *config)
 {
-	daemon_start_with(&daemon_, &(struct daemon_options){.config = CONFIG});
+	daemon_start_with(&daemon_, &(struct daemon_options){.config = config});
 	client = connect_client();
 	figures_read(client, &before);
 	differing = shared_memory(sizeof(*differing));
+}
+
+static void setup(void)
+{
+	setup_with(CONFIG);
+}
+
+static void setup_without_sandbox(void)
+{
+	setup_with(CONFIG "[access]\nsandbox = no\n");
 }
 
 static void teardown(void)
@@ -75,6 +86,7 @@ static void teardown(void)
 }
 
 CHECKED_SUITE(comm, setup, teardown, .timeout = 300);
+CHECKED_SUITE(comm_death, setup_without_sandbox, teardown, .timeout = 300);
 
 static void start_with(uint32_t n, size_t n_layers, int32_t timeout_ms)
 {
@@ -591,6 +603,21 @@ Test(comm, the_error_names_a_rank_that_does_not_commit_in_time)
 	cr_assert(eq(u32, look(), 2));
 	cr_assert(eq(int, seen.state, FSDP_COMM_FAILED));
 	cr_assert(ne(ptr, strstr(seen_note, "has not committed step 1"), NULL));
+}
+
+/* The other rank is not reaped before the error has been received. Only without
+ * its sandbox can the broker read how such a process ended. */
+Test(comm_death, the_error_tells_how_a_rank_died)
+{
+	start(2, 1);
+	cr_assert(eq(int, ranks_run(&ranks, trainer_join), 0));
+	cr_assert(eq(int, rank_run(&ranks, 0, commit1), 0));
+	actor_begin(&ranks.actors[0], await_commit);
+	cr_assert(status_await(client, "waiters", 1));
+	cr_assert(zero(int, kill(ranks.actors[1].pid, SIGKILL)));
+	cr_assert(eq(int, actor_end(&ranks.actors[0]), -ECONNABORTED));
+	assert_says(0, "of communicator 'team/job' has died: it was killed by "
+		       "signal 9 (Killed)");
 }
 
 /* --- leaving ------------------------------------------------------------- */

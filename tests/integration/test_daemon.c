@@ -3,6 +3,7 @@
  * that wait.
  */
 #include "client/fsdp.h"
+#include "tests/lib/actor.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/daemon.h"
@@ -133,6 +134,34 @@ Test(fsdpd, the_log_names_the_socket)
 		;
 	cr_expect(eq(str, line, wanted));
 	fclose(file);
+	daemon_stop(&daemon_);
+}
+
+static int connect_and_stay(void)
+{
+	(void)connect_to(&daemon_);
+	return 0;
+}
+
+/* Only without its sandbox can the broker read how a process ended for which
+ * its parent has not waited yet. */
+Test(fsdpd, the_log_tells_how_a_client_ended)
+{
+	struct actor actor = {.fd = -1};
+	char line[96];
+
+	daemon_start_with(&daemon_,
+			  &(struct daemon_options){.config = "[access]\n"
+							     "sandbox = no\n"});
+	actor_start(&actor, NULL);
+	cr_assert(zero(int, actor_run(&actor, connect_and_stay)));
+	snprintf(line, sizeof(line),
+		 "of uid %d was killed by signal 9 (Killed) without a goodbye",
+		 (int)getuid());
+	cr_assert(zero(int, kill(actor.pid, SIGKILL)));
+	while (!daemon_log_has(&daemon_, line))
+		nap_ms(1);
+	actor_kill(&actor);
 	daemon_stop(&daemon_);
 }
 
