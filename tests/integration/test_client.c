@@ -61,6 +61,33 @@ Test(client, options_of_a_later_release_are_refused_only_if_they_are_used)
 		     -E2BIG));
 }
 
+static int check_entry(const struct fsdp_entry *entry, void *data)
+{
+	(void)data;
+	cr_expect(eq(sz, entry->struct_size, sizeof(*entry)));
+	cr_expect(eq(sz, entry->info->struct_size, sizeof(*entry->info)));
+	return 1;
+}
+
+Test(client, a_description_has_the_size_of_its_struct)
+{
+	struct {
+		struct fsdp_info known;
+		uint64_t later;
+	} info = {.known.struct_size = sizeof(info), .later = 9};
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1);
+
+	cr_assert(zero(int, fsdp_tensor_info(tensor, &info.known)));
+	cr_expect(eq(sz, info.known.struct_size, sizeof(info.known)));
+	cr_expect(eq(u64, info.known.size, 1024));
+	cr_expect(eq(u64, info.later, 9));
+	info.known.struct_size = sizeof(size_t);
+	cr_expect(eq(int, fsdp_tensor_info(tensor, &info.known), -EINVAL));
+	cr_assert(zero(int, publish(client, tensor, "test/a", 0)));
+	cr_expect(eq(int, fsdp_list(client, "", check_entry, NULL), 1));
+	fsdp_free(tensor);
+}
+
 Test(client, publications_have_the_stride_of_the_caller)
 {
 	struct {
