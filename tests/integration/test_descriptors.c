@@ -5,11 +5,14 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/ranks.h"
+#include "tests/lib/wire.h"
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #define N_SESSIONS 110
@@ -277,6 +280,47 @@ Test(descriptors, of_a_process_are_received_with_its_connection)
 	client = chaos_connect(&chaos);
 	restart_with_few();
 	cr_assert(zero(int, fsdp_ping(client)));
+	fsdp_close(client);
+}
+
+/* Send a hello, and end. The parent waits for the process before the broker
+ * sees the connection. */
+static void greet_and_end(void *data)
+{
+	const struct request hello = {.kind = MESSAGE_HELLO,
+				      .hello = {.major = PROTOCOL_MAJOR}};
+	struct wire *wire = wire_connect(daemon_socket(data));
+
+	wire_send(wire, &hello);
+}
+
+/* Returns whether the kernel opens a pidfd of a peer for which its parent has
+ * waited. */
+static bool has_pidfds_of_reaped(void)
+{
+	int major = 0, minor = 0;
+	struct utsname name;
+
+	cr_assert(zero(int, uname(&name)));
+	(void)sscanf(name.release, "%d.%d", &major, &minor);
+	return major > 6 || (major == 6 && minor >= 16);
+}
+
+Test(descriptors, of_a_process_that_has_ended_are_received_too)
+{
+	struct fsdp_client *client;
+
+	if (!has_pidfds_of_reaped())
+		cr_skip_test("needs Linux 6.16");
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	kill(daemon_broker_pid(&chaos.daemon), SIGSTOP);
+	cr_assert(child_run(greet_and_end, &chaos.daemon));
+	kill(daemon_broker_pid(&chaos.daemon), SIGCONT);
+	cr_expect(status_await(client, "dropped_peers", 1));
+	cr_expect(eq(u64, status_value(client, "sessions"), 1));
+	cr_expect(logs(" has ended"));
+	cr_expect(not(logs("cannot open a pidfd")));
 	fsdp_close(client);
 }
 
