@@ -257,18 +257,19 @@ static PyObject *stage_commit(PyObject *self, PyObject *none)
 	return PyLong_FromUnsignedLongLong(version);
 }
 
-/* This waits for the broker, so it lets other threads run. */
+static int abort_bundle(void *bundle)
+{
+	fsdp_bundle_abort(bundle);
+	return 0;
+}
+
 static void stage_end(struct stage *stage)
 {
 	struct fsdp_bundle *bundle = stage->bundle;
-	struct call call;
 
 	stage->bundle = NULL;
-	if (!bundle || link_is_left_open())
-		return;
-	call_begin_end(&call);
-	fsdp_bundle_abort(bundle);
-	call_end_end(&call);
+	if (bundle && !link_is_left_open())
+		link_end(stage->link, abort_bundle, bundle);
 }
 
 static PyObject *stage_abort(PyObject *self, PyObject *none)

@@ -8,9 +8,14 @@ static _Thread_local const atomic_bool *aborted;
  * the call may be successful nevertheless. */
 static _Thread_local PyObject *raised[3];
 
+bool call_is_in_handler(void)
+{
+	return state == CALL_IN_HANDLER;
+}
+
 int call_check(void)
 {
-	if (state != CALL_IN_HANDLER)
+	if (!call_is_in_handler())
 		return 0;
 	PyErr_SetString(PyExc_RuntimeError,
 			"a signal handler called fsdp while it interrupted "

@@ -25,9 +25,10 @@ struct call {
 	enum call_state outer;
 };
 
-/* Returns -1 with an exception set if this is a signal handler that interrupted
- * another call of libfsdp on the same thread. libfsdp does not allow a second
- * call then. */
+/* Returns whether this is a signal handler that interrupted another call of
+ * libfsdp on the same thread. libfsdp does not allow a second call then. */
+bool call_is_in_handler(void);
+/* Returns -1 with an exception set if it is one. */
 int call_check(void);
 /* Does the same check, and then lets other threads run. */
 int call_begin(struct call *call);

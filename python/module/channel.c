@@ -82,20 +82,20 @@ static struct stream *stream_open(struct link *link, const char *name,
 	return NULL;
 }
 
-/* The last user calls the broker, so other threads run meanwhile. */
+static int close_channel(void *channel)
+{
+	return fsdp_channel_close(channel);
+}
+
 static void stream_drop(struct stream *stream)
 {
-	struct call call;
-
 	/* Acquire and release: the last user sees the writes of all others. */
 	if (atomic_fetch_sub_explicit(&stream->n_users, 1,
 				      memory_order_acq_rel) > 1 ||
 	    link_is_left_open())
 		return;
-	call_begin_end(&call);
-	(void)fsdp_channel_close(stream->channel);
+	(void)link_end(stream->link, close_channel, stream->channel);
 	link_drop(stream->link);
-	call_end_end(&call);
 	free(stream);
 }
 
@@ -201,7 +201,7 @@ static int item_keep(struct item *item)
 	struct fsdp_tensor *kept = NULL;
 	int r;
 
-	if (item->is_busy)
+	if (item->is_busy || call_is_in_handler())
 		return -EBUSY;
 	item->is_busy = true;
 	Py_BEGIN_ALLOW_THREADS r = fsdp_item_keep(item->item, 0, &kept);
@@ -555,7 +555,8 @@ static PyObject *port_info(PyObject *self, PyObject *none)
 
 /* Makes ordinary tensors of the items that are still used, so that they do not
  * keep the whole channel. Items that cannot be kept do keep it: those of a
- * broadcast, and all items if there is no broker. */
+ * broadcast, and all items if there is no broker or this is a signal
+ * handler. */
 static void keep_received(struct stream *stream)
 {
 	struct item *item = stream->received;

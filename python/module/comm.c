@@ -373,11 +373,15 @@ PyObject *comm_join(PyObject *client, PyObject *args)
 	return comm;
 }
 
+static int leave(void *comm)
+{
+	return fsdp_comm_leave(comm);
+}
+
 static PyObject *comm_leave(PyObject *self, PyObject *none)
 {
 	struct comm *comm = (struct comm *)self;
 	struct fsdp_comm *left = comm->comm;
-	struct call call;
 	int r;
 
 	(void)none;
@@ -388,10 +392,8 @@ static PyObject *comm_leave(PyObject *self, PyObject *none)
 					 "another thread is in a call of the "
 					 "communicator; abort() ends it");
 	comm->comm = NULL;
-	call_begin_end(&call);
-	r = fsdp_comm_leave(left);
+	r = link_end(comm->link, leave, left);
 	link_drop(comm->link);
-	call_end_end(&call);
 	atomic_store(&comm->is_busy, false);
 	/* a forked child is not a rank, so it succeeds */
 	if (r < 0 && r != -ECHILD)

@@ -51,7 +51,7 @@ static bool drop(struct link *link)
 	       !link_is_left_open();
 }
 
-static void *end(void *link)
+static void *close_link(void *link)
 {
 	(void)fsdp_close(((struct link *)link)->client);
 	free(link);
@@ -61,22 +61,74 @@ static void *end(void *link)
 void link_close(struct link *link)
 {
 	if (drop(link))
-		end(link);
+		close_link(link);
+}
+
+static bool start_thread(void *(*fn)(void *), void *data)
+{
+	sigset_t all, old;
+	pthread_t thread;
+	int r;
+
+	/* Signals are for Python's threads. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	r = pthread_create(&thread, NULL, fn, data);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	if (r == 0)
+		pthread_detach(thread);
+	return r == 0;
 }
 
 void link_drop(struct link *link)
 {
-	sigset_t all, old;
-	pthread_t thread;
+	if (drop(link) && !start_thread(close_link, link))
+		close_link(link);
+}
 
-	if (!drop(link))
+struct ending {
+	struct link *link;
+	link_end_fn *fn;
+	void *object;
+};
+
+static void *end_object(void *data)
+{
+	struct ending *ending = data;
+
+	(void)ending->fn(ending->object);
+	link_close(ending->link);
+	free(ending);
+	return NULL;
+}
+
+/* Without memory for a thread, the object ends with the process. */
+static void end_elsewhere(const struct ending *it)
+{
+	struct ending *ending = malloc(sizeof(*ending));
+
+	if (!ending)
 		return;
-	/* Signals are for Python's threads. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	if (pthread_create(&thread, NULL, end, link) == 0)
-		pthread_detach(thread);
-	else
-		end(link);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	*ending = *it;
+	link_use(ending->link);
+	if (start_thread(end_object, ending))
+		return;
+	link_drop(ending->link);
+	free(ending);
+}
+
+int link_end(struct link *link, link_end_fn *fn, void *object)
+{
+	const struct ending ending = {link, fn, object};
+	struct call call;
+	int r;
+
+	if (call_is_in_handler()) {
+		end_elsewhere(&ending);
+		return 0;
+	}
+	call_begin_end(&call);
+	r = fn(object);
+	call_end_end(&call);
+	return r;
 }

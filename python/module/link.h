@@ -41,3 +41,11 @@ void link_close(struct link *link);
  * calls no Python, so any thread may call it, even after the interpreter has
  * ended. */
 void link_drop(struct link *link);
+
+typedef int link_end_fn(void *object);
+
+/* Ends an object of the connection by a function that waits for the broker,
+ * and returns its result. Other Python threads run meanwhile. In a signal
+ * handler that interrupted a call, a thread of its own does it and this returns
+ * 0: the replies may be read by the interrupted call. */
+int link_end(struct link *link, link_end_fn *fn, void *object);

@@ -323,3 +323,50 @@ def test_a_handler_that_calls_fsdp_gets_an_error(broker):
     )
     assert (status, err) == (0, "")
     assert "signal handler called fsdp" in out
+
+
+@pytest.mark.parametrize(
+    "make, await_end",
+    [
+        ("c.stage('a/dropped/', once=True)", "o.stage('a/dropped/', once=True, timeout=60)"),
+        ("producer()", "list(consumer)"),
+        ("producer(), received()", "list(consumer)"),
+        ("c._join('a/dropped', 1, 0, 20)", "o._join('a/dropped', 1, 0, 20)"),
+    ],
+    ids=["stage", "channel", "item", "comm"],
+)
+def test_a_handler_may_drop_what_belongs_to_the_connection(broker, make, await_end):
+    process = start(
+        broker,
+        f"""
+        import faulthandler, fsdp, numpy, signal, threading
+        faulthandler.dump_traceback_later(60, exit=True)
+        c, o = fsdp.connect(), fsdp.connect()
+        def producer():
+            global consumer
+            port = c.channel("a/dropped", "producer", capacity=4096)
+            consumer = o.channel("a/dropped")
+            return port
+        def received():
+            c.channel("a/dropped", "producer").put(numpy.zeros(3))
+            return c.channel("a/dropped").get(timeout=60)
+        things = [{make}]
+        def follow():
+            {await_end}
+            o.put("a/late", b"")
+        def handler(*_):
+            if things:
+                things.clear()
+                threading.Thread(target=follow).start()
+        signal.signal(signal.SIGUSR1, handler)
+        version = o.put("a/late", b"").version
+        print("ready", flush=True)
+        c.get("a/late", timeout=60, newer_than=version)
+        print("whole", flush=True)
+        """,
+    )
+    assert process.stdout.readline() == "ready\n"
+    until(lambda: sleeps(process.pid), "the get waits")
+    process.send_signal(signal.SIGUSR1)
+    out, err = process.communicate(timeout=3 * PATIENCE)
+    assert (out, err, process.returncode) == ("whole\n", "", 0)
