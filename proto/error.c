@@ -10,8 +10,23 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Returns the size of a text without the character of UTF-8 at its end, if the
+ * rest of this character was cut off. */
+static size_t whole_size(const char *text, size_t size)
+{
+	size_t start = size - 1, needed;
+	uint8_t first;
+
+	while (start > size - 4 && ((uint8_t)text[start] & 0xc0) == 0x80)
+		start--;
+	first = (uint8_t)text[start];
+	needed = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+	return start + needed > size ? start : size;
+}
 
 /* Replaces control characters, because a sentence may quote input, but must be
  * one line and must not control a terminal. */
@@ -27,6 +42,8 @@ static void store(struct error *err, int code, const char *msg)
 		if (is_control)
 			err->msg[i] = '?';
 	}
+	if (i == ERROR_MSG_SIZE - 1) /* it may have been longer */
+		i = whole_size(err->msg, i);
 	err->msg[i] = '\0';
 }
 

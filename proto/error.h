@@ -5,7 +5,8 @@
  * Every function that can fail returns 0 or a negative errno and takes a
  * `struct error *` as its last parameter. The caller owns it and may pass NULL.
  * It is written only on failure, and nothing is allocated, so running out of
- * memory needs no special case. Control characters become '?'.
+ * memory needs no special case. Control characters become '?', and a sentence
+ * that is too long ends with a whole character.
  */
 #pragma once
 #include <stdbool.h>

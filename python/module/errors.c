@@ -8,12 +8,15 @@
 
 static void raise_sentence(int r, const char *sentence)
 {
-	PyObject *module, *error;
+	PyObject *module, *error, *text;
 
 	module = PyImport_ImportModule("fsdp._errors");
 	if (!module)
 		return;
-	error = PyObject_CallMethod(module, "make", "is", -r, sentence);
+	/* What the sentence quotes may be cut, or no UTF-8. */
+	text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence),
+				    "replace");
+	error = PyObject_CallMethod(module, "make", "iN", -r, text);
 	Py_DECREF(module);
 	if (!error)
 		return;

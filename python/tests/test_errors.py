@@ -48,6 +48,15 @@ def test_a_missing_name_is_a_key_error_with_a_message(c):
     assert caught.value.errno == errno.ENOENT
 
 
+@pytest.mark.parametrize("before", ["", "x"])
+def test_an_error_may_quote_a_text_that_does_not_fit(c, before):
+    long = before + "é" * 1000
+    with pytest.raises(fsdp.Error, match=f"fsdpd at {before}é+$"):
+        fsdp.connect(long)
+    with pytest.raises(fsdp.Invalid, match=f'no dtype "{before}é+\ufffd?$'):
+        c._alloc([((1,), long)], None, 0, 0, 0)
+
+
 def test_tensors_do_not_have_names_of_bundles(c):
     for call in c.get, c.__getitem__, lambda name: c.put(name, b"1"):
         with pytest.raises(fsdp.Invalid, match="ends in '/', as only .* of bundles"):

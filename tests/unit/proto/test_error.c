@@ -4,6 +4,7 @@
 #include "tests/lib/check.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 Test(error, set_stores_code_and_message)
@@ -103,4 +104,37 @@ Test(error, long_messages_are_cut_at_the_end_of_the_buffer)
 	cr_assert(eq(sz, strlen(box.err.msg), ERROR_MSG_SIZE - 1));
 	cr_assert(zero(int, strncmp(box.err.msg, "front: aaa", 10)));
 	cr_assert(eq(str, box.guard, "guard"));
+}
+
+Test(error, long_messages_are_not_cut_within_a_character)
+{
+	static const char *const characters[] = {
+		"a", "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x99\x82"};
+	char text[2 * ERROR_MSG_SIZE], want[ERROR_MSG_SIZE];
+	struct error err = ERROR_NULL;
+
+	for (size_t size = 1; size <= 4; size++) {
+		for (size_t i = 0; i + size < sizeof(text); i += size)
+			memcpy(text + i, characters[size - 1], size + 1);
+		for (size_t before = 0; before < size; before++) {
+			size_t n = (ERROR_MSG_SIZE - 1 - before) / size * size;
+
+			error_set(&err, -EIO, "%.*s%s", (int)before, "abc",
+				  text);
+			snprintf(want, sizeof(want), "%.*s%.*s", (int)before,
+				 "abc", (int)n, text);
+			cr_expect(eq(str, err.msg, want));
+		}
+	}
+}
+
+Test(error, a_sentence_of_bytes_without_characters_is_cut_somewhere)
+{
+	char text[2 * ERROR_MSG_SIZE];
+	struct error err = ERROR_NULL;
+
+	memset(text, '\x80', sizeof(text) - 1);
+	text[sizeof(text) - 1] = 0;
+	error_set(&err, -EIO, "%s", text);
+	cr_assert(eq(sz, strlen(err.msg), ERROR_MSG_SIZE - 1));
 }
