@@ -28,6 +28,11 @@ int broker_walk_failed(struct error *err, int code)
 	return broker_failed(err, code);
 }
 
+bool broker_ends(int code)
+{
+	return code == -EINTR || code == -ECONNREFUSED || code == -ECONNRESET;
+}
+
 int broker_connect(const struct args *args, struct fsdp_client **ret,
 		   struct error *err)
 {

@@ -2,6 +2,7 @@
  * The connection to the broker. Errors of libfsdp become errors of our kind.
  */
 #pragma once
+#include <stdbool.h>
 
 struct args;
 struct error;
@@ -18,3 +19,7 @@ int broker_failed(struct error *err, int code);
 /* Does the same for a call that failed while it listed items. Our callbacks
  * return no error but -ENOMEM. */
 int broker_walk_failed(struct error *err, int code);
+
+/* Returns whether an error of one name concerns all others, too: the broker is
+ * gone, or a signal came. */
+bool broker_ends(int code);

@@ -369,8 +369,7 @@ static int restore_item(struct restore *restore, struct item *item,
 static int note_failure(struct restore *restore, uint64_t n,
 			struct error *cause, struct error *err)
 {
-	if (cause->code == -EINTR || cause->code == -ECONNREFUSED ||
-	    cause->code == -ECONNRESET)
+	if (broker_ends(cause->code))
 		return error_set(err, cause->code, "%s", cause->msg);
 	table_clean(cause->msg);
 	fprintf(stderr, "fsdpctl: %s\n", cause->msg);

@@ -4,7 +4,7 @@
  *
  * The tensors of a batch are held while they are checked. A name that was
  * replaced or removed since it was listed is skipped. A tainted tensor, whose
- * contents were lost, is damaged.
+ * contents were lost, is damaged. One that cannot be read now is counted.
  */
 #include "client/ctl/args.h"
 #include "client/ctl/broker.h"
@@ -13,6 +13,7 @@
 #include "client/ctl/format.h"
 #include "client/ctl/listing.h"
 #include "client/ctl/progress.h"
+#include "client/ctl/table.h"
 #include "client/ctl/transfer.h"
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
@@ -29,13 +30,15 @@ struct verify {
 	const struct args *args;
 	struct transfer *transfer;
 	struct progress progress;
-	uint64_t n_verified, n_unknown, n_passed_over, n_bytes;
+	uint64_t n_verified, n_unknown, n_passed_over, n_unread, n_bytes;
+	int unread_code; /* error of the last one that could not be read */
 	json_t *damaged; /* names of damaged tensors */
 };
 
 /* Tensors that are held, with their rows of the list. */
 struct batch {
 	size_t n;
+	/* NULL if the contents could not be read */
 	const struct listed *listed[FSDP_MAX_BATCH];
 	struct fsdp_tensor *tensors[FSDP_MAX_BATCH];
 	uint64_t digests[FSDP_MAX_BATCH];
@@ -49,6 +52,26 @@ static bool is_same(const struct fsdp_tensor *tensor,
 	fsdp_tensor_info(tensor, &info);
 	return info.slot == listed->info.slot &&
 	       info.generation == listed->info.generation;
+}
+
+/* Counts a tensor that cannot be read, for example because it is not written
+ * yet or is on a device that this process does not see. Tensors in a row often
+ * have the same cause, which is printed once. Returns the error if the others
+ * cannot be read either. */
+static int note_unread(struct verify *verify, const char *name, int r,
+		       struct error *err)
+{
+	if (broker_ends(r))
+		return r;
+	if (verify->unread_code != r) {
+		table_clean(err->msg);
+		fprintf(stderr, "fsdpctl: cannot verify '%s': %s\n", name,
+			err->msg);
+	}
+	verify->unread_code = r;
+	verify->n_unread++;
+	*err = ERROR_NULL;
+	return 0;
 }
 
 /* Holds one tensor at a time, because a batch would fail if one of its names is
@@ -67,7 +90,8 @@ static int hold(struct verify *verify, struct batch *batch,
 		return 0;
 	}
 	if (r < 0)
-		return broker_failed(err, r);
+		return note_unread(verify, listed->info.name,
+				   broker_failed(err, r), err);
 	if (!is_same(tensor, listed)) {
 		verify->n_passed_over++;
 		fsdp_free(tensor);
@@ -102,7 +126,11 @@ static int begin_digest(struct verify *verify, struct batch *batch, size_t i,
 		return transfer_add(verify->transfer, &job, err);
 	r = contents_digest(batch->tensors[i], &batch->digests[i], err);
 	/* Without contents the digest stays 0, which was recorded for none. */
-	return r == -EOWNERDEAD ? 0 : r;
+	if (r == 0 || r == -EOWNERDEAD)
+		return 0;
+	r = note_unread(verify, batch->listed[i]->info.name, r, err);
+	batch->listed[i] = NULL;
+	return r;
 }
 
 static int digest_batch(struct verify *verify, struct batch *batch,
@@ -117,6 +145,8 @@ static int digest_batch(struct verify *verify, struct batch *batch,
 	for (size_t i = 0; r == 0 && i < batch->n; i++) {
 		const struct listed *listed = batch->listed[i];
 
+		if (!listed)
+			continue;
 		verify->n_verified++;
 		verify->n_bytes += listed->info.size;
 		if (batch->digests[i] != listed->entry.digest)
@@ -159,13 +189,14 @@ static int report(const struct verify *verify, struct error *err)
 
 	if (args_has(verify->args, ARG_JSON))
 		return document_print(
-			json_pack("{s:o, s:o, s:o, s:o, s:O}", "verified",
+			json_pack("{s:o, s:o, s:o, s:o, s:o, s:O}", "verified",
 				  document_number(verify->n_verified), "bytes",
 				  document_number(verify->n_bytes),
 				  "without_digest",
 				  document_number(verify->n_unknown),
 				  "passed_over",
 				  document_number(verify->n_passed_over),
+				  "unread", document_number(verify->n_unread),
 				  "damaged", verify->damaged),
 			err);
 	json_array_foreach(verify->damaged, i, name)
@@ -178,6 +209,8 @@ static int report(const struct verify *verify, struct error *err)
 	if (verify->n_passed_over)
 		printf("; %" PRIu64 " replaced meanwhile",
 		       verify->n_passed_over);
+	if (verify->n_unread)
+		printf("; %" PRIu64 " could not be read", verify->n_unread);
 	putchar('\n');
 	return 0;
 }
@@ -193,6 +226,11 @@ static int check_result(const struct verify *verify, struct error *err)
 			"the contents of %zu of %s are not those that were "
 			"loaded; load them again",
 			n, format_count(verify->n_verified, "tensor", count));
+	if (verify->n_unread)
+		return error_set(
+			err, -EIO,
+			"cannot read %s; the messages above name the causes",
+			format_count(verify->n_unread, "tensor", count));
 	if (verify->n_verified == 0 && verify->args->n_operands > 0)
 		return error_set(err, -ENODATA,
 				 "no tensor below '%s' has a digest: fsdpctl "

@@ -278,6 +278,12 @@ if ctl devices >devices.out; then
 		GPU-deadbeef-0000-0000-0000-000000000000
 	CUDA_VISIBLE_DEVICES='' refuse "a device that is not seen is said" 1 \
 		"CUDA_VISIBLE_DEVICES" get gpu/norm -o x.npy
+	CUDA_VISIBLE_DEVICES='' refuse "and counted by verify, which goes on" 1 \
+		"cannot read 521 tensors" verify
+	check "its cause is said once" test \
+		"$(grep -c "cannot verify 'gpu/.*CUDA_VISIBLE" err)" = 1
+	check "and the last line has the number" grep -Eq \
+		"^[1-9][0-9]* tensors? verified, .*; 521 could not be read$" out
 	check "host tensors need none" \
 		env FSDP_LIBCUDA=/nowhere "$fsdpctl" get t/large -o large.out.raw
 	FSDP_LIBCUDA=/nowhere refuse "without a driver there are no devices" 1 \

@@ -117,6 +117,18 @@ Test(stream_death, verify_counts_a_tainted_tensor_as_damaged_and_goes_on)
 			       "verify || :", "2 tensors verified"));
 }
 
+Test(stream_death, verify_counts_what_is_not_written_yet_and_goes_on)
+{
+	cr_assert(zero(int, actor_run(&stage.producer, produce_with_digests)));
+	cr_expect(daemon_shows(&stage.daemon, "verify 2>&1 || :",
+			       "cannot verify 't/b': t/b is published"));
+	cr_expect(daemon_shows(&stage.daemon, "verify || :", "damaged: t/c"));
+	cr_expect(daemon_shows(&stage.daemon, "verify || :",
+			       "1 tensor verified, 4.0 KiB; 1 could not be "
+			       "read"));
+	open_gate();
+}
+
 static void *wait_for_a(void *data)
 {
 	struct fsdp_tensor *tensor = NULL;
