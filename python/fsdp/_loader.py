@@ -15,17 +15,11 @@ tasks are done.
 import collections
 import contextlib
 import copy
-import fcntl
 import inspect
 import os
-import pickle
 import queue
-import select
-import struct
 import threading
 import time
-from multiprocessing.connection import Connection, reduce_connection
-from multiprocessing.reduction import ForkingPickler
 
 import torch
 import torch.utils.data
@@ -40,6 +34,7 @@ from ._fsdp import stack_plain, write_plain
 from ._loader_keeper import Keeper
 from ._loader_name import new_name
 from ._loader_progress import Iterator, SingleIterator, starts
+from ._loader_tasks import Queue, Tasks
 
 # the most producers that a channel can have beside a consumer
 _MAX_WORKERS = 63
@@ -56,8 +51,6 @@ _PAUSE = 0.05  # seconds until a thread that nothing can wake looks again
 _SLICE = 1  # seconds between two checks that the trainer still lives
 _MAX_PLACES = 4096  # limit for the tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
-_PIPE_SIZE = 1 << 20  # bytes of tasks that can wait in a pipe
-_READ_SIZE = 64 << 10  # bytes that are read from it at once
 _STATE_FORMAT = 1  # version of the result of state_dict()
 
 
@@ -473,112 +466,7 @@ class _Receiver:
 # --- what torch takes for queues ----------------------------------------------
 
 
-_WORD = struct.Struct("<Q")
-
-
-def _pickled(thing):
-    try:
-        return pickle.dumps(thing, pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        # it pickles more types, but is slower
-        return bytes(ForkingPickler.dumps(thing))
-
-
-class _Queue:
-    """The common part: no thread writes, so there is no thread to join."""
-
-    def cancel_join_thread(self):
-        pass
-
-
-class _End(Connection):
-    """An end of a pipe. If an iterator is in a cycle, Python may finalize its pipes
-    before it. A Connection that was finalized does not know that it is closed, so
-    close() would close its number again, which another file may have by then."""
-
-    __del__ = Connection.close
-
-
-ForkingPickler.register(_End, reduce_connection)
-
-
-class _Tasks(_Queue):
-    """A queue from the trainer to one worker. It sends pickles through a pipe,
-    each after a word with its size."""
-
-    def __init__(self, link, receiver, worker):
-        self._link, self._receiver, self._worker = link, receiver, worker
-        reader, writer = os.pipe()
-        self._reader = _End(reader, writable=False)
-        self._writer = _End(writer, readable=False)
-        self._unread, self._waiter = bytearray(), None
-        with contextlib.suppress(OSError):  # each user has a limit
-            fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-
-    def __getstate__(self):
-        return {**self.__dict__, "_receiver": None, "_writer": None}
-
-    def put(self, task):
-        generation = None
-        if task is not None:
-            generation = self._receiver.begin_task(self._worker, task)
-        data = _pickled((generation, task))
-        data = memoryview(_WORD.pack(len(data)) + data)
-        try:
-            while data:
-                data = data[os.write(self._writer.fileno(), data) :]
-        except OSError:
-            # Python may have closed the pipe already, if the iterator was in a
-            # cycle. The worker reads the end of the pipe, and ends.
-            if task is not None:
-                raise
-
-    def _next(self):
-        """Return the oldest task that has been read, or None."""
-        unread = self._unread
-        if len(unread) < _WORD.size:
-            return None
-        end = _WORD.size + _WORD.unpack_from(unread)[0]
-        if len(unread) < end:
-            return None
-        answer = ForkingPickler.loads(unread[_WORD.size : end])
-        del unread[:end]
-        return answer
-
-    def _read(self, timeout):
-        if self._waiter is None:
-            if self._writer is not None:
-                # the trainer's end; the pipe ends when the trainer dies
-                self._writer.close()
-            self._waiter = select.poll()
-            self._waiter.register(self._reader.fileno(), select.POLLIN)
-        if not self._waiter.poll(timeout * 1000):
-            raise queue.Empty
-        data = os.read(self._reader.fileno(), _READ_SIZE)
-        self._unread += data
-        return bool(data)
-
-    def get(self, timeout):
-        while (answer := self._next()) is None:
-            if not self._read(timeout):
-                # torch's watchdog does not notice a trainer that died before it
-                # started.
-                self._link.done.set()
-                return None
-        generation, task = answer
-        if generation is not None:
-            self._link.sender().use(generation)
-        return task
-
-    def close(self):
-        """Close everything when the workers have ended. torch does not close
-        the queue of answers."""
-        self._reader.close()
-        self._writer.close()
-        self._receiver.close()
-
-
-class _Answers(_Queue):
+class _Answers(Queue):
     """The queue from all workers to the trainer."""
 
     def __init__(self, link, receiver):
@@ -637,7 +525,7 @@ class _Context:
         self._n_queues += 1
         if self._n_queues == 1:
             return _Answers(self._link, self._receiver)
-        return _Tasks(self._link, self._receiver, self._n_queues - 2)
+        return Tasks(self._link, self._receiver, self._n_queues - 2)
 
 
 class _Changed:

@@ -159,7 +159,7 @@ def test_workers_wait_for_a_broker_as_the_client_does(broker, monkeypatch, tmp_p
 
 def test_a_pipe_that_was_finalized_is_not_closed_again():
     """Python finalizes the parts of a cycle in any order."""
-    tasks = fsdp._loader._Tasks(None, types.SimpleNamespace(close=lambda: None), 0)
+    tasks = fsdp._loader.Tasks(None, types.SimpleNamespace(close=lambda: None), 0)
     for end in (tasks._reader, tasks._writer):
         end.__del__()
     with open(os.devnull) as one, open(os.devnull) as other:
