@@ -329,6 +329,13 @@ class _Generation:
         self.port = self.channel._port
 
 
+def _is_sent(queue):
+    try:
+        return queue.write()
+    except OSError:
+        return True  # The worker has died. torch notices this by itself.
+
+
 class _Receiver:
     """The end of the trainer. One thread gives out tasks; the same thread, or
     the one that pins memory, receives the answers."""
@@ -340,6 +347,7 @@ class _Receiver:
         self._n_buffers = min(_MAX_BUFFERS, n_tasks + _SPARE)
         self._lock = threading.Lock()
         self._generations = collections.deque()  # the last one gets new tasks
+        self._full = set()  # queues with data that did not fit into their pipes
         # indexed by worker
         self._tasks = collections.defaultdict(collections.deque)
 
@@ -355,6 +363,19 @@ class _Receiver:
             is_resume = isinstance(task, _utils.worker._ResumeIteration)
             self._tasks[worker].append((last, is_resume))
             return last.number
+
+    def send(self, queue, data):
+        """Write to a worker's pipe. If it is full, receive() writes the rest."""
+        with self._lock:
+            if not queue.write(data):
+                self._full.add(queue)
+
+    def _send_rest(self):
+        """Return whether everything has been written."""
+        if self._full:
+            with self._lock:
+                self._full = {queue for queue in self._full if not _is_sent(queue)}
+        return not self._full
 
     def _end_task(self, worker, data):
         is_end = isinstance(data, _utils.worker._IterableDatasetStopIteration)
@@ -394,6 +415,7 @@ class _Receiver:
             return self._generations[0]
 
     def close(self):
+        self._full.clear()
         while self._generations:
             self._generations.popleft().channel.close()
 
@@ -442,13 +464,16 @@ class _Receiver:
         while True:
             generation = self._current()
             left = max(0, end - time.monotonic())
+            wait = left if self._send_rest() else min(left, _PAUSE)
             try:
-                item = generation.port.receive(left)
+                item = generation.port.receive(wait)
             except Gone:
                 continue  # A worker died. torch notices this by itself.
             except (Timeout, Ended) as error:
                 if left and isinstance(error, Ended):
                     time.sleep(min(left, _PAUSE))
+                    continue
+                if wait < left:
                     continue
                 raise queue.Empty from None
             return self._accept(generation, item)

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection, reduce_connection
 from multiprocessing.reduction import ForkingPickler
 
 _PIPE_SIZE = 1 << 20  # bytes of tasks that can wait in a pipe
+_PAUSE = 0.05  # seconds until a worker with a part of a task looks for the end
 _READ_SIZE = 64 << 10  # bytes that are read from it at once
 _WORD = struct.Struct("<Q")
 
@@ -43,7 +44,8 @@ ForkingPickler.register(_End, reduce_connection)
 
 class Tasks(Queue):
     """A queue from the trainer to one worker. It sends pickles through a pipe,
-    each after a word with its size."""
+    each after a word with its size. The trainer never waits for a full pipe: the
+    worker may wait for the trainer to receive its answers."""
 
     def __init__(self, link, receiver, worker):
         self._link, self._receiver, self._worker = link, receiver, worker
@@ -51,6 +53,8 @@ class Tasks(Queue):
         self._reader = _End(reader, writable=False)
         self._writer = _End(writer, readable=False)
         self._unread, self._waiter = bytearray(), None
+        self._unsent = bytearray()
+        os.set_blocking(writer, False)
         with contextlib.suppress(OSError):  # each user has a limit
             fcntl.fcntl(self._writer.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
 
@@ -62,15 +66,22 @@ class Tasks(Queue):
         if task is not None:
             generation = self._receiver.begin_task(self._worker, task)
         data = _pickled((generation, task))
-        data = memoryview(_WORD.pack(len(data)) + data)
         try:
-            while data:
-                data = data[os.write(self._writer.fileno(), data) :]
+            self._receiver.send(self, _WORD.pack(len(data)) + data)
         except OSError:
             # Python may have closed the pipe already, if the iterator was in a
             # cycle. The worker reads the end of the pipe, and ends.
             if task is not None:
                 raise
+
+    def write(self, data=b""):
+        """Write the data after what did not fit before. Return whether everything
+        fits; if not, call this again."""
+        self._unsent += data
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: os.write(self._writer.fileno(), self._unsent)]
+        return not self._unsent
 
     def _next(self):
         """Return the oldest task that has been read, or None."""
@@ -99,6 +110,10 @@ class Tasks(Queue):
 
     def get(self, timeout):
         while (answer := self._next()) is None:
+            if self._link.done.is_set():
+                return None  # The trainer writes no more of this task.
+            if self._unread:
+                timeout = min(timeout, _PAUSE)
             if not self._read(timeout):
                 # torch's watchdog does not notice a trainer that died before it
                 # started.

@@ -5,7 +5,9 @@ iterator has is closed once.
 
 import multiprocessing
 import os
+import queue
 import signal
+import threading
 import types
 
 import pytest
@@ -166,3 +168,44 @@ def test_a_pipe_that_was_finalized_is_not_closed_again():
         tasks.close()
         os.fstat(one.fileno())
         os.fstat(other.fileno())
+
+
+class Gated(Dataset):
+    """Samples that exist when the trainer has made a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __len__(self):
+        return 40_000
+
+    def __getitem__(self, i):
+        until(self.path.exists, "the trainer goes on")
+        return i
+
+
+@pytest.fixture
+def small_pipes(monkeypatch):
+    """Pipes as the kernel makes them for a user who has many."""
+    monkeypatch.setattr(fsdp._loader_tasks, "_PIPE_SIZE", 4096)
+
+
+def test_the_trainer_does_not_wait_for_a_worker_to_read_tasks(broker, small_pipes, tmp_path):
+    go = tmp_path / "go"
+    loader = fsdp.torch.DataLoader(Gated(go), 5000, num_workers=2, multiprocessing_context="fork")
+    batches = iter(loader)
+    go.touch()
+    assert torch.equal(torch.cat(list(batches)), torch.arange(40_000))
+
+
+def test_a_worker_with_a_part_of_a_task_ends_with_the_iterator():
+    link = types.SimpleNamespace(done=threading.Event())
+    tasks = fsdp._loader_tasks.Tasks(link, types.SimpleNamespace(close=lambda: None), 0)
+    end = os.dup(tasks._writer.fileno())  # as another worker has it
+    tasks.write(b"part")
+    with pytest.raises(queue.Empty):
+        tasks.get(PATIENCE)
+    link.done.set()
+    assert tasks.get(PATIENCE) is None
+    os.close(end)
+    tasks.close()
