@@ -16,7 +16,7 @@ static int note_streams(struct fsdp_comm *comm, void *stream, struct error *err)
 		return engine_note(comm->engine, stream, err);
 	if (!stream)
 		return 0;
-	return plain_note_stream(comm, stream, &comm->written, err);
+	return plain_note_stream(comm, stream, NULL, &comm->written, err);
 }
 
 static int await_streams(struct fsdp_comm *comm, int32_t timeout_ms,

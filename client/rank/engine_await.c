@@ -115,11 +115,11 @@ int engine_note(struct rank_engine *engine, void *stream, struct error *err)
 	int r = 0;
 
 	for (size_t i = 0; i < ENGINE_NOTED && r == 0; i++) {
+		if (!streams[i])
+			continue;
 		event_cache_put(engine->noted[i]);
 		engine->noted[i] = NULL;
-		if (streams[i])
-			r = engine_record(engine, streams[i], &engine->noted[i],
-					  err);
+		r = engine_record(engine, streams[i], &engine->noted[i], err);
 	}
 	return r;
 }

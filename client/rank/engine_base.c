@@ -67,12 +67,6 @@ void engine_drop_first(struct rank_engine *engine)
 	free(work);
 }
 
-void engine_drop_works(struct rank_engine *engine)
-{
-	while (engine->first)
-		engine_drop_first(engine);
-}
-
 int engine_abort_nccl(struct rank_engine *engine, struct error *err)
 {
 	int r = nccl_comm_abort(&engine->nccl.comm, err);
@@ -90,7 +84,6 @@ void engine_abort(struct rank_engine *engine)
 	struct error cause = *failure, stuck;
 	const struct nccl_comm *comm = engine->nccl.comm;
 
-	engine_drop_works(engine);
 	if (comm && comm->is_ending)
 		return;
 	if (engine_abort_nccl(engine, &stuck) < 0 && cause.code < 0)

@@ -88,7 +88,6 @@ struct engine_group {
 /* --- engine_base.c ------------------------------------------------------- */
 
 void engine_drop_first(struct rank_engine *engine); /* the list is not empty */
-void engine_drop_works(struct rank_engine *engine);
 
 /* Abort NCCL. Memory that NCCL still uses stays registered. */
 int engine_abort_nccl(struct rank_engine *engine, struct error *err);

@@ -131,11 +131,19 @@ static void free_on_device(struct rank_engine *engine)
 	context_leave();
 }
 
-/* Tell whether the streams are idle. They also count as idle if the device has
- * failed. */
+/* Tell whether the caller's stream has passed the event (may be NULL), or the
+ * device has failed. */
+static bool is_passed(const struct event *event)
+{
+	return !event || cu.EventQuery(event->handle) != CUDA_ERROR_NOT_READY;
+}
+
+/* Tell whether our streams are idle, and the caller's have written inputs and
+ * shards. They also count as idle if the device has failed. */
 static bool has_idle_streams(const struct rank_engine *engine)
 {
 	CUstream streams[] = {engine->in_stream, engine->out_stream};
+	const struct engine_work *work = engine->first;
 	bool are_idle = nccl_rank_is_idle(&engine->nccl);
 
 	if (context_enter(engine->device, NULL) < 0)
@@ -143,6 +151,10 @@ static bool has_idle_streams(const struct rank_engine *engine)
 	for (size_t i = 0; i < 2 && are_idle; i++)
 		are_idle = !streams[i] ||
 			   cu.StreamQuery(streams[i]) != CUDA_ERROR_NOT_READY;
+	for (size_t i = 0; i < ENGINE_NOTED && are_idle; i++)
+		are_idle = is_passed(engine->noted[i]);
+	for (; work && are_idle; work = work->next)
+		are_idle = is_passed(work->ready);
 	context_leave();
 	return are_idle;
 }
@@ -192,7 +204,6 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	int64_t deadline_ms = clock_now_ms() + engine->timeout_ms;
 	int r;
 
-	engine_drop_works(engine);
 	r = end_nccl(engine, err);
 	if (r < 0)
 		return r;
@@ -202,6 +213,8 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	r = await_streams(engine, deadline_ms, err);
 	if (r < 0)
 		return r;
+	while (engine->first)
+		engine_drop_first(engine);
 	offload_free_areas(engine);
 	return 0;
 }

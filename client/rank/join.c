@@ -116,12 +116,13 @@ static void free_all(struct fsdp_client *client)
 	}
 }
 
-/* Stop the engine. A failure is only stored, because engine_quiesce() has
- * already dropped the works, and has either ended NCCL or stopped waiting for
- * its end. */
+/* Wait for the streams that use our memory, and stop the engine. A failure is
+ * only stored, because engine_quiesce() has either ended NCCL or stopped
+ * waiting for its end. */
 static int stop(struct fsdp_comm *comm, struct error *err)
 {
-	int r = comm->engine ? engine_quiesce(comm->engine, err) : 0;
+	int r = comm->engine ? engine_quiesce(comm->engine, err)
+			     : plain_quiesce(comm, err);
 
 	if (r < 0)
 		comm->failure = *err;

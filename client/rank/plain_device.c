@@ -6,6 +6,7 @@
 #include "client/clock.h"
 #include "client/copy.h"
 #include "client/pause.h"
+#include "client/stream.h"
 #include "client/timeline.h"
 #include "cuda/context.h"
 #include <errno.h>
@@ -58,17 +59,21 @@ static int await_stream(const struct fsdp_comm *comm,
 }
 
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
-		      struct fence *ret, struct error *err)
+		      struct fsdp_tensor *tensor, struct fence *ret,
+		      struct error *err)
 {
 	const struct device *device;
+	const uint8_t *event;
 	int r = device_find(&comm->device, &device, err);
 
 	*ret = (struct fence){0};
 	if (r < 0)
 		return r;
-	return device->has_wait_value
-		       ? timeline_signal(comm->client, device, stream, ret, err)
-		       : await_stream(comm, device, stream, err);
+	if (!device->has_wait_value)
+		return await_stream(comm, device, stream, err);
+	if (tensor && tensor->data)
+		return stream_mark(&tensor, 1, stream, ret, &event, err);
+	return timeline_signal(comm->client, device, stream, ret, err);
 }
 
 int plain_await(const struct fsdp_comm *comm, const struct fence *fence,
@@ -82,6 +87,18 @@ int plain_await(const struct fsdp_comm *comm, const struct fence *fence,
 		pause_now(&pause);
 	}
 	return 0;
+}
+
+int plain_quiesce(const struct fsdp_comm *comm, struct error *err)
+{
+	const struct device *device;
+	int r;
+
+	if (!comm->written.timeline ||
+	    timeline_peek(comm->client, &comm->written))
+		return 0;
+	r = device_find(&comm->device, &device, err);
+	return r < 0 ? r : context_synchronize(device, comm->timeout_ms, err);
 }
 
 /* --- a stream of our own ------------------------------------------------- */

@@ -16,14 +16,21 @@ int plain_check_stream(const struct device_uuid *uuid, void *stream,
 		       struct error *err);
 
 /* Record the progress of the stream for plain_await() and for other processes.
- * If there is no timeline of the device, the call waits for the stream, within
- * the communicator's time-out. */
+ * The memory of `tensor`, if it is not NULL, is not used again before the
+ * stream has reached that point. If there is no timeline of the device, the
+ * call waits for the stream, within the communicator's time-out. */
 int plain_note_stream(const struct fsdp_comm *comm, void *stream,
-		      struct fence *ret, struct error *err);
+		      struct fsdp_tensor *tensor, struct fence *ret,
+		      struct error *err);
 /* Wait on the host until the stream has reached that point. Returns -ETIMEDOUT
  * if the time is over; the call may be repeated. */
 int plain_await(const struct fsdp_comm *comm, const struct fence *fence,
 		int64_t deadline_ms, struct error *err);
+
+/* Wait until no stream writes shards of a commit that was not waited for.
+ * Returns -ETIMEDOUT if the device is still at work after the communicator's
+ * time-out. */
+int plain_quiesce(const struct fsdp_comm *comm, struct error *err);
 
 /* Zero the bytes after this rank's part of each parameter. */
 int plain_zero_padding(struct fsdp_group *group, uint32_t side,

@@ -73,7 +73,7 @@ static int order_gradients(struct fsdp_group *group, void *stream,
 {
 	struct fsdp_comm *comm = group->comm;
 	struct fence fence;
-	int r = plain_note_stream(comm, stream, &fence, err);
+	int r = plain_note_stream(comm, stream, group->input, &fence, err);
 
 	if (r < 0)
 		return r;

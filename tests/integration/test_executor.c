@@ -364,6 +364,94 @@ Test(executor, a_reduction_waits_for_the_stream_of_a_rank_that_left)
 	cr_assert(zero(int, rank_run(&executor_ranks, 1, reduce_after_leave)));
 }
 
+/* --- runs that end while a stream writes --------------------------------- */
+
+static CUstream held; /* the stream of rank 0 */
+
+static int begin_reduction_held(void)
+{
+	struct fsdp_work work;
+
+	held = stream_make(gpu_nth(rank_self()));
+	return begin_reduction(held, &work);
+}
+
+static int begin_commit_held(void)
+{
+	struct fsdp_work work;
+
+	held = stream_make(gpu_nth(rank_self()));
+	stream_hold(held, own_gate());
+	return rank_note(fsdp_commit_on(trainer()->comm, 2, held, &work));
+}
+
+static int leave_while_held(void)
+{
+	int r = rank_note(fsdp_comm_leave(trainer()->comm));
+
+	trainer()->comm = NULL;
+	must(!stream_is_done(held));
+	return r;
+}
+
+static int let_go(void)
+{
+	sem_post(own_gate());
+	return stream_finish(held) ? 0 : -EIO;
+}
+
+/* Let the run end after rank 0 has begun `work`. */
+static void end_run_after(actor_fn *work, const char *executor)
+{
+	need_fake("a stream is held");
+	setenv("FSDP_TEST_EXECUTOR", executor, 1);
+	make_gates();
+	executor_timeout_ms = 1000;
+	executor_start_crew();
+	executor_timeout_ms = 0;
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, work)));
+	actor_kill(&executor_ranks.actors[1]);
+	cr_assert(status_await(executor_client, "comms_failed", 1));
+}
+
+Test(executor, gradients_that_a_stream_writes_outlive_the_run)
+{
+	end_run_after(begin_reduction_held, "worker");
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, leave_while_held)));
+	cr_assert(status_await(executor_client, "slots_limbo", 1));
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, let_go)));
+	cr_assert(status_await(executor_client, "slots_limbo", 0));
+}
+
+/* The rank leaves, but the memory stays until the connection is closed. */
+static void expect_late_leave(void)
+{
+	cr_assert(eq(int, rank_run(&executor_ranks, 0, leave_while_held),
+		     -ETIMEDOUT));
+	cr_expect(ne(u64, status_value(executor_client, "slots_limbo"), 0));
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, let_go)));
+	cr_assert(zero(int, rank_run(&executor_ranks, 0, trainer_leave)));
+	cr_assert(status_await(executor_client, "slots_limbo", 0));
+}
+
+Test(executor, a_rank_leaves_after_the_stream_that_writes_its_gradients)
+{
+	end_run_after(begin_reduction_held, "rank");
+	expect_late_leave();
+}
+
+Test(executor, a_rank_leaves_after_the_stream_of_its_commit)
+{
+	end_run_after(begin_commit_held, "worker");
+	expect_late_leave();
+}
+
+Test(executor, a_rank_that_does_the_work_leaves_after_the_stream_of_its_commit)
+{
+	end_run_after(begin_commit_held, "rank");
+	expect_late_leave();
+}
+
 static int reduce_without_end(void)
 {
 	CUstream stream = stream_make(gpu_nth(rank_self()));
