@@ -407,7 +407,7 @@ static bool is_mine(const struct slots *slots, uint32_t place,
 		return false;
 	if (slots->mode == SLOTS_SHARE)
 		return true;
-	return atomic_load_explicit(&seen->numbers[at], memory_order_acquire) <
+	return atomic_load_explicit(&seen->numbers[at], memory_order_seq_cst) <
 		       slots_number(word) &&
 	       (load_mask(slots, at) & slots_bit(place));
 }
@@ -507,12 +507,15 @@ void slots_put_back(struct slots *slots, uint32_t place,
 
 	if (slots->has_lag)
 		clear_hand(slots, place, hold->at);
-	if (slots->mode == SLOTS_BROADCAST)
+	if (slots->mode == SLOTS_BROADCAST) {
+		/* Other threads of this consumer may sleep. */
 		atomic_store_explicit(&seen->numbers[hold->at], number - 1,
-				      memory_order_release);
-	else if (swap(slots, hold->at, hold->word,
-		      slots_word(number, place + 1, SLOTS_QUEUED)))
+				      memory_order_seq_cst);
+		bell_ring(&slots->page->items);
+	} else if (swap(slots, hold->at, hold->word,
+			slots_word(number, place + 1, SLOTS_QUEUED))) {
 		bell_ring_one(&slots->page->items);
+	}
 }
 
 void slots_release(struct slots *slots, uint32_t place,

@@ -390,6 +390,29 @@ Test(slots, an_item_of_a_broadcast_is_not_taken_after_a_later_one_of_its_slot)
 	cr_expect(not(slots_take(&slots, 1, &seen, &hold)));
 }
 
+/* One thread of a consumer has taken the item, and another one sleeps until
+ * there is an item. */
+Test(slots, an_item_of_a_broadcast_that_is_put_back_wakes_other_threads)
+{
+	struct slots_seen seen = {0};
+	struct slots_hold hold;
+	struct bell *bell;
+	uint32_t word;
+
+	make(SLOTS_BROADCAST);
+	bell = &slots.page->items;
+	come(0, true);
+	come(1, false);
+	send_item(0, 1);
+	hold = receive(1, &seen, 1);
+	cr_assert(not(slots_has_item(&slots, 1, &seen)));
+	bell->sleepers = 1;
+	word = bell->word;
+	slots_put_back(&slots, 1, &seen, &hold);
+	cr_expect(ne(u32, bell->word, word));
+	cr_expect(slots_has_item(&slots, 1, &seen));
+}
+
 /* --- a limit of lag ------------------------------------------------------ */
 
 /* Make a producer and two consumers. The second consumer holds one item and has
