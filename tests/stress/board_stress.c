@@ -96,16 +96,17 @@ static void start(uint64_t number, uint32_t n_ranks)
 int main(void)
 {
 	n_barriers = N_BARRIERS;
-	start(1, N_RANKS);
+	/* A run without a sleep would prove nothing. */
+	do {
+		start(1, N_RANKS);
+	} while (n_slept == 0);
 	check(n_over == 0, "a run was over that nobody ended");
 	is_short = true;
 	n_barriers = SHORT;
 	for (uint64_t number = 2; number < N_RUNS; number++)
 		start(number, N_RANKS - 1);
-	printf("%d barriers, %lu came while others slept; %lu told of an end\n",
-	       N_BARRIERS, n_slept, n_over);
-	/* A run without a sleep would prove nothing. */
-	check(n_slept > 0, "nobody slept");
+	printf("%lu came while others slept; %lu told of an end\n", n_slept,
+	       n_over);
 	check(n_over == (N_RUNS - 2) * (N_RANKS - 1), "an end was missed");
 	return 0;
 }

@@ -162,12 +162,13 @@ static void *run(void *data)
 	return NULL;
 }
 
-int main(void)
+static void start(void)
 {
 	pthread_t threads[N_RANKS];
 	struct error err = ERROR_NULL;
 
 	check(board_create(&board, N_RANKS, 1, &err) == 0, err.msg);
+	n_filled = 0;
 	start_threads(threads, N_RANKS, run);
 	join_threads(threads, N_RANKS);
 	printf("%d gathers, %lu filled, %u buffers, %lu came while others "
@@ -175,8 +176,14 @@ int main(void)
 	       N_GATHERS, n_filled, board.page->gathers_lock.n_buffers,
 	       n_slept);
 	check(n_filled > 0 && n_filled <= N_GATHERS, "filled too often");
-	/* A run without a sleep would prove nothing. */
-	check(n_slept > 0, "nobody slept");
 	board_close(&board);
+}
+
+int main(void)
+{
+	/* A run without a sleep would prove nothing. */
+	do {
+		start();
+	} while (n_slept == 0);
 	return 0;
 }
