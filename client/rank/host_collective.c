@@ -25,10 +25,25 @@ _Static_assert((int)FSDP_SUM == (int)FOLD_SUM &&
 
 /* --- checks -------------------------------------------------------------- */
 
-/* Check the arguments of a call, without the calls of other ranks. */
+static uint32_t world(const struct exchange *exchange)
+{
+	return exchange->comm->board.n_ranks;
+}
+
+static int check_root(const struct exchange *exchange, struct error *err)
+{
+	return exchange->root < world(exchange)
+		       ? 0
+		       : error_set(err, -EINVAL,
+				   "root is rank %u, but there are %u ranks",
+				   exchange->root, world(exchange));
+}
+
+/* Check the arguments of a call, without the calls of other ranks. `root` is
+ * NULL if there is none. */
 static int begin(struct exchange *exchange, struct fsdp_comm *comm,
 		 enum exchange_kind kind, enum fsdp_dtype dtype,
-		 struct error *err)
+		 const uint32_t *root, struct error *err)
 {
 	int r = comm_check(comm, err);
 
@@ -44,13 +59,8 @@ static int begin(struct exchange *exchange, struct fsdp_comm *comm,
 	exchange->kind = kind;
 	exchange->dtype = dtype;
 	exchange->how = EXCHANGE_NONE;
-	exchange->root = EXCHANGE_NONE;
-	return 0;
-}
-
-static uint32_t world(const struct exchange *exchange)
-{
-	return exchange->comm->board.n_ranks;
+	exchange->root = root ? *root : EXCHANGE_NONE;
+	return root ? check_root(exchange, err) : 0;
 }
 
 static bool is_root(const struct exchange *exchange)
@@ -58,14 +68,10 @@ static bool is_root(const struct exchange *exchange)
 	return exchange->root == exchange->comm->rank;
 }
 
-static int set_root(struct exchange *exchange, uint32_t root, struct error *err)
+/* Tell whether this rank gets the result. Without a root, all ranks do. */
+static bool is_receiver(const struct exchange *exchange)
 {
-	exchange->root = root;
-	return root < world(exchange)
-		       ? 0
-		       : error_set(err, -EINVAL,
-				   "root is rank %u, but there are %u ranks",
-				   root, world(exchange));
+	return exchange->root == EXCHANGE_NONE || is_root(exchange);
 }
 
 /* Check an argument and convert it to bytes. `name` is its name. */
@@ -105,17 +111,14 @@ static int take_parts(const struct exchange *exchange,
 	return r;
 }
 
-static void share(struct exchange *exchange, const struct bytes *bytes,
-		  uint64_t to)
+/* Give the bytes to those that get the result. */
+static void share(struct exchange *exchange, const struct bytes *bytes)
 {
 	exchange->is_shared = true;
 	exchange->give[0] = *bytes;
-	exchange->to = to;
-}
-
-static uint64_t mask(uint32_t rank)
-{
-	return UINT64_C(1) << rank;
+	exchange->to = exchange->root == EXCHANGE_NONE
+			       ? UINT64_MAX
+			       : UINT64_C(1) << exchange->root;
 }
 
 /* --- copies -------------------------------------------------------------- */
@@ -126,58 +129,51 @@ int fsdp_broadcast(struct fsdp_comm *comm, enum fsdp_dtype dtype, void *data,
 	struct error *err = error_of_thread();
 	struct exchange exchange = {.comm = NULL};
 	struct bytes bytes;
-	int r = begin(&exchange, comm, EXCHANGE_BROADCAST, dtype, err);
+	int r = begin(&exchange, comm, EXCHANGE_BROADCAST, dtype, &root, err);
 
-	if (r == 0)
-		r = set_root(&exchange, root, err);
 	if (r == 0)
 		r = take_bytes(&exchange, data, count, "data", &bytes, err);
 	if (r < 0)
 		return r;
 	exchange.take[root] = bytes;
 	exchange.is_shared = true;
-	if (is_root(&exchange))
-		share(&exchange, &bytes, UINT64_MAX);
+	if (is_root(&exchange)) {
+		exchange.give[0] = bytes;
+		exchange.to = UINT64_MAX;
+	}
+	return host_exchange_run(&exchange, err);
+}
+
+static int gather(struct fsdp_comm *comm, enum exchange_kind kind,
+		  enum fsdp_dtype dtype, const void *in, uint64_t count,
+		  const struct fsdp_part *out, const uint32_t *root)
+{
+	struct error *err = error_of_thread();
+	struct exchange exchange = {.comm = NULL};
+	struct bytes bytes;
+	int r = begin(&exchange, comm, kind, dtype, root, err);
+
+	if (r == 0)
+		r = take_bytes(&exchange, in, count, "in", &bytes, err);
+	if (r == 0 && is_receiver(&exchange))
+		r = take_parts(&exchange, out, "out", exchange.take, err);
+	if (r < 0)
+		return r;
+	share(&exchange, &bytes);
 	return host_exchange_run(&exchange, err);
 }
 
 int fsdp_all_gather(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		    const void *in, uint64_t count, const struct fsdp_part *out)
 {
-	struct error *err = error_of_thread();
-	struct exchange exchange = {.comm = NULL};
-	struct bytes bytes;
-	int r = begin(&exchange, comm, EXCHANGE_ALL_GATHER, dtype, err);
-
-	if (r == 0)
-		r = take_bytes(&exchange, in, count, "in", &bytes, err);
-	if (r == 0)
-		r = take_parts(&exchange, out, "out", exchange.take, err);
-	if (r < 0)
-		return r;
-	share(&exchange, &bytes, UINT64_MAX);
-	return host_exchange_run(&exchange, err);
+	return gather(comm, EXCHANGE_ALL_GATHER, dtype, in, count, out, NULL);
 }
 
 int fsdp_gather_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		   const void *in, uint64_t count, const struct fsdp_part *out,
 		   uint32_t root)
 {
-	struct error *err = error_of_thread();
-	struct exchange exchange = {.comm = NULL};
-	struct bytes bytes;
-	int r = begin(&exchange, comm, EXCHANGE_GATHER, dtype, err);
-
-	if (r == 0)
-		r = set_root(&exchange, root, err);
-	if (r == 0)
-		r = take_bytes(&exchange, in, count, "in", &bytes, err);
-	if (r == 0 && is_root(&exchange))
-		r = take_parts(&exchange, out, "out", exchange.take, err);
-	if (r < 0)
-		return r;
-	share(&exchange, &bytes, mask(root));
-	return host_exchange_run(&exchange, err);
+	return gather(comm, EXCHANGE_GATHER, dtype, in, count, out, &root);
 }
 
 int fsdp_scatter_from(struct fsdp_comm *comm, enum fsdp_dtype dtype,
@@ -186,10 +182,8 @@ int fsdp_scatter_from(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 {
 	struct error *err = error_of_thread();
 	struct exchange exchange = {.comm = NULL};
-	int r = begin(&exchange, comm, EXCHANGE_SCATTER, dtype, err);
+	int r = begin(&exchange, comm, EXCHANGE_SCATTER, dtype, &root, err);
 
-	if (r == 0)
-		r = set_root(&exchange, root, err);
 	if (r == 0 && is_root(&exchange))
 		r = take_parts(&exchange, in, "in", exchange.give, err);
 	if (r == 0)
@@ -203,7 +197,7 @@ int fsdp_all_to_all(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 {
 	struct error *err = error_of_thread();
 	struct exchange exchange = {.comm = NULL};
-	int r = begin(&exchange, comm, EXCHANGE_ALL_TO_ALL, dtype, err);
+	int r = begin(&exchange, comm, EXCHANGE_ALL_TO_ALL, dtype, NULL, err);
 
 	if (r == 0)
 		r = take_parts(&exchange, in, "in", exchange.give, err);
@@ -243,10 +237,10 @@ static int take_result(const struct exchange *exchange, const struct fold *fold,
 
 static int begin_fold(struct exchange *exchange, struct fsdp_comm *comm,
 		      enum exchange_kind kind, enum fsdp_dtype dtype,
-		      enum fsdp_reduction how, struct fold *ret,
-		      struct error *err)
+		      enum fsdp_reduction how, const uint32_t *root,
+		      struct fold *ret, struct error *err)
 {
-	int r = begin(exchange, comm, kind, dtype, err);
+	int r = begin(exchange, comm, kind, dtype, root, err);
 
 	if (r < 0)
 		return r;
@@ -289,32 +283,47 @@ static int reduce_shares(struct exchange *exchange, enum exchange_kind kind,
 	return host_exchange_run(exchange, err);
 }
 
-int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
-		   enum fsdp_reduction how, const void *in, void *out,
-		   uint64_t count, uint32_t root)
+static int reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		  enum fsdp_reduction how, const void *in, void *out,
+		  uint64_t count, const uint32_t *root)
 {
 	struct error *err = error_of_thread();
 	struct exchange exchange = {.comm = NULL};
 	struct bytes bytes, result = {.data = NULL};
 	struct fold fold;
-	int r = begin_fold(&exchange, comm, EXCHANGE_REDUCE, dtype, how, &fold,
-			   err);
+	int r = begin_fold(&exchange, comm,
+			   root ? EXCHANGE_REDUCE : EXCHANGE_ALL_REDUCE, dtype,
+			   how, root, &fold, err);
 
 	if (r == 0)
-		r = set_root(&exchange, root, err);
-	if (r == 0)
 		r = take_bytes(&exchange, in, count, "in", &bytes, err);
-	if (r == 0 && is_root(&exchange))
+	if (r == 0 && is_receiver(&exchange))
 		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
-	if (is_large(&exchange, &bytes, SMALL_REDUCE))
-		return reduce_shares(&exchange, EXCHANGE_LARGE_REDUCE, &fold,
-				     &bytes, result.data, err);
-	share(&exchange, &bytes, mask(root));
-	if (is_root(&exchange))
+	if (is_large(&exchange, &bytes, root ? SMALL_REDUCE : SMALL_ALL_REDUCE))
+		return reduce_shares(&exchange,
+				     root ? EXCHANGE_LARGE_REDUCE
+					  : EXCHANGE_LARGE_ALL_REDUCE,
+				     &fold, &bytes, result.data, err);
+	share(&exchange, &bytes);
+	if (is_receiver(&exchange))
 		set_fold(&exchange, &fold, &result);
 	return host_exchange_run(&exchange, err);
+}
+
+int fsdp_reduce_to(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		   enum fsdp_reduction how, const void *in, void *out,
+		   uint64_t count, uint32_t root)
+{
+	return reduce(comm, dtype, how, in, out, count, &root);
+}
+
+int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
+		    enum fsdp_reduction how, const void *in, void *out,
+		    uint64_t count)
+{
+	return reduce(comm, dtype, how, in, out, count, NULL);
 }
 
 int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
@@ -326,7 +335,7 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 	struct bytes result;
 	struct fold fold;
 	int r = begin_fold(&exchange, comm, EXCHANGE_REDUCE_SCATTER, dtype, how,
-			   &fold, err);
+			   NULL, &fold, err);
 
 	if (r == 0)
 		r = take_parts(&exchange, in, "in", exchange.give, err);
@@ -334,31 +343,6 @@ int fsdp_reduce_scatter(struct fsdp_comm *comm, enum fsdp_dtype dtype,
 		r = take_result(&exchange, &fold, out, count, &result, err);
 	if (r < 0)
 		return r;
-	set_fold(&exchange, &fold, &result);
-	return host_exchange_run(&exchange, err);
-}
-
-int fsdp_all_reduce(struct fsdp_comm *comm, enum fsdp_dtype dtype,
-		    enum fsdp_reduction how, const void *in, void *out,
-		    uint64_t count)
-{
-	struct error *err = error_of_thread();
-	struct exchange exchange = {.comm = NULL};
-	struct bytes bytes, result;
-	struct fold fold;
-	int r = begin_fold(&exchange, comm, EXCHANGE_ALL_REDUCE, dtype, how,
-			   &fold, err);
-
-	if (r == 0)
-		r = take_bytes(&exchange, in, count, "in", &bytes, err);
-	if (r == 0)
-		r = take_result(&exchange, &fold, out, count, &result, err);
-	if (r < 0)
-		return r;
-	if (is_large(&exchange, &bytes, SMALL_ALL_REDUCE))
-		return reduce_shares(&exchange, EXCHANGE_LARGE_ALL_REDUCE,
-				     &fold, &bytes, result.data, err);
-	share(&exchange, &bytes, UINT64_MAX);
 	set_fold(&exchange, &fold, &result);
 	return host_exchange_run(&exchange, err);
 }
