@@ -392,42 +392,17 @@ static int place_chunks(struct maker *maker, uint64_t *ret_size)
 
 /* ------------------------------------------------------------ buckets */
 
-/* Adds up the entries of each bucket. Returns NULL if there is no memory. */
-static struct plan_bucket *sum_buckets(const struct maker *maker, uint32_t n)
-{
-	struct plan_bucket *sums = calloc((size_t)n + 1, sizeof(*sums));
-
-	for (uint32_t i = 0; sums && i < maker->plan->n_entries; i++) {
-		if (maker->buckets[i] == BUCKET_NONE)
-			continue;
-		sums[maker->buckets[i]].n_entries++;
-		sums[maker->buckets[i]].size += maker->items[i].size;
-	}
-	return sums;
-}
-
-/* Computes `buckets` and their sums from `items`. */
+/* Computes `buckets` from `items`. */
 static int fill_buckets(struct maker *maker, const double *caps_mb,
-			uint32_t n_caps, uint32_t *ret_n,
-			struct plan_bucket **ret)
+			uint32_t n_caps, uint32_t *ret_n)
 {
 	const struct bucket_options options = {
 		.caps_mb = caps_mb,
 		.n_caps = n_caps,
 	};
-	struct plan_bucket *sums;
-	uint32_t n;
-	int r = bucket_plan(maker->items, maker->plan->n_entries, &options,
-			    maker->buckets, &n, maker->err);
 
-	if (r < 0)
-		return r;
-	sums = sum_buckets(maker, n);
-	if (!sums)
-		return error_nomem(maker->err, "%u buckets", n);
-	*ret_n = n;
-	*ret = sums;
-	return 0;
+	return bucket_plan(maker->items, maker->plan->n_entries, &options,
+			   maker->buckets, ret_n, maker->err);
 }
 
 /* Plans the gathers. Entries that are gathered in the same dtype may share a
@@ -450,8 +425,7 @@ static int plan_gathers(struct maker *maker)
 			size_of(entry->shard.chunk_numel, entry->dtype);
 	}
 	r = fill_buckets(maker, plan->policy.gather_caps_mb,
-			 plan->policy.n_gather_caps, &plan->n_gather_buckets,
-			 &plan->gather_buckets);
+			 plan->policy.n_gather_caps, &plan->n_gather_buckets);
 	if (r >= 0)
 		r = place_chunks(maker, &plan->shards_size);
 	if (r < 0)
@@ -535,8 +509,7 @@ static int plan_reductions(struct maker *maker)
 	if (r < 0)
 		return r;
 	r = fill_buckets(maker, plan->policy.reduce_caps_mb,
-			 plan->policy.n_reduce_caps, &plan->n_reduce_buckets,
-			 &plan->reduce_buckets);
+			 plan->policy.n_reduce_caps, &plan->n_reduce_buckets);
 	if (r >= 0)
 		r = place_grads(maker);
 	if (r >= 0 && plan->n_replicas > 1)
@@ -638,8 +611,6 @@ int plan_make(const struct plan_param *params, uint32_t n_params,
 void plan_deinit(struct plan *plan)
 {
 	free(plan->entries);
-	free(plan->gather_buckets);
-	free(plan->reduce_buckets);
 	*plan = (struct plan){0};
 }
 

@@ -102,20 +102,12 @@ struct plan_entry {
 	uint64_t partial_offset, partial_stride;
 };
 
-struct plan_bucket {
-	uint32_t n_entries;
-	/* bytes on the wire: the padded chunks of all ranks, in the full or the
-	 * reduce dtype, without alignment */
-	uint64_t size;
-};
-
 struct plan {
 	uint32_t n_shards, n_replicas; /* S and R */
 	struct plan_policy policy;
 	uint32_t n_entries;
 	struct plan_entry *entries; /* owned, in the order of the parameters */
 	uint32_t n_gather_buckets, n_reduce_buckets;
-	struct plan_bucket *gather_buckets, *reduce_buckets; /* owned */
 	bool is_in_place; /* no entry is copied to become whole */
 	/* The sizes for one replica. partial_size is 0 if there is only one
 	 * replica. full_size is set also if the plan is in place. Each size

@@ -292,8 +292,6 @@ int layout_new(const struct plan *plan, struct layout **ret, struct error *err)
 	memcpy(layout->entries, plan->entries, plan->n_entries * size);
 	layout->plan = *plan;
 	layout->plan.entries = layout->entries;
-	layout->plan.gather_buckets = NULL;
-	layout->plan.reduce_buckets = NULL;
 	r = check(layout, err);
 	if (r < 0) {
 		layout_free(layout);
