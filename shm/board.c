@@ -407,22 +407,29 @@ uint64_t board_awaited(const struct board_wait *wait)
 		return find_box(wait, BOX_TAKEN);
 	case BOARD_MAIL:
 		return mail_awaited(wait->board, wait->rank, wait->mail);
+	case BOARD_GATHER:
+		return wait->gather->awaited(wait->gather->data);
 	}
 	return 0;
 }
 
-static bool is_met(const void *data)
+bool board_is_met(const struct board_wait *wait)
 {
-	const struct board_wait *wait = data;
-
 	switch (wait->goal) {
 	case BOARD_INPUTS:
 		return is_reduced(wait) || !board_awaited(wait);
 	case BOARD_REDUCED:
 		return is_reduced(wait);
+	case BOARD_GATHER:
+		return wait->gather->is_met(wait->gather->data);
 	default:
 		return !board_awaited(wait);
 	}
+}
+
+static bool is_met(const void *data)
+{
+	return board_is_met(data);
 }
 
 static bool is_over(const void *data)
@@ -443,30 +450,25 @@ static void tell_cpu(const struct board *board, uint32_t rank, int32_t cpu)
 		atomic_store_explicit(word, cpu, memory_order_relaxed);
 }
 
-bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks)
-{
-	int32_t cpu = sched_getcpu();
-
-	tell_cpu(board, rank, cpu);
-	for (uint32_t i = 0; i < board->n_ranks; i++) {
-		if (i != rank && (ranks >> i & 1) &&
-		    atomic_load_explicit(&board->page->ranks[i].cpu,
-					 memory_order_relaxed) == cpu)
-			return true;
-	}
-	return false;
-}
-
 /* A rank that passes on bytes waits for several ranks one after another, so
- * each of them may need this CPU. */
+ * each of them may need this CPU. The same holds if it is not known for which
+ * ranks it waits. */
 static bool is_beside(const void *data)
 {
 	const struct board_wait *wait = data;
 	bool is_chain = wait->goal == BOARD_PUT || wait->goal == BOARD_TAKEN ||
 			wait->goal == BOARD_MAIL;
+	uint64_t ranks = is_chain ? 0 : board_awaited(wait);
+	int32_t cpu = sched_getcpu();
 
-	return board_is_beside(wait->board, wait->rank,
-			       is_chain ? UINT64_MAX : board_awaited(wait));
+	tell_cpu(wait->board, wait->rank, cpu);
+	for (uint32_t i = 0; i < wait->board->n_ranks; i++) {
+		if (i != wait->rank && (!ranks || (ranks >> i & 1)) &&
+		    atomic_load_explicit(&wait->board->page->ranks[i].cpu,
+					 memory_order_relaxed) == cpu)
+			return true;
+	}
+	return false;
 }
 
 static struct bell *bell_of(const struct board_wait *wait)
@@ -480,6 +482,8 @@ static struct bell *bell_of(const struct board_wait *wait)
 		return box_bell(wait->board, wait->of, BOX_TAKEN);
 	case BOARD_MAIL:
 		return &wait->board->boxes[wait->rank].mail_bell;
+	case BOARD_GATHER:
+		return &wait->board->page->gathering;
 	default:
 		return &wait->board->page->reductions;
 	}
@@ -492,7 +496,7 @@ enum bell_outcome board_wait(struct board *board, const struct board_wait *wait,
 	struct bell *bell = bell_of(wait);
 	enum bell_outcome outcome;
 
-	if (is_met(wait))
+	if (board_is_met(wait))
 		return BELL_MET;
 	outcome = bell_wait(bell, &how, until_ns);
 	tell_cpu(board, wait->rank, sched_getcpu());

@@ -216,10 +216,6 @@ static inline struct pieces *board_pieces(const struct board *board,
 	return &board->page->pieces[number % BOARD_REDUCTIONS];
 }
 
-/* Returns whether one of these ranks, other than this one, uses the CPU on
- * which this one waits. It is only a hint. */
-bool board_is_beside(const struct board *board, uint32_t rank, uint64_t ranks);
-
 enum board_goal {
 	BOARD_BARRIER, /* all ranks have arrived */
 	BOARD_INPUTS,  /* all ranks have handed in, or the reduction is done */
@@ -227,6 +223,14 @@ enum board_goal {
 	BOARD_PUT,     /* one rank has put the round (boxes.h) */
 	BOARD_TAKEN,   /* one rank has taken the round */
 	BOARD_MAIL,    /* mail has come, or there is space for mail (mail.h) */
+	BOARD_GATHER,  /* what struct board_gather says */
+};
+
+/* a wait for a gather (gathers.h), with `data` */
+struct board_gather {
+	bell_look_fn *is_met;
+	uint64_t (*awaited)(const void *data); /* 0: the ranks are not known */
+	const void *data;
 };
 
 struct board_wait {
@@ -237,6 +241,7 @@ struct board_wait {
 	uint32_t n_pieces; /* of the reduction */
 	uint32_t of;       /* the rank that must put or take */
 	const struct mail_wait *mail;
+	const struct board_gather *gather;
 	/* Returns whether the run is over. */
 	bell_look_fn *is_over;
 	const void *data;
@@ -244,6 +249,9 @@ struct board_wait {
 
 /* Returns the ranks for which the wait waits, as a mask. */
 uint64_t board_awaited(const struct board_wait *wait);
+
+/* Returns whether the goal is reached. */
+bool board_is_met(const struct board_wait *wait);
 
 /* Waits until the goal is reached. Returns BELL_OVER also if a rank that is
  * needed has left. */

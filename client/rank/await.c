@@ -36,18 +36,21 @@ static bool is_run_over(const void *data)
 	return !comm_is_alive(data);
 }
 
-int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
-		  int64_t until_ns)
+/* Return the time at which a wait must look around next: the first of the end
+ * of the caller's time, the end of the communicator's time-out, and the end of
+ * a slice. */
+static int64_t end_of_slice(const struct fsdp_comm *comm,
+			    const struct await *await)
 {
 	const struct interrupt *interrupt =
 		&comm->client->connection.self.interrupt;
-	int64_t late_ns = since_ns + comm->timeout_ms * MS_NS;
+	int64_t late_ns = await->since_ns + comm->timeout_ms * MS_NS;
 	int64_t end_ns =
 		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
 
 	if (end_ns > late_ns)
 		end_ns = late_ns;
-	return end_ns < until_ns ? end_ns : until_ns;
+	return end_ns < await->until_ns ? end_ns : await->until_ns;
 }
 
 static struct board_wait wait_of(const struct fsdp_comm *comm,
@@ -61,6 +64,7 @@ static struct board_wait wait_of(const struct fsdp_comm *comm,
 		.n_pieces = await->n_pieces,
 		.of = await->of,
 		.mail = await->mail,
+		.gather = await->gather,
 		.is_over = is_run_over,
 		.data = comm,
 	};
@@ -71,7 +75,7 @@ static int wait_once(struct fsdp_comm *comm, const struct await *await,
 		     struct error *err)
 {
 	const struct board_wait wait = wait_of(comm, await);
-	int64_t end_ns = await_end(comm, await->since_ns, await->until_ns);
+	int64_t end_ns = end_of_slice(comm, await);
 	enum bell_outcome outcome;
 	int64_t until_ns;
 	int r;
@@ -88,15 +92,6 @@ static int wait_once(struct fsdp_comm *comm, const struct await *await,
 	return r < 0 ? r : (int)outcome;
 }
 
-static bool is_met(const struct fsdp_comm *comm, const struct await *await,
-		   uint64_t ranks)
-{
-	if (await->goal != BOARD_REDUCED)
-		return !ranks;
-	return pieces_are_done(board_pieces(&comm->board, await->number),
-			       await->number, await->n_pieces);
-}
-
 /* Return AWAIT_MET if the caller must wait on. The ranks may also have come in
  * the meantime. A rank comes before it leaves, so the ranks that have left are
  * read first. */
@@ -111,7 +106,7 @@ static int look_around(struct fsdp_comm *comm, const struct await *await,
 	failpoint("await.looked");
 	ranks = board_awaited(&wait);
 	*ret_ranks = ranks;
-	if (r < 0 || is_met(comm, await, ranks))
+	if (r < 0 || board_is_met(&wait))
 		return r;
 	if (left & ranks) {
 		*ret_ranks = left & ranks;

@@ -19,7 +19,8 @@ struct await {
 	enum board_goal goal;
 	uint32_t number, n_pieces;
 	uint32_t of; /* the rank, for BOARD_PUT and BOARD_TAKEN */
-	const struct mail_wait *mail; /* for BOARD_MAIL */
+	const struct mail_wait *mail;      /* for BOARD_MAIL */
+	const struct board_gather *gather; /* for BOARD_GATHER */
 	int64_t since_ns; /* start of the time-out (bell_now_ns()) */
 	int64_t until_ns; /* end of the caller's time; INT64_MAX: none */
 };
@@ -39,12 +40,6 @@ int await_ranks(struct fsdp_comm *comm, const struct await *await,
 
 /* Convert a time-out of the public functions to `until_ns`. */
 int64_t await_until(int32_t timeout_ms);
-
-/* Return the time at which a wait must look around next: the first of the end
- * of the caller's time, the end of the communicator's time-out, and the end of
- * a slice. */
-int64_t await_end(const struct fsdp_comm *comm, int64_t since_ns,
-		  int64_t until_ns);
 
 /* Write names like "rank 1 (pid 5, trainer), like 2 other ranks," to `ret`, as
  * the subject of a sentence. Returns `ret` or a constant string. */
