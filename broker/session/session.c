@@ -37,6 +37,7 @@
 /* The number of descriptors that stay free when processes of adopted sessions
  * are watched. */
 #define SPARE_DESCRIPTORS 64
+#define ROUND_NS 250000 /* the time limit of an idle round */
 
 _Static_assert(CONFIG_MAX_SESSIONS == CATALOG_MAX_SESSIONS - 1, "records");
 
@@ -130,15 +131,20 @@ static void on_pidfd(uv_poll_t *poll, int status, int events)
 	(void)meter_end(meter, METER_CLOSES);
 }
 
+static void defer_draining(struct session *session)
+{
+	session->is_draining = true;
+	loop_defer(&session->sessions->base->loop,
+		   &session->sessions->draining);
+}
+
 void session_collect(struct session *session)
 {
 	session->is_draining =
 		collect_pending(session->sessions->store, &session->holdings);
 	catalog_commit(&session->sessions->store->catalog);
-	if (!session->is_draining)
-		return;
-	loop_defer(&session->sessions->base->loop,
-		   &session->sessions->draining);
+	if (session->is_draining)
+		defer_draining(session);
 }
 
 static void on_doorbell(uv_poll_t *poll, int status, int events)
@@ -157,7 +163,10 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 		return;
 	failpoint("session.rung");
 	channels_retire(session->sessions->store);
-	session_collect(session);
+	if (session_may_work(session->sessions))
+		session_collect(session);
+	else
+		defer_draining(session);
 	(void)meter_end(meter, METER_CLOSES);
 }
 
@@ -165,18 +174,26 @@ static bool on_idle(struct session *session)
 {
 	if (session->is_ending)
 		return !session_end_round(session);
-	if (session->is_draining)
-		session_collect(session);
+	session_collect(session);
 	return session->is_draining;
 }
 
 bool sessions_on_idle(struct sessions *sessions)
 {
+	uint32_t n =
+		catalog_n_touched(&sessions->store->catalog, SECTION_SESSION);
+	uint64_t end_ns = uv_hrtime() + ROUND_NS;
 	bool has_more = false;
+	struct session *session;
 
-	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
-		if (session_at(sessions, i) && on_idle(session_at(sessions, i)))
-			has_more = true;
+	for (uint32_t i = 0; i < n; i++) {
+		sessions->hand = sessions->hand < n ? sessions->hand + 1 : 1;
+		session = session_at(sessions, sessions->hand);
+		if (!session || !(session->is_ending || session->is_draining))
+			continue;
+		has_more |= on_idle(session);
+		if (uv_hrtime() >= end_ns)
+			return true;
 	}
 	return has_more;
 }

@@ -137,10 +137,11 @@ struct session *session_find(struct sessions *sessions, uint64_t id,
 /*
  * End the session, with its parked requests, staged bundles, tied names,
  * WRITING slots, grants, recorded replies and record. If there are more than
- * about a thousand records, the others are ended in later rounds of the loop,
- * between which other clients are served; until then the session exists, but no
- * client can reconnect to it. `goodbye` is the number of the request to reply
- * to at the end, or 0. The struct is freed when its handles are closed.
+ * about a thousand records, or many sessions end together, the rest is ended in
+ * later rounds of the loop, between which other clients are served; until then
+ * the session exists, but no client can reconnect to it. `goodbye` is the
+ * number of the request to reply to at the end, or 0. The struct is freed when
+ * its handles are closed.
  */
 void session_end(struct session *session, uint64_t goodbye);
 
@@ -160,8 +161,17 @@ void session_stop(struct session *session);
  * commits, so call it before making changes. */
 void session_collect(struct session *session);
 
-/* Continue the work that doorbells and ends of sessions left for later. Returns
- * true if there is more. */
+/*
+ * Returns whether a session may now do work that could also wait for an idle
+ * round. Many processes may die at once, or ring their doorbells, and the loop
+ * handles all these events before it serves other clients; so they share a time
+ * limit. There is none before clients can connect.
+ */
+bool session_may_work(struct sessions *sessions);
+
+/* Continue the work that doorbells and ends of sessions left for later, one
+ * session after another, for a limited time. Returns true if there may be
+ * more. */
 bool sessions_on_idle(struct sessions *sessions);
 
 /* Returns whether the session may see the tensors and sessions of others: root,

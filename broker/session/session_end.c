@@ -31,6 +31,8 @@
 #define LOOKED_PER_ROUND 16384
 /* The number of records that a bundle counts as. */
 #define BUNDLE_COST 256
+/* The time limit for the work that all events of an iteration cause at once. */
+#define WORK_NS 250000
 
 /*
  * Each of the following functions commits after every step, since each step is
@@ -254,6 +256,19 @@ bool session_end_round(struct session *session)
 	return true;
 }
 
+bool session_may_work(struct sessions *sessions)
+{
+	uint64_t now_ns = uv_hrtime();
+	/* The same for all events of an iteration. */
+	uint64_t loop_ms = uv_now(&sessions->base->loop.uv);
+
+	if (sessions->work_ms != loop_ms) {
+		sessions->work_ms = loop_ms;
+		sessions->work_end_ns = now_ns + WORK_NS;
+	}
+	return now_ns < sessions->work_end_ns || !sessions->listener.is_open;
+}
+
 void session_end(struct session *session, uint64_t goodbye)
 {
 	struct sessions *sessions = session->sessions;
@@ -269,7 +284,7 @@ void session_end(struct session *session, uint64_t goodbye)
 	channels_end_session(sessions->store, session->holdings.index,
 			     !goodbye);
 	catalog_commit(&sessions->store->catalog);
-	if (session_end_round(session))
+	if (session_may_work(sessions) && session_end_round(session))
 		return;
 	loop_defer(&sessions->base->loop, &sessions->draining);
 }

@@ -33,6 +33,10 @@ struct sessions {
 	uint32_t n; /* sessions; they are found by session_at() */
 	/* Sessions that are ending or have more pending bits to collect. */
 	struct deferred draining;
+	uint32_t hand; /* the session that was visited last for this */
+	/* The limit of session_may_work(), and the loop's time that it is
+	 * for. */
+	uint64_t work_end_ns, work_ms;
 	struct log_limit deaths;
 	/* Adopted sessions whose process could not be watched at once. */
 	uint32_t n_unwatched;

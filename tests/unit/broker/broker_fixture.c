@@ -1,4 +1,7 @@
 #include "tests/unit/broker/broker_fixture.h"
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 void must(int r, const struct error *err)
 {
@@ -49,7 +52,7 @@ struct broker *broker_make(void)
 
 /* --- clients -------------------------------------------------------------- */
 
-void client_open_for(struct client *client, struct broker *self, pid_t pid,
+static void open_for(struct client *client, struct broker *self, pid_t pid,
 		     uint32_t uid, uint64_t budget)
 {
 	int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -84,7 +87,32 @@ void client_open_for(struct client *client, struct broker *self, pid_t pid,
 void client_open(struct client *client, struct broker *self, uint32_t uid,
 		 uint64_t budget)
 {
-	client_open_for(client, self, getpid(), uid, budget);
+	open_for(client, self, getpid(), uid, budget);
+}
+
+pid_t client_open_child(struct client *client, struct broker *self,
+			uint32_t uid)
+{
+	pid_t child = fork();
+
+	if (child == 0) {
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	open_for(client, self, child, uid, 0);
+	return child;
+}
+
+void kill_child(struct client *client, pid_t child)
+{
+	siginfo_t info;
+
+	/* The broker must not close a peer that is not its own. */
+	peer_attach(client->session, NULL);
+	cr_assert(zero(int, kill(child, SIGKILL)));
+	cr_assert(zero(int,
+		       waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT)));
 }
 
 void broker_set_up(void)

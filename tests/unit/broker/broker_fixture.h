@@ -51,9 +51,12 @@ struct client {
 void client_open(struct client *client, struct broker *self, uint32_t uid,
 		 uint64_t budget);
 
-/* Do the same for a session of another process. */
-void client_open_for(struct client *client, struct broker *self, pid_t pid,
-		     uint32_t uid, uint64_t budget);
+/* Do the same for a child process, which does nothing until it is killed. */
+pid_t client_open_child(struct client *client, struct broker *self,
+			uint32_t uid);
+
+/* Returns when the child is dead; the loop then ends its session. */
+void kill_child(struct client *client, pid_t child);
 
 /* The broker of the test, and clients of uid 1000 and 1001, which
  * broker_set_up() makes. */

@@ -4,8 +4,6 @@
  * resume the session.
  */
 #include "tests/unit/broker/broker_fixture.h"
-#include <signal.h>
-#include <sys/wait.h>
 
 /* Each tensor has two records that the end removes, because its maker can write
  * it and holds it. */
@@ -94,34 +92,16 @@ Test(session_end, nobody_can_resume_a_session_in_quarantine)
 	cr_expect(eq(int, err.code, -ESTALE));
 }
 
-/* The session of a child process that pauses. */
-static pid_t open_child(struct client *client)
-{
-	pid_t child = fork();
-
-	if (child == 0) {
-		for (;;)
-			pause();
-	}
-	client_open_for(client, broker, child, 1000, 0);
-	return child;
-}
-
 /* The descriptor of a dead process stays readable, so the loop would not wait
  * while the rounds pause. */
 Test(session_end, a_dead_process_is_not_watched_between_the_rounds)
 {
 	struct client carol;
-	pid_t child = open_child(&carol);
-	siginfo_t info;
+	pid_t child = client_open_child(&carol, broker, 1000);
 
 	for (int i = 0; i < N; i++)
 		(void)client_alloc(&carol, 1);
-	/* A peer on the stack cannot be closed by the broker. */
-	peer_attach(carol.session, NULL);
-	cr_assert(zero(int, kill(child, SIGKILL)));
-	cr_assert(zero(int,
-		       waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT)));
+	kill_child(&carol, child);
 	while (!carol.session->is_ending)
 		loop_step(&broker->base.loop.uv);
 	cr_assert(eq(u32, broker->sessions.n, 3));
