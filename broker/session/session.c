@@ -37,7 +37,9 @@
 /* The number of descriptors that stay free when processes of adopted sessions
  * are watched. */
 #define SPARE_DESCRIPTORS 64
-#define ROUND_NS 250000 /* the time limit of an idle round */
+#define ROUND_NS          250000 /* the time limit of an idle round */
+/* The number of slots that a round updates after a reconnect. */
+#define GRANTS_PER_ROUND 1024
 
 _Static_assert(CONFIG_MAX_SESSIONS == CATALOG_MAX_SESSIONS - 1, "records");
 
@@ -170,12 +172,44 @@ static void on_doorbell(uv_poll_t *poll, int status, int events)
 	(void)meter_end(meter, METER_CLOSES);
 }
 
+/*
+ * Update the states of the slots of some grants, which counted as held while
+ * the ref-counter file was missing. The update of a slot may drop other grants;
+ * then the hand moves on.
+ */
+static void update_grants(struct session *session)
+{
+	struct store *store = session->sessions->store;
+	uint32_t *hand = &session->holdings.grant_hand;
+	const struct grant_record *record;
+
+	for (uint32_t n = 0; *hand && n < GRANTS_PER_ROUND; n++) {
+		record = catalog_grant(&store->catalog, *hand);
+		*hand = record->session_link.next;
+		(void)slot_update_state(store, record->slot);
+		catalog_commit(&store->catalog);
+	}
+	if (*hand)
+		loop_defer(&session->sessions->base->loop,
+			   &session->sessions->draining);
+}
+
+static bool has_work(const struct session *session)
+{
+	return session->is_ending || session->is_draining ||
+	       session->holdings.grant_hand;
+}
+
+/* Returns true if there is more to do. */
 static bool on_idle(struct session *session)
 {
 	if (session->is_ending)
 		return !session_end_round(session);
-	session_collect(session);
-	return session->is_draining;
+	if (session->holdings.grant_hand)
+		update_grants(session);
+	else
+		session_collect(session);
+	return has_work(session);
 }
 
 bool sessions_on_idle(struct sessions *sessions)
@@ -189,7 +223,7 @@ bool sessions_on_idle(struct sessions *sessions)
 	for (uint32_t i = 0; i < n; i++) {
 		sessions->hand = sessions->hand < n ? sessions->hand + 1 : 1;
 		session = session_at(sessions, sessions->hand);
-		if (!session || !(session->is_ending || session->is_draining))
+		if (!session || !has_work(session))
 			continue;
 		has_more |= on_idle(session);
 		if (uv_hrtime() >= end_ns)
@@ -546,25 +580,6 @@ static int take_refs(struct session *session, int fd, struct error *err)
 	return 0;
 }
 
-/* Update the states of the slots of all grants, which counted as held while the
- * ref-counter file was missing. */
-static void update_grants(struct session *session)
-{
-	struct sessions *sessions = session->sessions;
-	struct catalog *catalog = &sessions->store->catalog;
-	uint32_t grant = session_record(session)->grants.first;
-	uint32_t slot, next;
-
-	for (; grant; grant = next) {
-		next = catalog_grant(catalog, grant)->session_link.next;
-		slot = catalog_grant(catalog, grant)->slot;
-		slot_update_state(sessions->store, slot);
-		if (catalog_journal_room(catalog) < SLOT_UPDATE_ROOM)
-			catalog_commit(catalog);
-	}
-	catalog_commit(catalog);
-}
-
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err)
 {
@@ -582,9 +597,11 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 	}
 	if (doorbell_fd >= 0)
 		close(doorbell_fd);
-	if (r == 0 && !was_known)
-		update_grants(session);
-	return r;
+	if (r < 0 || was_known)
+		return r;
+	session->holdings.grant_hand = session_record(session)->grants.first;
+	update_grants(session);
+	return 0;
 }
 
 static bool is_equal(const uint8_t a[TOKEN_SIZE], const uint8_t b[TOKEN_SIZE])

@@ -118,7 +118,7 @@ int session_check_doorbell(int fd, struct error *err);
 
 /* Give an adopted session its ref-counter file and doorbell back. Consumes the
  * fds, also on failure. Updates the states of slots that were released in the
- * meantime. */
+ * meantime, or begins to do so, if there are many. */
 int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 		     struct error *err);
 
@@ -169,9 +169,9 @@ void session_collect(struct session *session);
  */
 bool session_may_work(struct sessions *sessions);
 
-/* Continue the work that doorbells and ends of sessions left for later, one
- * session after another, for a limited time. Returns true if there may be
- * more. */
+/* Continue the work that doorbells, ends and reconnects of sessions left for
+ * later, one session after another, for a limited time. Returns true if there
+ * may be more. */
 bool sessions_on_idle(struct sessions *sessions);
 
 /* Returns whether the session may see the tensors and sessions of others: root,

@@ -255,7 +255,10 @@ static void destroy(struct store *store, uint32_t grant)
 {
 	struct catalog *catalog = &store->catalog;
 	uint32_t session = catalog_grant(catalog, grant)->session;
+	uint32_t *hand = &store->holdings[session]->grant_hand;
 
+	if (*hand == grant)
+		*hand = catalog_grant(catalog, grant)->session_link.next;
 	unlink_from_hash(store, grant);
 	catalog_list_remove(catalog, &catalog_session(catalog, session)->grants,
 			    SECTION_GRANT, SESSION_LINK, grant);

@@ -37,6 +37,8 @@ struct holdings {
 	/* Bytes of the blocks that the session made, which count against its
 	 * budget. */
 	uint64_t n_bytes;
+	/* After a reconnect, the next grant whose slot is updated; 0: none. */
+	uint32_t grant_hand;
 	/* The last block that shared_chunk_end_session() has finished. */
 	uint32_t shared_hand;
 };

@@ -5,10 +5,12 @@
  */
 #include "tests/unit/broker/broker_fixture.h"
 
-#define N 4
+#define N      4
+#define N_HELD 3000
 
 static uint64_t clock_ns;
 static struct client crowd[N];
+static struct slot_ref held[N_HELD];
 
 /* Replaces the function of libuv. */
 uint64_t uv_hrtime(void)
@@ -90,4 +92,63 @@ Test(session, doorbells_that_ring_together_are_served_in_turn)
 	}
 	for (int i = 0; i < N; i++)
 		cr_expect(le(u32, n_pending(&crowd[i]), TABLE_SLOTS - 9 * 256));
+}
+
+/* Makes tensors that only alice holds, and lets the broker forget her
+ * ref-counter file, as after a restart. */
+static void hold_and_detach(void)
+{
+	struct refs *refs = &alice.session->holdings.refs;
+
+	for (int i = 0; i < N_HELD; i++) {
+		held[i] = client_alloc(&alice, 1);
+		cr_assert(gt(i64,
+			     client_publish(&alice, &held[i], "n",
+					    PUBLISH_REPLACE, 0),
+			     0));
+	}
+	cr_assert(zero(int, client_remove(&alice, "n")));
+	refs_close(refs);
+	*refs = REFS_NULL;
+}
+
+static void reattach(void)
+{
+	int fd = fcntl(alice.refs.fd, F_DUPFD_CLOEXEC, 3);
+	struct error err = ERROR_NULL;
+
+	must(session_reattach(alice.session, fd, -1, &err), &err);
+}
+
+static uint32_t n_live(void)
+{
+	return catalog_n_live(&broker->store.catalog, SECTION_SLOT);
+}
+
+Test(session, a_reconnect_updates_many_tensors_in_rounds)
+{
+	uint32_t n_before = N_HELD;
+
+	hold_and_detach();
+	for (int i = 0; i < N_HELD; i++)
+		(void)client_release(&alice, &held[i]);
+	reattach();
+	while (n_live() > 0) {
+		cr_assert(le(u32, n_before - n_live(), 1024));
+		n_before = n_live();
+		(void)uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	}
+	cr_expect(le(u32, n_before, 1024));
+}
+
+/* A request ends the grants at which the next round would begin. */
+Test(session, grants_may_end_between_the_rounds_after_a_reconnect)
+{
+	hold_and_detach();
+	reattach();
+	cr_assert(gt(u32, alice.session->holdings.grant_hand, 0));
+	for (int i = 0; i < N_HELD; i++)
+		cr_assert(zero(int, client_release_n(&alice, &held[i], 1)));
+	cr_expect(zero(u32, alice.session->holdings.grant_hand));
+	assert_empty(broker, 1000);
 }
