@@ -197,13 +197,10 @@ int fsdp_bundle_alloc(struct fsdp_bundle *bundle, const char *const *names,
 	r = spec_alloc(client, &alloc, specs, names, &received, err);
 	if (r < 0)
 		return r;
-	places_take_chunks(client, &received, places->chunks, places->n_chunks,
-			   0);
 	r = note_chunks(bundle, places, err);
-	if (r < 0)
-		places_give_back(client, places);
-	else
-		r = places_adopt_batch(client, places, &use, ret, err);
+	if (r == 0)
+		return places_receive(client, &received, &use, ret, err);
+	places_give_back(client, places);
 	received_deinit(&received);
 	return r;
 }

@@ -114,13 +114,10 @@ static int redeem(struct fsdp_client *client, const struct fsdp_ticket *tickets,
 	r = client_call(client, &request, &received, err);
 	if (r < 0)
 		return r;
-	places_take_chunks(client, &received, places->chunks, places->n_chunks,
-			   0);
 	r = use.is_writable ? check_nameless(places, err) : 0;
 	if (r == 0)
-		r = places_adopt_batch(client, places, &use, ret, err);
-	else
-		places_give_back(client, places);
+		return places_receive(client, &received, &use, ret, err);
+	places_give_back(client, places);
 	received_deinit(&received);
 	return r;
 }
