@@ -16,14 +16,12 @@
 
 static int refuse_stale(const struct fsdp_tensor *tensor, struct error *err)
 {
-	const char *name = tensor_desc(tensor)->name;
-
 	if (stream_peek(tensor) == WRITTEN_NEVER)
 		return stream_refuse_tainted(tensor, err);
 	return error_set(err, -ESTALE,
 			 "this version of %s (slot %u, generation %llu) is "
 			 "not published any more; get it by name",
-			 *name ? name : "an unnamed tensor", tensor->slot,
+			 desc_name(tensor_desc(tensor)), tensor->slot,
 			 (unsigned long long)tensor->generation);
 }
 

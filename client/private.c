@@ -24,11 +24,9 @@ static size_t lead_of(const void *data)
 static int refuse(const struct fsdp_tensor *tensor, const char *cause,
 		  struct error *err)
 {
-	const char *name = tensor_desc(tensor)->name;
-
 	return error_set(err, -EOPNOTSUPP,
 			 "cannot map %s privately: %s; copy it",
-			 *name ? name : "an unnamed tensor", cause);
+			 desc_name(tensor_desc(tensor)), cause);
 }
 
 static int check_sealed(const struct fsdp_tensor *tensor, int fd, uint64_t size,

@@ -323,8 +323,7 @@ static int check_own(const struct fsdp_tensor *tensor, struct error *err)
 	return error_set(err, -EPERM,
 			 "%s (slot %u) is in memory that this connection did "
 			 "not share; call fsdp_release()",
-			 *desc->name ? desc->name : "an unnamed tensor",
-			 tensor->slot);
+			 desc_name(desc), tensor->slot);
 }
 
 /* Take a hold of the handle, which the broker will drop; if it has none,

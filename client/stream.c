@@ -20,9 +20,7 @@
 
 static const char *name_of(const struct fsdp_tensor *tensor)
 {
-	const char *name = tensor_desc(tensor)->name;
-
-	return *name ? name : "an unnamed tensor";
+	return desc_name(tensor_desc(tensor));
 }
 
 /* --- marks --------------------------------------------------------------- */

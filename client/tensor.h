@@ -84,6 +84,12 @@ static inline struct desc_device *desc_device(const struct desc *desc)
 	return desc->is_on_device ? (void *)&desc_rest(desc)->dims[n] : NULL;
 }
 
+/* Return the name for a message. */
+static inline const char *desc_name(const struct desc *desc)
+{
+	return *desc->name ? desc->name : "an unnamed tensor";
+}
+
 void desc_type(const struct desc *desc, struct tensor_type *ret);
 
 struct fsdp_tensor {
