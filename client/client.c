@@ -92,7 +92,7 @@ void client_end_share(struct fsdp_client *client, uint32_t chunk)
 static int call_once(struct fsdp_client *client, const struct request *request,
 		     struct received *ret, struct error *err)
 {
-	struct event_sent *told;
+	struct stream_node *told;
 	int r;
 
 	client_retire(client);
@@ -113,8 +113,8 @@ static int call_once(struct fsdp_client *client, const struct request *request,
 
 static bool must_look(const struct fsdp_client *client)
 {
-	return event_book_is_busy(&client->events) ||
-	       deferred_are_waiting(&client->deferred);
+	return stream_list_is_busy(&client->events) ||
+	       stream_list_is_busy(&client->deferred);
 }
 
 static int32_t next_slice(const struct fsdp_client *client,

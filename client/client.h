@@ -38,8 +38,7 @@ struct fsdp_client {
 	uint32_t n_slots;
 	struct mappings mappings;
 	struct timeline_book timelines;
-	struct event_book events;
-	struct deferred_list deferred;
+	struct stream_list events, deferred;
 	/* of the fences in our ref-counter entries */
 	pthread_mutex_t fences_lock;
 	struct copiers copiers;

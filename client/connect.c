@@ -123,8 +123,8 @@ static struct fsdp_client *client_new(void)
 	client->table = TABLE_NULL;
 	mappings_init(&client->mappings);
 	timeline_book_init(&client->timelines);
-	event_book_init(&client->events);
-	deferred_init(&client->deferred);
+	stream_list_init(&client->events);
+	stream_list_init(&client->deferred);
 	pthread_mutex_init(&client->fences_lock, NULL);
 	copiers_init(&client->copiers);
 	client->connection = CONNECTION_NULL;

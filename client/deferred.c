@@ -9,18 +9,11 @@
 #include <stdlib.h>
 
 struct deferred {
-	struct deferred *next;
+	struct stream_node node;
 	const struct device *device;
-	CUstream stream;
 	struct event *event;
 	uint32_t slot;
 };
-
-void deferred_init(struct deferred_list *list)
-{
-	*list = (struct deferred_list){.first = NULL};
-	pthread_mutex_init(&list->lock, NULL);
-}
 
 static void drop(struct deferred *deferred)
 {
@@ -28,61 +21,26 @@ static void drop(struct deferred *deferred)
 	free(deferred);
 }
 
-void deferred_deinit(struct deferred_list *list)
+void deferred_deinit(struct stream_list *list)
 {
 	while (list->first) {
-		struct deferred *deferred = list->first;
+		struct deferred *deferred = (struct deferred *)list->first;
 
-		list->first = deferred->next;
+		list->first = list->first->next;
 		drop(deferred);
 	}
 }
 
-/* --- the list (lock held) ------------------------------------------------ */
-
-static void append(struct deferred_list *list, struct deferred *deferred)
-{
-	deferred->next = NULL;
-	if (list->last)
-		list->last->next = deferred;
-	else
-		list->first = deferred;
-	list->last = deferred;
-	/* Relaxed: the count orders no other access. */
-	atomic_fetch_add_explicit(&list->n, 1, memory_order_relaxed);
-}
-
 /* Tell whether the event is complete. If the device has failed, it does no more
  * work, so the wait is over, too. */
-static bool is_over(const struct deferred *deferred)
+static bool is_over(struct stream_node *node)
 {
+	const struct deferred *deferred = (struct deferred *)node;
 	bool is_done;
 
 	return event_query(deferred->device, deferred->event->handle, &is_done,
 			   NULL) < 0 ||
 	       is_done;
-}
-
-/* Move the complete releases to another list. An event is not queried if an
- * earlier one of the same stream is not complete. */
-static struct deferred *take_done(struct deferred_list *list)
-{
-	struct deferred *deferred = list->first, *next, *done = NULL;
-	CUstream busy = NULL;
-
-	list->first = list->last = NULL;
-	atomic_store_explicit(&list->n, 0, memory_order_relaxed);
-	for (; deferred; deferred = next) {
-		next = deferred->next;
-		if ((!busy || deferred->stream != busy) && is_over(deferred)) {
-			deferred->next = done;
-			done = deferred;
-			continue;
-		}
-		busy = deferred->stream;
-		append(list, deferred);
-	}
-	return done;
 }
 
 /* --- releases ------------------------------------------------------------ */
@@ -92,7 +50,7 @@ static int record(struct deferred *deferred, struct error *err)
 	const struct device *device = deferred->device;
 	int r;
 
-	r = context_check_stream(device, deferred->stream, err);
+	r = context_check_stream(device, deferred->node.stream, err);
 	if (r == 0)
 		r = event_cache_take(device, EVENT_NO_TIMING, &deferred->event,
 				     err);
@@ -101,13 +59,14 @@ static int record(struct deferred *deferred, struct error *err)
 	if (r < 0)
 		return r;
 	r = driver_error(
-		err, cu.EventRecord(deferred->event->handle, deferred->stream),
+		err,
+		cu.EventRecord(deferred->event->handle, deferred->node.stream),
 		"cannot record an event on %s", device->name);
 	context_leave();
 	return r;
 }
 
-static int check_room(struct deferred_list *list, struct error *err)
+static int check_room(struct stream_list *list, struct error *err)
 {
 	if (atomic_load_explicit(&list->n, memory_order_relaxed) < DEFERRED_MAX)
 		return 0;
@@ -120,7 +79,7 @@ static int check_room(struct deferred_list *list, struct error *err)
 int deferred_add(struct fsdp_client *client, uint32_t slot,
 		 const struct device *device, void *stream, struct error *err)
 {
-	struct deferred_list *list = &client->deferred;
+	struct stream_list *list = &client->deferred;
 	struct deferred *deferred;
 	int r;
 
@@ -132,27 +91,25 @@ int deferred_add(struct fsdp_client *client, uint32_t slot,
 	if (!deferred)
 		return error_nomem(err, "a release");
 	deferred->device = device;
-	deferred->stream = stream;
+	deferred->node.stream = stream;
 	deferred->slot = slot;
 	r = record(deferred, err);
 	if (r < 0) {
 		drop(deferred);
 		return r;
 	}
-	pthread_mutex_lock(&list->lock);
-	append(list, deferred);
-	pthread_mutex_unlock(&list->lock);
+	stream_list_add(list, &deferred->node);
 	return 0;
 }
 
-static void give_back_all(struct fsdp_client *client, struct deferred *done)
+static void give_back_all(struct fsdp_client *client, struct stream_node *done)
 {
 	bool must_ring = false;
 
 	while (done) {
-		struct deferred *deferred = done;
+		struct deferred *deferred = (struct deferred *)done;
 
-		done = deferred->next;
+		done = done->next;
 		if (tensor_give_back_unrung(client, deferred->slot, 1))
 			must_ring = true;
 		drop(deferred);
@@ -163,13 +120,8 @@ static void give_back_all(struct fsdp_client *client, struct deferred *done)
 
 void deferred_collect(struct fsdp_client *client)
 {
-	struct deferred_list *list = &client->deferred;
-	struct deferred *done;
+	struct stream_list *list = &client->deferred;
 
-	if (!deferred_are_waiting(list))
-		return;
-	pthread_mutex_lock(&list->lock);
-	done = take_done(list);
-	pthread_mutex_unlock(&list->lock);
-	give_back_all(client, done);
+	if (stream_list_is_busy(list))
+		give_back_all(client, stream_list_take_over(list, is_over));
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 struct event_sent {
-	struct event_sent *next;
+	struct stream_node node;
 	struct event_ipc *event;
 	bool may_end;  /* the broker has received or refused it */
 	bool is_stuck; /* its device has failed, so it never becomes complete */
@@ -14,59 +14,46 @@ struct event_sent {
 	struct slot_ref refs[]; /* the tensors that it orders */
 };
 
+static struct event_sent *sent_of(struct stream_node *node)
+{
+	return (struct event_sent *)node;
+}
+
 static uint64_t number_of(const struct event_sent *sent)
 {
 	return sent->event->handle.generation;
 }
 
-void event_book_init(struct event_book *book)
-{
-	*book = (struct event_book){.first = NULL};
-	pthread_mutex_init(&book->lock, NULL);
-}
-
-static void drop_all(struct event_sent *first)
+static void drop_all(struct stream_node *first)
 {
 	while (first) {
-		struct event_sent *sent = first;
+		struct event_sent *sent = sent_of(first);
 
-		first = sent->next;
+		first = first->next;
 		event_ipc_drop(sent->event);
 		free(sent);
 	}
 }
 
-void event_book_deinit(struct event_book *book)
+void event_book_deinit(struct stream_list *book)
 {
 	drop_all(book->first);
 	book->first = book->last = NULL;
 }
 
-/* --- the book (lock held) ------------------------------------------------ */
-
-static void append(struct event_book *book, struct event_sent *sent)
+/* The lock of the book is held. */
+static struct event_sent *find(const struct stream_list *book, uint64_t number)
 {
-	sent->next = NULL;
-	if (book->last)
-		book->last->next = sent;
-	else
-		book->first = sent;
-	book->last = sent;
-	/* Relaxed: see event_book_is_busy(). */
-	atomic_fetch_add_explicit(&book->n, 1, memory_order_relaxed);
+	struct stream_node *node = book->first;
+
+	while (node && number_of(sent_of(node)) != number)
+		node = node->next;
+	return node ? sent_of(node) : NULL;
 }
 
-static struct event_sent *find(const struct event_book *book, uint64_t number)
+static bool is_done(struct stream_node *node)
 {
-	struct event_sent *sent = book->first;
-
-	while (sent && number_of(sent) != number)
-		sent = sent->next;
-	return sent;
-}
-
-static bool is_done(struct event_sent *sent)
-{
+	struct event_sent *sent = sent_of(node);
 	bool is_done = false;
 
 	if (sent->may_end && !sent->is_stuck &&
@@ -75,33 +62,9 @@ static bool is_done(struct event_sent *sent)
 	return is_done && !sent->is_stuck;
 }
 
-/* Move the complete events to another list. An event is not queried if an
- * earlier one of the same stream is not complete. */
-static struct event_sent *take_done(struct event_book *book)
-{
-	struct event_sent *sent = book->first, *next, *done = NULL;
-	struct event_sent **end = &done;
-	CUstream busy = NULL;
-
-	book->first = book->last = NULL;
-	atomic_store_explicit(&book->n, 0, memory_order_relaxed);
-	for (; sent; sent = next) {
-		next = sent->next;
-		if ((!busy || sent->event->stream != busy) && is_done(sent)) {
-			*end = sent;
-			end = &sent->next;
-			continue;
-		}
-		busy = sent->event->stream;
-		append(book, sent);
-	}
-	*end = NULL;
-	return done;
-}
-
 /* --- events -------------------------------------------------------------- */
 
-int event_book_add(struct event_book *book, struct event_ipc *event,
+int event_book_add(struct stream_list *book, struct event_ipc *event,
 		   struct fsdp_tensor *const *tensors, size_t n,
 		   struct error *err)
 {
@@ -112,18 +75,17 @@ int event_book_add(struct event_book *book, struct event_ipc *event,
 		event_ipc_drop(event);
 		return error_nomem(err, "an event");
 	}
+	sent->node.stream = event->stream;
 	sent->event = event;
 	sent->n_refs = n;
 	for (size_t i = 0; i < n; i++)
 		sent->refs[i] = (struct slot_ref){tensors[i]->slot,
 						  tensors[i]->generation};
-	pthread_mutex_lock(&book->lock);
-	append(book, sent);
-	pthread_mutex_unlock(&book->lock);
+	stream_list_add(book, &sent->node);
 	return 0;
 }
 
-void event_book_end(struct event_book *book, uint64_t number)
+void event_book_end(struct stream_list *book, uint64_t number)
 {
 	struct event_sent *sent;
 
@@ -134,7 +96,7 @@ void event_book_end(struct event_book *book, uint64_t number)
 	pthread_mutex_unlock(&book->lock);
 }
 
-bool event_book_find(struct event_book *book, uint64_t number,
+bool event_book_find(struct stream_list *book, uint64_t number,
 		     struct handle *ret)
 {
 	const struct event_sent *sent;
@@ -147,7 +109,7 @@ bool event_book_find(struct event_book *book, uint64_t number,
 	return sent;
 }
 
-bool event_book_is_over(struct event_book *book, uint64_t number)
+bool event_book_is_over(struct stream_list *book, uint64_t number)
 {
 	struct event_sent *sent;
 	bool is_over = false;
@@ -199,42 +161,31 @@ static void tell(struct telling *telling, const struct event_sent *sent)
 	}
 }
 
-static struct event_sent *tell_all(struct event_book *book,
-				   struct connection *connection)
+static struct stream_node *tell_all(struct stream_list *book,
+				    struct connection *connection)
 {
+	struct stream_node *done = stream_list_take_over(book, is_done);
 	struct telling telling;
-	struct event_sent *done;
 
-	pthread_mutex_lock(&book->lock);
-	done = take_done(book);
-	pthread_mutex_unlock(&book->lock);
 	telling.connection = connection;
 	telling.n = 0;
-	for (const struct event_sent *sent = done; sent; sent = sent->next)
-		tell(&telling, sent);
+	for (struct stream_node *node = done; node; node = node->next)
+		tell(&telling, sent_of(node));
 	send_told(&telling);
 	return done;
 }
 
-struct event_sent *event_book_tell(struct event_book *book,
-				   struct connection *connection)
+struct stream_node *event_book_tell(struct stream_list *book,
+				    struct connection *connection)
 {
-	return event_book_is_busy(book) ? tell_all(book, connection) : NULL;
+	return stream_list_is_busy(book) ? tell_all(book, connection) : NULL;
 }
 
-void event_book_told(struct event_book *book, struct event_sent *told,
+void event_book_told(struct stream_list *book, struct stream_node *told,
 		     bool is_answered)
 {
-	if (is_answered) {
+	if (is_answered)
 		drop_all(told);
-		return;
-	}
-	pthread_mutex_lock(&book->lock);
-	while (told) {
-		struct event_sent *sent = told;
-
-		told = sent->next;
-		append(book, sent);
-	}
-	pthread_mutex_unlock(&book->lock);
+	else
+		stream_list_add(book, told);
 }
