@@ -241,35 +241,6 @@ static PyObject *tensor_wait(PyObject *self, PyObject *args)
 
 /* --- attributes ----------------------------------------------------------- */
 
-static int look(PyObject *self, struct fsdp_info *ret)
-{
-	int r;
-
-	*ret = (struct fsdp_info){.struct_size = sizeof(*ret)};
-	r = fsdp_tensor_info(((struct tensor *)self)->handle->tensor, ret);
-	if (r < 0)
-		errors_raise(r);
-	return r;
-}
-
-static PyObject *tensor_shape(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0 ? NULL
-				     : spec_dims(info.shape, info.n_dims);
-}
-
-static PyObject *tensor_strides(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0 ? NULL
-				     : spec_dims(info.strides, info.n_dims);
-}
-
 /* Each name is made once, since every export needs one. */
 static PyObject *dtype_name(enum fsdp_dtype dtype)
 {
@@ -284,64 +255,50 @@ static PyObject *dtype_name(enum fsdp_dtype dtype)
 	return names[dtype];
 }
 
-static PyObject *tensor_dtype(PyObject *self, void *closure)
+enum field {
+	SHAPE,
+	STRIDES,
+	DTYPE,
+	NBYTES,
+	NAME,
+	VERSION,
+	DEVICE,
+	TAINTED,
+	ID
+};
+
+static PyObject *tensor_field(PyObject *self, void *field)
 {
-	struct fsdp_info info;
+	struct fsdp_info info = {.struct_size = sizeof(info)};
+	char device[FSDP_DEVICE_TEXT];
+	int r;
 
-	(void)closure;
-	return look(self, &info) < 0 ? NULL : dtype_name(info.dtype);
-}
-
-static PyObject *tensor_nbytes(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0
-		       ? NULL
-		       : PyLong_FromUnsignedLongLong(handle_n_bytes(&info));
-}
-
-static PyObject *tensor_name(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	if (look(self, &info) < 0)
-		return NULL;
-	if (!*info.name)
-		Py_RETURN_NONE;
-	return PyUnicode_FromString(info.name);
-}
-
-static PyObject *tensor_version(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0
-		       ? NULL
-		       : PyLong_FromUnsignedLongLong(info.version);
-}
-
-static PyObject *tensor_device(PyObject *self, void *closure)
-{
-	char text[FSDP_DEVICE_TEXT];
-	struct fsdp_info info;
-
-	(void)closure;
-	if (look(self, &info) < 0)
-		return NULL;
-	fsdp_device_format(&info.device, text);
-	return PyUnicode_FromString(text);
-}
-
-static PyObject *tensor_tainted(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0 ? NULL : PyBool_FromLong(info.is_tainted);
+	r = fsdp_tensor_info(((struct tensor *)self)->handle->tensor, &info);
+	if (r < 0)
+		return errors_raise(r);
+	switch ((enum field)(uintptr_t)field) {
+	case SHAPE:
+		return spec_dims(info.shape, info.n_dims);
+	case STRIDES:
+		return spec_dims(info.strides, info.n_dims);
+	case DTYPE:
+		return dtype_name(info.dtype);
+	case NBYTES:
+		return PyLong_FromUnsignedLongLong(handle_n_bytes(&info));
+	case NAME:
+		return Py_BuildValue("z", *info.name ? info.name : NULL);
+	case VERSION:
+		return PyLong_FromUnsignedLongLong(info.version);
+	case DEVICE:
+		fsdp_device_format(&info.device, device);
+		return PyUnicode_FromString(device);
+	case TAINTED:
+		return PyBool_FromLong(info.is_tainted);
+	case ID: /* slot and generation identify a version forever */
+		return Py_BuildValue("(IK)", info.slot,
+				     (unsigned long long)info.generation);
+	}
+	return NULL;
 }
 
 static PyObject *tensor_readonly(PyObject *self, void *closure)
@@ -356,18 +313,6 @@ static PyObject *tensor_held(PyObject *self, void *closure)
 {
 	(void)closure;
 	return PyBool_FromLong(((struct tensor *)self)->n_holds > 0);
-}
-
-/* Slot and generation identify a version forever. */
-static PyObject *tensor_id(PyObject *self, void *closure)
-{
-	struct fsdp_info info;
-
-	(void)closure;
-	return look(self, &info) < 0
-		       ? NULL
-		       : Py_BuildValue("(IK)", info.slot,
-				       (unsigned long long)info.generation);
 }
 
 /* --- the type ------------------------------------------------------------- */
@@ -400,26 +345,28 @@ static PyMethodDef methods[] = {
 	{NULL, NULL, 0, NULL},
 };
 
+#define FIELD(name, field, doc)                                                \
+	{                                                                      \
+		name, tensor_field, NULL, doc, (void *)(uintptr_t)(field)      \
+	}
+
 static PyGetSetDef attributes[] = {
-	{"shape", tensor_shape, NULL, "Elements in each dimension.", NULL},
-	{"strides", tensor_strides, NULL,
-	 "Elements from one item of a dimension to the next.", NULL},
-	{"dtype", tensor_dtype, NULL, "Name of the type, such as \"bf16\".",
-	 NULL},
-	{"nbytes", tensor_nbytes, NULL, "Bytes of the elements.", NULL},
-	{"name", tensor_name, NULL, "None if it was not published by a name.",
-	 NULL},
-	{"version", tensor_version, NULL, "Of the name, from 1; 0: no name.",
-	 NULL},
-	{"device", tensor_device, NULL, "\"host\" or \"GPU-<uuid>\".", NULL},
-	{"tainted", tensor_tainted, NULL,
-	 "True if its writer died before it was complete.", NULL},
+	FIELD("shape", SHAPE, "Elements in each dimension."),
+	FIELD("strides", STRIDES,
+	      "Elements from one item of a dimension to the next."),
+	FIELD("dtype", DTYPE, "Name of the type, such as \"bf16\"."),
+	FIELD("nbytes", NBYTES, "Bytes of the elements."),
+	FIELD("name", NAME, "None if it was not published by a name."),
+	FIELD("version", VERSION, "Of the name, from 1; 0: no name."),
+	FIELD("device", DEVICE, "\"host\" or \"GPU-<uuid>\"."),
+	FIELD("tainted", TAINTED,
+	      "True if its writer died before it was complete."),
 	{"readonly", tensor_readonly, NULL,
 	 "False between alloc() and publish() in the process that allocated,\n"
 	 "and after redeem(writable=True).",
 	 NULL},
 	{"held", tensor_held, NULL, "False after the last release().", NULL},
-	{"_id", tensor_id, NULL, NULL, NULL},
+	FIELD("_id", ID, NULL),
 	{NULL, NULL, NULL, NULL, NULL},
 };
 
