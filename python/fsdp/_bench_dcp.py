@@ -21,9 +21,10 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from . import dcp as ours
-from ._bench_row import summary
+from ._bench_row import costs, reading
 from ._default import connect
 
+_MS = 1e6  # ns
 _SECONDS = 6  # for each row, but at least this many rounds:
 _ROUNDS = 5
 # The tensors, the bytes of each, the floor, and the goal for ours / floor.
@@ -34,13 +35,6 @@ _ROWS = {
 _NAME = f"bench.{os.getpid()}"
 
 
-def _usage():
-    """Return time and CPU time in ms, and page faults."""
-    with open("/proc/self/stat") as file:
-        faults = int(file.read().rpartition(")")[2].split()[7])
-    return time.perf_counter_ns() / 1e6, time.process_time_ns() / 1e6, faults
-
-
 class _Side:
     """One way to save, and the cost of each turn."""
 
@@ -48,17 +42,11 @@ class _Side:
         self._save, self.turns = save, []
 
     def measure(self):
-        before = _usage()
+        before = reading(_MS)
         wait = self._save()
-        self.turns.append([b - a for a, b in zip(before, _usage())])
+        self.turns.append([b - a for a, b in zip(before, reading(_MS))])
         if wait is not None:
             wait()  # the trainer continues meanwhile
-
-    def column(self, i):
-        return [turn[i] for turn in self.turns]
-
-    def median(self, i):
-        return statistics.median(self.column(i))
 
 
 def _memcpy(state):
@@ -111,16 +99,12 @@ def _measure(sides, seconds):
     return first
 
 
-def _result(name, floor_name, budget, sides, first):
-    fsdp, floor = sides["fsdp"], sides[floor_name]
-    beside = {label: side.median(0) for label, side in sides.items()}
+def _result(name, floor, budget, sides, first):
+    turns = {label: side.turns for label, side in sides.items()}
+    beside = {label: statistics.median(next(zip(*turns[label]))) for label in turns}
     return {
-        **summary(name, "ms", fsdp.column(0), floor.column(0)),
+        **costs(name, "ms", turns["fsdp"], turns[floor]),
         "budget": budget,
-        "cpu": fsdp.median(1),
-        "floor_cpu": floor.median(1),
-        "faults": fsdp.median(2),
-        "floor_faults": floor.median(2),
         "beside": {"first": first, **beside},
     }
 

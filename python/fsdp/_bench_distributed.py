@@ -13,19 +13,17 @@ each way has processes of its own for it.
 import datetime
 import multiprocessing
 import os
-import resource
-import statistics
 import tempfile
-import time
 
 import torch
 import torch.distributed as dist
 
 from . import distributed as distributed  # this registers the backend
-from ._bench_row import summary
+from ._bench_row import costs, reading
 
 _KIB, _MIB = 1024, 1 << 20
-_CALLS = 0.05  # seconds of calls in each turn
+_US = 1000  # ns
+_CALLS = 50_000  # us of calls in each turn
 _TURNS, _QUICK = 15, 3
 _STEPS = 5
 _LAYERS, _WIDTH = 8, 1024
@@ -78,17 +76,11 @@ def _ping_pong(tensor, group):
     return there_and_back
 
 
-def _reading():
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return time.perf_counter(), time.process_time(), usage.ru_minflt
-
-
 def _measure(call, n):
-    """Return seconds, CPU seconds and page faults of one call."""
-    before = _reading()
+    before = reading(_US)
     for _ in range(n):
         call()
-    return [(end - start) / n for start, end in zip(before, _reading())]
+    return [(end - start) / n for start, end in zip(before, reading(_US))]
 
 
 def _in_turns(calls, turns):
@@ -236,20 +228,6 @@ def _run(sockets, work, turns=0):
                 rank.join()
 
 
-def _result(name, budget, peer, ours):
-    times, floors = ([m[0] * 1e6 for m in side] for side in (ours, peer))
-    cpu, floor_cpu = (statistics.median(m[1] * 1e6 for m in side) for side in (ours, peer))
-    faults, floor_faults = (statistics.median(m[2] for m in side) for side in (ours, peer))
-    return {
-        **summary(name, "us", times, floors),
-        "budget": budget,
-        "cpu": cpu,
-        "floor_cpu": floor_cpu,
-        "faults": faults,
-        "floor_faults": floor_faults,
-    }
-
-
 def _step_memory(world):
     """Return the memory of a step, by the names of the rows."""
     said = dict(row for way in _BACKENDS for row in _run([None] * world, _memory(way)))
@@ -267,12 +245,12 @@ def results(path, is_quick, second=None):
         os.environ["FSDP_SOCKET"] = path  # where the ranks connect
     turns = _QUICK if is_quick else _TURNS
     if second:
-        for name, sides in _run([None, None, second, second], _collectives, turns):
-            yield _result(f"{name}_2x2", 1, *sides)
+        for name, (peer, ours) in _run([None, None, second, second], _collectives, turns):
+            yield {**costs(f"{name}_2x2", "us", ours, peer), "budget": 1}
         return
     budgets = {name: budget for name, (_, budget) in _ROWS.items()} | _FSDP2_ROWS
     for world in (2,) if is_quick else (2, 4):
         memory = _step_memory(world)
-        for name, sides in _run([None] * world, _rows, turns):
-            result = _result(f"{name}_{world}", budgets[name], *sides)
-            yield result | memory.get(name, {})
+        for name, (peer, ours) in _run([None] * world, _rows, turns):
+            row = costs(f"{name}_{world}", "us", ours, peer)
+            yield {**row, "budget": budgets[name], **memory.get(name, {})}

@@ -14,9 +14,10 @@ import time
 import torch.multiprocessing
 import torch.utils.data
 
-from ._bench_row import summary
+from ._bench_row import costs, reading
 from .torch import DataLoader
 
+_US = 1000  # ns
 _SAMPLES = 16
 _SECONDS = 4  # for each row, but at least this many rounds:
 _ROUNDS = 3
@@ -47,15 +48,6 @@ class _Samples(torch.utils.data.Dataset):
         return self.samples[i % _SAMPLES]
 
 
-def _usage(pid):
-    """Return the CPU time of all threads in us, and page faults."""
-    # the formula of the C library's clock_getcpuclockid()
-    clock = ~pid << 3 | 2
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return time.clock_gettime_ns(clock) / 1000, int(fields[7])
-
-
 class _Side:
     """A loader with its worker, and the cost of a batch in each epoch."""
 
@@ -77,23 +69,15 @@ class _Side:
         for _ in self._loader:
             pass
 
-    def _reading(self):
-        usages = zip(*map(_usage, self._pids))
-        return time.perf_counter_ns() / 1000, *map(sum, usages)
-
     def measure(self):
-        before = self._reading()
+        before = reading(_US, *self._pids)
         self._load()
-        spent = zip(before, self._reading())
+        spent = zip(before, reading(_US, *self._pids))
         self.epochs.append([(end - start) / self.n_batches for start, end in spent])
         return self
 
-    def times(self):
-        return [epoch[0] for epoch in self.epochs]
-
     def median(self):
-        """Return the medians of time, CPU time and page faults."""
-        return [statistics.median(column) for column in zip(*self.epochs)]
+        return statistics.median(next(zip(*self.epochs)))
 
 
 def _in_time(call, items):
@@ -124,17 +108,8 @@ def _measure(samples, seconds):
 
 
 def _result(name, budget, peer, ours):
-    _, cpu, faults = ours.median()
-    _, floor_cpu, floor_faults = peer.median()
-    return {
-        **summary(name, "us", ours.times(), peer.times()),
-        "budget": budget,
-        "cpu": cpu,
-        "floor_cpu": floor_cpu,
-        "faults": faults,
-        "floor_faults": floor_faults,
-        "strategy": peer.strategy,
-    }
+    row = costs(name, "us", ours.epochs, peer.epochs)
+    return {**row, "budget": budget, "strategy": peer.strategy}
 
 
 def results(path, is_quick):
