@@ -119,9 +119,9 @@ struct section {
 	uint64_t at;
 	uint32_t record_size;
 	uint32_t n; /* the number of records, including record 0 */
-	/* This field links the free records. It is not the one that marks a
-	 * record as free. */
-	uint32_t free_link;
+	/* This field links the free records, and those of a chain of a hash. It
+	 * is not the one that marks a record as free. */
+	uint32_t next;
 };
 
 /* clang-format off */
@@ -450,9 +450,9 @@ static void *record_at(const struct catalog *catalog,
 	return catalog->base + s->at + (uint64_t)index * s->record_size;
 }
 
-static uint32_t *free_link(void *record, enum catalog_section section)
+static uint32_t *next_of(void *record, enum catalog_section section)
 {
-	return (void *)((uint8_t *)record + sections[section].free_link);
+	return (void *)((uint8_t *)record + sections[section].next);
 }
 
 /* Clears all fields except a slot's generation, which outlives the record. */
@@ -484,7 +484,7 @@ uint32_t catalog_alloc(struct catalog *catalog, enum catalog_section section)
 	if (index > state->n_touched)
 		state->n_touched = index;
 	else
-		state->first_free = *free_link(record, section);
+		state->first_free = *next_of(record, section);
 	state->n_live++;
 	clear_record(record, section);
 	return index;
@@ -501,7 +501,7 @@ void catalog_release(struct catalog *catalog, enum catalog_section section,
 	catalog_save(catalog, state, sizeof(*state));
 	catalog_save(catalog, record, sections[section].record_size);
 	clear_record(record, section);
-	*free_link(record, section) = state->first_free;
+	*next_of(record, section) = state->first_free;
 	state->first_free = index;
 	state->n_live--;
 }
@@ -613,6 +613,17 @@ uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 	uint32_t *buckets = (void *)(catalog->base + hashes[hash].at);
 
 	return &buckets[value & (hashes[hash].n - 1)];
+}
+
+void catalog_chain_remove(struct catalog *catalog, enum catalog_section section,
+			  uint32_t *at, uint32_t index)
+{
+	while (*at != index) {
+		assert(*at);
+		at = next_of(record_at(catalog, section, *at), section);
+	}
+	catalog_set(catalog, *at,
+		    *next_of(record_at(catalog, section, index), section));
 }
 
 /* --- blobs --------------------------------------------------------------- */

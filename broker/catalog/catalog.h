@@ -561,6 +561,10 @@ void catalog_list_remove(struct catalog *catalog, struct list *list,
 uint32_t *catalog_bucket(const struct catalog *catalog, enum catalog_hash hash,
 			 uint64_t value);
 
+/* Removes record `index` from the chain that begins at `*at`. */
+void catalog_chain_remove(struct catalog *catalog, enum catalog_section section,
+			  uint32_t *at, uint32_t index);
+
 /* Allocates `size` bytes (1 to 64 KiB), aligned to 8. Returns 0 if there is no
  * space. The contents are undefined and may be written without
  * catalog_save(). */

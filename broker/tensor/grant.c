@@ -239,27 +239,18 @@ bool grant_is_fenced(const struct store *store, uint32_t grant)
 	       !timeline_file_has_reached(holdings, timeline, value);
 }
 
-static void unlink_from_hash(struct store *store, uint32_t grant)
-{
-	struct catalog *catalog = &store->catalog;
-	struct grant_record *record = catalog_grant(catalog, grant);
-	uint32_t *at = bucket(store, record->session, record->slot);
-
-	while (*at != grant)
-		at = &catalog_grant(catalog, *at)->hash_next;
-	catalog_set(catalog, *at, record->hash_next);
-}
-
 /* Releases a record that is no longer in its slot's list. */
 static void destroy(struct store *store, uint32_t grant)
 {
 	struct catalog *catalog = &store->catalog;
-	uint32_t session = catalog_grant(catalog, grant)->session;
+	const struct grant_record *record = catalog_grant(catalog, grant);
+	uint32_t session = record->session;
 	uint32_t *hand = &store->holdings[session]->grant_hand;
 
 	if (*hand == grant)
-		*hand = catalog_grant(catalog, grant)->session_link.next;
-	unlink_from_hash(store, grant);
+		*hand = record->session_link.next;
+	catalog_chain_remove(catalog, SECTION_GRANT,
+			     bucket(store, session, record->slot), grant);
 	catalog_list_remove(catalog, &catalog_session(catalog, session)->grants,
 			    SECTION_GRANT, SESSION_LINK, grant);
 	catalog_release(catalog, SECTION_GRANT, grant);

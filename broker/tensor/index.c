@@ -175,13 +175,9 @@ void index_remove(struct store *store, uint32_t slot)
 {
 	struct catalog *catalog = &store->catalog;
 	struct slot_record *record = catalog_slot(catalog, slot);
-	uint32_t *at = bucket_of(store, record);
 
-	while (*at != slot) {
-		assert(*at);
-		at = &catalog_slot(catalog, *at)->name_next;
-	}
-	catalog_set(catalog, *at, record->name_next);
+	catalog_chain_remove(catalog, SECTION_SLOT, bucket_of(store, record),
+			     slot);
 	catalog_set(catalog, record->name_next, 0);
 	if (!record->bundle)
 		prefix_end_use(store, name_of(store, record),
@@ -232,13 +228,9 @@ void index_remove_bundle(struct store *store, uint32_t bundle)
 {
 	struct catalog *catalog = &store->catalog;
 	struct bundle_record *record = catalog_bundle(catalog, bundle);
-	uint32_t *at = bundle_bucket(store, record);
 
-	while (*at != bundle) {
-		assert(*at);
-		at = &catalog_bundle(catalog, *at)->hash_next;
-	}
-	catalog_set(catalog, *at, record->hash_next);
+	catalog_chain_remove(catalog, SECTION_BUNDLE,
+			     bundle_bucket(store, record), bundle);
 	catalog_set(catalog, record->hash_next, 0);
 	prefix_end_use(store, catalog_blob(catalog, record->name_blob),
 		       record->name_size);

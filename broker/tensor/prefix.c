@@ -149,16 +149,14 @@ static void destroy(struct store *store, uint32_t prefix)
 {
 	struct catalog *catalog = &store->catalog;
 	struct prefix_record *record = catalog_prefix(catalog, prefix);
-	uint32_t *at = bucket(store, name_of(store, record), record->name_size);
 
 	if (!prefix_is_configured(store, record))
 		accounts_refund(&store->base->accounts, record->uid,
 				ACCOUNT_PREFIXES, 1);
-	while (*at != prefix) {
-		assert(*at);
-		at = &catalog_prefix(catalog, *at)->hash_next;
-	}
-	catalog_set(catalog, *at, record->hash_next);
+	catalog_chain_remove(
+		catalog, SECTION_PREFIX,
+		bucket(store, name_of(store, record), record->name_size),
+		prefix);
 	catalog_list_remove(catalog, &catalog->header->idle_prefixes,
 			    SECTION_PREFIX, IDLE_LINK, prefix);
 	catalog_blob_release(catalog, record->name_blob, record->name_size);

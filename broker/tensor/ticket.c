@@ -183,14 +183,10 @@ static void forget(struct store *store, uint32_t ticket)
 	struct catalog *catalog = &store->catalog;
 	struct ticket_record *record = catalog_ticket(catalog, ticket);
 	struct slot_record *kept = catalog_slot(catalog, record->slot);
-	uint32_t *at = bucket(store, record->id);
 
 	deadlines_remove(&store->base->deadlines, &record->heap_position);
-	while (*at != ticket) {
-		assert(*at);
-		at = &catalog_ticket(catalog, *at)->hash_next;
-	}
-	catalog_set(catalog, *at, record->hash_next);
+	catalog_chain_remove(catalog, SECTION_TICKET, bucket(store, record->id),
+			     ticket);
 	catalog_set(catalog, kept->n_tickets, kept->n_tickets - 1);
 	accounts_refund(&store->base->accounts, record->uid, ACCOUNT_TICKETS,
 			1);
