@@ -10,7 +10,6 @@
 #include "broker/comm/run_board.h"
 #include "broker/comm/verdict.h"
 #include "broker/tensor/bundle_commit.h"
-#include "broker/tensor/channel_lag.h"
 #include "broker/tensor/channel_resize.h"
 #include "broker/tensor/grant.h"
 #include "broker/tensor/lease.h"
@@ -182,8 +181,6 @@ static int rebuild(struct broker *broker, uint8_t *ret_is_gone,
 		r = bundle_adopt_all(&broker->store, err);
 	if (r == 0)
 		r = channels_adopt(&broker->store, err);
-	if (r == 0)
-		channels_adopt_cuts(&broker->store);
 	slot_forget_pins(&broker->store);
 	if (r == 0)
 		r = comms_adopt(&broker->comms, &broker->sessions, err);

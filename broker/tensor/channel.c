@@ -654,6 +654,24 @@ static void drop_lost(struct store *store, uint32_t channel,
 	free_record(store, channel);
 }
 
+/* Completes the cuts of consumers that an earlier broker began. */
+static void adopt_cuts(struct store *store, uint32_t channel,
+		       const struct slots_present *present)
+{
+	const struct channel_record *record = record_of(store, channel);
+	uint64_t late = 0;
+
+	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
+		const struct channel_user *user = &record->users[i];
+
+		if (user->session && user->is_ended &&
+		    user->role == CHANNEL_CONSUMER)
+			late |= slots_bit(i);
+	}
+	if (late)
+		slots_cut(&store->channels.slots[channel], present, late);
+}
+
 static int adopt(struct store *store, uint32_t channel, struct error *err)
 {
 	const struct channel_record *record = record_of(store, channel);
@@ -680,6 +698,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	channel_refill(store, channel);
 	present = channel_present(record);
 	slots_set_users(slots, &present);
+	adopt_cuts(store, channel, &present);
 	return 0;
 }
 

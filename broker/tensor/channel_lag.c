@@ -31,8 +31,8 @@ static void log_cut(struct store *store, struct channel_place place)
 
 /* Cuts the consumers in `late`. A user of the channel may write any place to
  * the file, so a place without a consumer is ignored. The record changes first:
- * if the broker dies before it has changed all words, channels_adopt_cuts()
- * changes the others. */
+ * if the broker dies before it has changed all words, channels_adopt() changes
+ * the others. */
 static void cut(struct store *store, uint32_t channel, uint64_t late)
 {
 	struct channel_record *record =
@@ -88,36 +88,4 @@ int channel_cut_late(struct store *store, struct channel_place place,
 	replace_buffers(store, place.record);
 	channel_retire(store, place.record);
 	return 0;
-}
-
-static void adopt_cuts(struct store *store, uint32_t channel)
-{
-	const struct channel_record *record =
-		catalog_channel(&store->catalog, channel);
-	struct slots *slots = &store->channels.slots[channel];
-	const struct slots_present present = channel_present(record);
-	uint64_t late = 0;
-
-	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
-		const struct channel_user *user = &record->users[i];
-
-		if (user->session && user->is_ended &&
-		    user->role == CHANNEL_CONSUMER)
-			late |= slots_bit(i);
-	}
-	if (late)
-		slots_cut(slots, &present, late);
-}
-
-void channels_adopt_cuts(struct store *store)
-{
-	uint32_t n = catalog_n_touched(&store->catalog, SECTION_CHANNEL);
-
-	for (uint32_t i = 1; i <= n; i++) {
-		const struct channel_record *record =
-			catalog_channel(&store->catalog, i);
-
-		if (record->id && record->lag_ms)
-			adopt_cuts(store, i);
-	}
 }

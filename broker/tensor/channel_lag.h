@@ -17,7 +17,3 @@
  */
 int channel_cut_late(struct store *store, struct channel_place place,
 		     struct error *err);
-
-/* Completes the cuts that an earlier broker began. Call it after
- * channels_adopt(). */
-void channels_adopt_cuts(struct store *store);
