@@ -159,9 +159,8 @@ bool bundle_keeps(const struct store *store, uint32_t bundle)
 	       catalog_bundle(&store->catalog, bundle)->state == BUNDLE_KEPT;
 }
 
-/* Returns the next record after `at` that is kept under this name, or 0. */
-static uint32_t next_kept(const struct store *store, const char *name,
-			  uint32_t at)
+uint32_t bundle_next(const struct store *store, const char *name,
+		     uint32_t state, uint32_t at)
 {
 	const struct catalog *catalog = &store->catalog;
 	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
@@ -171,7 +170,7 @@ static uint32_t next_kept(const struct store *store, const char *name,
 		const struct bundle_record *record =
 			catalog_bundle(catalog, at);
 
-		if (record->state == BUNDLE_KEPT && record->name_size == size &&
+		if (record->state == state && record->name_size == size &&
 		    !memcmp(catalog_blob(catalog, record->name_blob), name,
 			    size))
 			return at;
@@ -187,24 +186,23 @@ uint32_t bundle_find_version(const struct store *store, const char *name,
 	if (!bundle ||
 	    catalog_bundle(&store->catalog, bundle)->version == version)
 		return bundle;
-	for (bundle = next_kept(store, name, 0); bundle;
-	     bundle = next_kept(store, name, bundle))
-		if (catalog_bundle(&store->catalog, bundle)->version == version)
-			return bundle;
-	return 0;
+	bundle = 0;
+	do
+		bundle = bundle_next(store, name, BUNDLE_KEPT, bundle);
+	while (bundle &&
+	       catalog_bundle(&store->catalog, bundle)->version != version);
+	return bundle;
 }
 
 uint32_t bundle_count_kept(const struct store *store, const char *name,
 			   uint32_t *ret_oldest)
 {
 	const struct catalog *catalog = &store->catalog;
-	uint32_t bundle = next_kept(store, name, 0);
-	uint32_t n = 0, oldest = bundle;
+	uint32_t bundle = 0, n = 0, oldest = 0;
 
-	for (; bundle; bundle = next_kept(store, name, bundle)) {
-		n++;
-		if (catalog_bundle(catalog, bundle)->version <
-		    catalog_bundle(catalog, oldest)->version)
+	while ((bundle = bundle_next(store, name, BUNDLE_KEPT, bundle))) {
+		if (!n++ || catalog_bundle(catalog, bundle)->version <
+				    catalog_bundle(catalog, oldest)->version)
 			oldest = bundle;
 	}
 	*ret_oldest = oldest;

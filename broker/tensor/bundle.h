@@ -64,6 +64,11 @@ void bundle_lease(struct store *store, uint32_t bundle);
 /* Returns whether the version keeps its members although no name shows them. */
 bool bundle_keeps(const struct store *store, uint32_t bundle);
 
+/* Returns the first record after `at` with this name and enum bundle_state, or
+ * 0. */
+uint32_t bundle_next(const struct store *store, const char *name,
+		     uint32_t state, uint32_t at);
+
 /* Returns the committed or kept version with this number, or 0. */
 uint32_t bundle_find_version(const struct store *store, const char *name,
 			     uint64_t version);

@@ -115,21 +115,13 @@ static uint32_t make_record(struct store *store, const char *name)
 /* Returns whether a session stages this bundle with PUBLISH_ONCE. */
 static bool is_loading(const struct store *store, const char *name)
 {
-	const struct catalog *catalog = &store->catalog;
-	uint32_t n = catalog_n_touched(catalog, SECTION_BUNDLE);
-	size_t size = strlen(name);
+	uint32_t at = 0;
 
-	for (uint32_t i = 1; i <= n; i++) {
-		const struct bundle_record *record = catalog_bundle(catalog, i);
-
-		if (record->state == BUNDLE_STAGED &&
-		    (record->flags & PUBLISH_ONCE) &&
-		    record->name_size == size &&
-		    !memcmp(catalog_blob(catalog, record->name_blob), name,
-			    size))
-			return true;
-	}
-	return false;
+	do
+		at = bundle_next(store, name, BUNDLE_STAGED, at);
+	while (at &&
+	       !(catalog_bundle(&store->catalog, at)->flags & PUBLISH_ONCE));
+	return at;
 }
 
 /* Charges the account for a bundle, and makes its record. */
