@@ -19,6 +19,7 @@
  */
 #pragma once
 #include "client/rank/comm.h"
+#include "cuda/driver_api.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -68,14 +69,8 @@ void engine_group_end_handles(struct engine_group *group);
 int engine_check_stream(const struct rank_engine *engine, void *stream,
 			struct error *err);
 
-/* Zero the bytes after this rank's part of each parameter. */
-int engine_zero_padding(struct fsdp_group *group, uint32_t side,
-			struct error *err);
-
-/* Copy a part of the committed shards to the next ones, and wait for the
- * copy. */
-int engine_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
-		 struct error *err);
+/* Return the stream of gathers, which also changes shards. */
+CUstream engine_stream(const struct rank_engine *engine);
 
 /* Append an unshard, which the broker has recorded, to the list. */
 int engine_unshard(struct fsdp_group *group, uint64_t sequence,

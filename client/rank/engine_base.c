@@ -9,6 +9,11 @@
 
 /* --- streams ------------------------------------------------------------- */
 
+CUstream engine_stream(const struct rank_engine *engine)
+{
+	return engine->nccl.gather_stream;
+}
+
 int engine_check_stream(const struct rank_engine *engine, void *stream,
 			struct error *err)
 {

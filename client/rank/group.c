@@ -70,12 +70,17 @@ int group_map(struct fsdp_group *group, struct lazy_mapping *lazy_mapping,
 	return r;
 }
 
+/* Tell whether the shards are on a device. */
+static bool is_on_device(const struct fsdp_group *group)
+{
+	return !device_uuid_is_host(&group->comm->device) &&
+	       !group->is_offloaded;
+}
+
 static int zero_padding(struct fsdp_group *group, uint32_t side,
 			struct error *err)
 {
-	if (group->engine && !group->is_offloaded)
-		return engine_zero_padding(group, side, err);
-	if (plain_is_device(group->comm))
+	if (is_on_device(group))
 		return plain_zero_padding(group, side, err);
 	for (size_t i = 0; i < group->n_params; i++) {
 		const struct param *param = &group->params[i];
@@ -224,10 +229,7 @@ static int carry(struct fsdp_group *group, const struct param *param,
 {
 	if (param->chunk_size == 0)
 		return 0;
-	if (group->engine && !group->is_offloaded)
-		return engine_carry(group, param->shard_offset,
-				    param->chunk_size, err);
-	if (plain_is_device(group->comm)) {
+	if (is_on_device(group)) {
 		int r = map_own(group, err);
 
 		return r < 0 ? r

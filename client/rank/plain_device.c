@@ -1,11 +1,12 @@
 /*
- * Each call has a stream of its own, because calls are rare, and the library
- * must not add work to the caller's streams.
+ * Without an engine, each call has a stream of its own, because calls are rare,
+ * and the library must not add work to the caller's streams.
  */
 #include "client/rank/plain_device.h"
 #include "client/clock.h"
 #include "client/copy.h"
 #include "client/pause.h"
+#include "client/rank/engine.h"
 #include "client/stream.h"
 #include "client/timeline.h"
 #include "cuda/context.h"
@@ -101,8 +102,9 @@ int plain_quiesce(const struct fsdp_comm *comm, struct error *err)
 	return r < 0 ? r : context_synchronize(device, comm->timeout_ms, err);
 }
 
-/* --- a stream of our own ------------------------------------------------- */
+/* --- a stream of the library ---------------------------------------------- */
 
+/* Enter the context. If there is no engine, which has a stream, make one. */
 static int begin(const struct fsdp_comm *comm, CUstream *ret, struct error *err)
 {
 	const struct device *device;
@@ -112,20 +114,27 @@ static int begin(const struct fsdp_comm *comm, CUstream *ret, struct error *err)
 		r = context_enter(device, err);
 	if (r < 0)
 		return r;
-	r = driver_error(err, cu.StreamCreate(ret, CU_STREAM_NON_BLOCKING),
-			 "cannot make a stream");
+	if (comm->engine)
+		*ret = engine_stream(comm->engine);
+	else
+		r = driver_error(err,
+				 cu.StreamCreate(ret, CU_STREAM_NON_BLOCKING),
+				 "cannot make a stream");
 	if (r < 0)
 		context_leave();
 	return r;
 }
 
-/* Wait for the stream and destroy it. `r` is the result so far. */
-static int end(CUstream stream, int r, struct error *err)
+/* Wait for the stream, and destroy it if begin() has made it. `r` is the result
+ * so far. */
+static int end(const struct fsdp_comm *comm, CUstream stream, int r,
+	       struct error *err)
 {
 	if (r == 0)
 		r = driver_error(err, cu.StreamSynchronize(stream),
 				 "cannot wait for a stream");
-	(void)cu.StreamDestroy(stream);
+	if (!comm->engine)
+		(void)cu.StreamDestroy(stream);
 	context_leave();
 	return r;
 }
@@ -155,7 +164,7 @@ int plain_zero_padding(struct fsdp_group *group, uint32_t side,
 							  stream),
 					 "zero the padding of a shard");
 	}
-	return end(stream, r, err);
+	return end(group->comm, stream, r, err);
 }
 
 int plain_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
@@ -170,7 +179,7 @@ int plain_carry(struct fsdp_group *group, uint64_t offset, uint64_t size,
 		return r;
 	r = driver_error(err, cu.MemcpyDtoDAsync(to, from, size, stream),
 			 "carry a frozen parameter over");
-	return end(stream, r, err);
+	return end(group->comm, stream, r, err);
 }
 
 /* --- bytes of the host --------------------------------------------------- */

@@ -1,6 +1,7 @@
 /*
  * Device operations of a rank that remain in this process if fsdp-worker does
- * the work. They wait for the device. They need a context, but not NCCL.
+ * the work, and changes of shards on a device, which an engine has, too. They
+ * wait for the device. They need a context, but not NCCL.
  */
 #pragma once
 #include "client/rank/comm.h"
