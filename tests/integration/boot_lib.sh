@@ -16,10 +16,7 @@ HANG_SECONDS=300
 
 [[ $(id -u) == 0 ]] || skip "root is needed to boot a container"
 for program in systemd-nspawn /lib/systemd/systemd; do
-	if ! command -v "$program" >/dev/null; then
-		echo "FAILED: there is no $program; run scripts/setup test"
-		exit 1
-	fi
+	command -v "$program" >/dev/null || lack "$program"
 done
 # systemd-nspawn leaves control groups, which finish() removes. The lock
 # prevents it from removing those of another container that boots at the same

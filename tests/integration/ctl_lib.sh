@@ -2,8 +2,8 @@
 #
 # Every check prints a line, and the first one that fails ends the test. Python
 # with numpy makes and compares files, because it shares no code with fsdpctl:
-# $PYTHON, or the first python3 that has numpy. Without it the test is skipped
-# (exit 77).
+# $PYTHON, or the first python3 that has numpy. Without it the test is skipped,
+# or fails if root runs it.
 set -u
 # shellcheck source=../lib/check.sh
 . "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../lib/check.sh"
@@ -16,8 +16,7 @@ for candidate in ${PYTHON:-python3 /usr/bin/python3}; do
 	fi
 done
 if [[ -z $python ]]; then
-	echo "skipped: no python3 with numpy; set PYTHON to one"
-	exit 77
+	lack "python3 with numpy (set PYTHON to one)"
 fi
 dir=$(mktemp -d)
 gpu_dir=$(mktemp -d /dev/shm/fsdp-ctl-XXXXXX)

@@ -20,8 +20,7 @@ enter_namespaces()
 
 	[[ $(id -u) == 0 ]] || skip "root is needed to run Slurm's daemons"
 	for program in slurmctld slurmd sbatch munged ip; do
-		command -v "$program" >/dev/null || skip "there is no $program;" \
-			"scripts/setup test installs Slurm"
+		command -v "$program" >/dev/null || lack "$program"
 	done
 	unshare --mount --net --pid --fork --uts true 2>/dev/null ||
 		skip "no namespaces may be made here"

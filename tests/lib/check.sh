@@ -13,6 +13,14 @@ fail()
 	exit 1
 }
 
+# lack WHAT: a package is missing. Root can have it installed by scripts/setup, so
+# nothing is skipped for want of it.
+lack()
+{
+	[[ $(id -u) == 0 ]] && fail "there is no $*; run scripts/setup test"
+	skip "there is no $*; scripts/setup test installs it"
+}
+
 # check WHAT COMMAND...: the command must succeed.
 check()
 {
