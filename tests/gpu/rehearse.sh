@@ -23,9 +23,23 @@ reports()
 	grep -q -- "$1" "$dir/report" || fail "no line '$1' in the report"
 }
 
+# The commands of a machine with a GPU, as far as the report uses them.
+mkdir "$dir/commands"
+: >"$dir/kernel"
+cat >"$dir/commands/dmesg" <<EOF_DMESG
+#!/bin/bash
+cat "$dir/kernel"
+EOF_DMESG
+cat >"$dir/commands/nvidia-smi" <<'EOF_SMI'
+#!/bin/bash
+echo "nvidia-smi was asked: $*"
+EOF_SMI
+chmod +x "$dir/commands/"*
+
 run()
 {
-	"$dir/pack/run" --rehearse "$build/fakes/plain" "$@" >"$dir/said" 2>&1
+	PATH=$dir/commands:$PATH "$dir/pack/run" --rehearse "$build/fakes/plain" \
+		"$@" >"$dir/said" 2>&1
 }
 
 # program NAME: make a test program in the pack from standard input.
@@ -53,9 +67,10 @@ setsid sleep 1000 &
 echo \$! >"$dir/left"
 sleep 1000
 EOF_HANGS
-program unit_test_crashes <<'EOF_CRASHES'
+program unit_test_crashes <<EOF_CRASHES
 #!/bin/bash
-kill -SEGV $$
+echo "NVRM: Xid (PCI:0000:01:00): 31, of this stage" >>"$dir/kernel"
+kill -SEGV \$\$
 EOF_CRASHES
 program unit_test_passes <<EOF_PASSES
 #!/bin/bash
@@ -76,7 +91,8 @@ for _ in {1..600}; do
 	sleep 0.1
 done
 [[ -z $state || $state == [ZX] ]] || fail "the stage that hung left a process"
-reports "| unit_test_crashes | KILLED by signal 11 |"
+reports "| unit_test_crashes | KILLED by signal 11 | .* | 1 |$"
+reports "^NVRM: Xid .* 31, of this stage"
 reports "| unit_test_passes | ended | 6 | 3 | 1 |"
 reports "1 needs 2 GPUs"
 reports "| unit_test_missing | NOT RUN: not built |"
@@ -113,6 +129,8 @@ for attribute in 102 103 110 113 122 125 128; do
 	reports "attribute $attribute, [A-Z0-9_]*: [01]$"
 done
 reports "attribute 113, READ_ONLY_HOST_REGISTER_SUPPORTED: 0"
+reports "^nvidia-smi was asked: .*persistence_mode,mig.mode.current"
+reports "^nvidia-smi was asked: .*--query-compute-apps=pid"
 reports "^NCCL: .*/plain/libnccl.so.2"
 for stage in facts idle_broker unit_test_vmm unit_test_fence \
 	integration_test_stream_death queues bench_import_and_map \
