@@ -57,6 +57,7 @@ struct supervisor {
 	sigset_t old_mask;
 	pid_t child; /* 0: not running */
 	int child_fd;
+	bool was_ready;    /* some broker has served clients */
 	bool is_ending;    /* a signal requested the end */
 	int passed_signal; /* the signal sent to the child; 0: none yet */
 	int status;        /* exit status of the last child */
@@ -116,15 +117,15 @@ static void forget(struct supervisor *s, const char *name)
 /* --- notifications ------------------------------------------------------- */
 
 struct notification {
-	bool is_store, is_remove;
+	bool is_store, is_remove, is_ready;
 	char name[FDSTORE_NAME_SIZE];
 	int fds[MAX_FDS_PER_MESSAGE];
 	size_t n_fds;
 	pid_t sender;
 };
 
-/* Parse a notification. Other fields (READY, STATUS, FDPOLL) are ignored, and
- * so is a name with a colon, which would be split in LISTEN_FDNAMES. */
+/* Parse a notification. Other fields (STATUS, FDPOLL) are ignored, and so is a
+ * name with a colon, which would be split in LISTEN_FDNAMES. */
 static void parse(char *text, struct notification *ret)
 {
 	static const char name_key[] = "FDNAME=";
@@ -137,6 +138,8 @@ static void parse(char *text, struct notification *ret)
 			ret->is_store = true;
 		else if (strcmp(line, "FDSTOREREMOVE=1") == 0)
 			ret->is_remove = true;
+		else if (strcmp(line, "READY=1") == 0)
+			ret->is_ready = true;
 		else if (strncmp(line, name_key, sizeof(name_key) - 1) == 0 &&
 			 strlen(name) < sizeof(ret->name) && !strchr(name, ':'))
 			strcpy(ret->name, name);
@@ -164,17 +167,19 @@ static void take_control(struct msghdr *message, struct notification *ret)
 
 static void act(struct supervisor *s, struct notification *note)
 {
-	bool is_ours = s->child > 0 && note->sender == s->child && *note->name;
+	bool is_ours = s->child > 0 && note->sender == s->child;
 	size_t i;
 
 	for (i = 0; i < note->n_fds; i++) {
-		if (is_ours && note->is_store)
+		if (is_ours && note->is_store && *note->name)
 			keep(s, note->fds[i], note->name);
 		else
 			close(note->fds[i]);
 	}
-	if (is_ours && note->is_remove)
+	if (is_ours && note->is_remove && *note->name)
 		forget(s, note->name);
+	if (is_ours && note->is_ready)
+		s->was_ready = true;
 }
 
 /* Read one notification. Returns false if there is none. */
@@ -402,8 +407,11 @@ static bool handle_death(struct supervisor *s)
 	collect(s);
 	if (s->is_ending || s->status == 0)
 		return true;
-	/* The first start is not repeated, because nothing would be lost. */
-	if (s->status == EX_TEMPFAIL && s->n_deaths > 0) {
+	/* Until a broker has served clients, nothing would be lost, so that a
+	 * start which may fail for ever is not repeated. */
+	if (s->status == EX_TEMPFAIL) {
+		if (!s->was_ready)
+			return true;
 		s->restart_ms = now + SHORT_RETRY_MS;
 		return false;
 	}

@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 /* The test and all its processes share this memory. */
@@ -133,6 +134,35 @@ Test(supervise, gives_up_after_five_deaths_in_a_row, .init = setup)
 {
 	cr_expect(eq(int, finish(start(exit_badly)), 7));
 	cr_expect(eq(int, shared->n_starts, 5));
+}
+
+static void lack_memory(struct fdstore *store)
+{
+	(void)store;
+	_exit(EX_TEMPFAIL);
+}
+
+Test(supervise, a_first_start_that_lacks_memory_is_not_repeated, .init = setup)
+{
+	cr_expect(eq(int, finish(start(lack_memory)), EX_TEMPFAIL));
+	cr_expect(eq(int, shared->n_starts, 1));
+}
+
+/* The first child serves clients and dies. More starts lack memory than the
+ * supervisor accepts deaths. */
+static void serve_and_lack_memory(struct fdstore *store)
+{
+	if (shared->n_starts == 1) {
+		fdstore_notify_now(store, "READY=1");
+		kill(getpid(), SIGKILL);
+	}
+	_exit(shared->n_starts < 7 ? EX_TEMPFAIL : 0);
+}
+
+Test(supervise, a_later_start_that_lacks_memory_is_repeated, .init = setup)
+{
+	cr_expect(zero(int, finish(start(serve_and_lack_memory))));
+	cr_expect(eq(int, shared->n_starts, 7));
 }
 
 /* The first child stores two descriptors, removes one, and dies at once, before
