@@ -4,6 +4,7 @@
  * result does not depend on the load of the machine.
  */
 #include "broker/base/mapper.h"
+#include "broker/base/process.h"
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -89,39 +90,18 @@ static pid_t find(struct search *search, pid_t first)
 	return found;
 }
 
-static void read_command(pid_t pid, char *ret, size_t size)
-{
-	char path[64];
-	FILE *file;
-
-	snprintf(ret, size, "?");
-	snprintf(path, sizeof(path), "/proc/%d/comm", (int)pid);
-	file = fopen(path, "re");
-	if (!file)
-		return;
-	if (fgets(ret, (int)size, file))
-		ret[strcspn(ret, "\n")] = '\0';
-	fclose(file);
-	/* A process can choose its own name, and this one is printed on
-	 * terminals. */
-	for (char *at = ret; *at; at++) {
-		if (*at < ' ' || *at > '~')
-			*at = '?';
-	}
-}
-
 bool mapper_find(int fd, const struct mapper_suspect *suspect, char *ret,
 		 size_t size)
 {
 	struct search search = {.uid = suspect->uid, .n_left = MAX_LINES};
-	char command[32];
+	char command[PROCESS_COMMAND_SIZE];
 	pid_t pid = 0;
 
 	if (fstat(fd, &search.file) == 0)
 		pid = find(&search, suspect->pid);
 	if (pid == 0)
 		return false;
-	read_command(pid, command, sizeof(command));
+	process_command(pid, command);
 	snprintf(ret, size, "process %d (%s)", (int)pid, command);
 	return true;
 }
