@@ -421,16 +421,10 @@ int pool_could_fit(const struct pools *pools,
 static int check_request(const struct pools *pools,
 			 const struct pool_request *request, struct error *err)
 {
-	uint32_t n_live = catalog_n_live(pools->catalog, SECTION_BLOCK);
+	int r = catalog_check_room(pools->catalog, SECTION_BLOCK, request->n,
+				   "blocks of memory", err);
 
-	if (request->n > catalog_capacity(SECTION_BLOCK) - n_live)
-		return error_set(err, -ENOSPC,
-				 "the catalog has %" PRIu32
-				 " blocks of memory, "
-				 "and no room for %" PRIu32 " more: release "
-				 "tensors",
-				 n_live, request->n);
-	return pool_could_fit(pools, request, err);
+	return r < 0 ? r : pool_could_fit(pools, request, err);
 }
 
 int pool_alloc(struct pools *pools, const struct pool_request *request,
