@@ -339,17 +339,23 @@ void closer_put_frame(struct closer *closer, uint32_t uid, struct frame *frame)
 	}
 }
 
-bool closer_is_full(const struct closer *closer, uint32_t uid)
+/* Returns the number of this user's descriptors that are not closed yet. */
+static uint32_t n_of(const struct closer *closer, uint32_t uid)
 {
 	struct closer_state *state = closer->state;
 	const struct queue *queue;
-	bool is_full;
+	uint32_t n;
 
 	pthread_mutex_lock(&state->lock);
 	queue = find(state, uid);
-	is_full = queue && n_unclosed(queue) >= CLOSER_FULL;
+	n = queue ? n_unclosed(queue) : 0;
 	pthread_mutex_unlock(&state->lock);
-	return is_full;
+	return n;
+}
+
+bool closer_is_full(const struct closer *closer, uint32_t uid)
+{
+	return n_of(closer, uid) >= CLOSER_FULL;
 }
 
 bool closer_is_any_full(const struct closer *closer)
@@ -367,15 +373,7 @@ bool closer_is_any_full(const struct closer *closer)
 
 bool closer_is_crowded(const struct closer *closer, uint32_t uid)
 {
-	struct closer_state *state = closer->state;
-	const struct queue *queue;
-	bool is_crowded;
-
-	pthread_mutex_lock(&state->lock);
-	queue = find(state, uid);
-	is_crowded = queue && queue->n >= CLOSER_CROWDED;
-	pthread_mutex_unlock(&state->lock);
-	return is_crowded;
+	return n_of(closer, uid) >= CLOSER_CROWDED;
 }
 
 uint64_t closer_n_open(const struct closer *closer)
