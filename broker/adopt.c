@@ -269,8 +269,7 @@ int broker_adopt(struct broker *broker, struct error *err)
 	if (r < 0 && !is_adopted)
 		return r;
 	accounts_init(&broker->base.accounts, &broker->base.config);
-	if (r == 0)
-		r = pools_init(&broker->store.pools, err);
+	pools_init(&broker->store.pools);
 	if (r == 0 && !is_adopted)
 		return drop_strays(broker, err);
 	if (r == 0)

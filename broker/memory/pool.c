@@ -57,12 +57,6 @@ static bool is_same_class(const struct access_class *a,
 	return a->uid == b->uid && a->gid == b->gid && a->mode == b->mode;
 }
 
-static bool is_same_device(const struct device_uuid *a,
-			   const struct device_uuid *b)
-{
-	return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 struct pool *pool_find_bundle(const struct pools *pools, uint32_t bundle)
 {
 	struct pool *pool = pools->first;
@@ -81,7 +75,7 @@ static struct pool *find_pool(const struct pools *pools,
 	for (pool = pools->first; pool; pool = pool->next) {
 		if (!pool->is_forgotten && !pool->bundle &&
 		    is_same_class(&pool->access, access) &&
-		    is_same_device(&pool->source->device, device))
+		    memcmp(&pool->source->device, device, sizeof(*device)) == 0)
 			break;
 	}
 	return pool;
@@ -540,17 +534,13 @@ void pool_forget_bundle(struct pools *pools, uint32_t bundle)
 
 /* --- all pools ----------------------------------------------------------- */
 
-int pools_init(struct pools *pools, struct error *err)
+void pools_init(struct pools *pools)
 {
-	uint32_t i;
-
-	(void)err;
 	pools->host.pools = pools;
-	for (i = 0; i < TABLE_CHUNKS; i++) {
+	for (uint32_t i = 0; i < TABLE_CHUNKS; i++) {
 		pools->chunks[i].fd = -1;
 		pools->chunks[i].readonly_fd = -1;
 	}
-	return 0;
 }
 
 void pools_deinit(struct pools *pools)

@@ -124,7 +124,7 @@ struct pools {
 	uint64_t n_created, n_retired, n_trims; /* since the start */
 };
 
-int pools_init(struct pools *pools, struct error *err);
+void pools_init(struct pools *pools);
 /* Adopts the pools after the catalog: takes the chunks' fds from the fd store,
  * rebuilds the arenas from the blocks, and closes fds without a record. */
 int pools_adopt(struct pools *pools, struct error *err);

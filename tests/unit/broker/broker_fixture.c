@@ -46,7 +46,7 @@ struct broker *broker_make(void)
 	must(deadlines_init(&self->base.deadlines, &self->base.loop.uv, NULL,
 			    &err),
 	     &err);
-	must(pools_init(&self->store.pools, &err), &err);
+	pools_init(&self->store.pools);
 	return self;
 }
 

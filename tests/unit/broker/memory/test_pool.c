@@ -41,7 +41,7 @@ static struct broker *setup(void)
 	cr_assert(zero(int, catalog_create(&broker->store.catalog, NULL)));
 	cr_assert(zero(int, table_create(&broker->store.table, NULL)));
 	accounts_init(&broker->base.accounts, &broker->base.config);
-	cr_assert(zero(int, pools_init(&broker->store.pools, NULL)));
+	pools_init(&broker->store.pools);
 	return broker;
 }
 
@@ -576,7 +576,7 @@ static int restart(struct broker *broker, struct error *err)
 			 &broker->store.pools.trim_position);
 	pools_deinit(&broker->store.pools);
 	accounts_deinit(&broker->base.accounts);
-	cr_assert(zero(int, pools_init(&broker->store.pools, NULL)));
+	pools_init(&broker->store.pools);
 	return pools_adopt(&broker->store.pools, err);
 }
 
