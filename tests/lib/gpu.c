@@ -1,26 +1,35 @@
 #include "tests/lib/gpu.h"
 #include <dirent.h>
 
+static char folder[32];
+static pid_t opener;
+
+/* A test that is skipped or fails ends without its teardown. */
+static void close_at_exit(void)
+{
+	if (getpid() == opener)
+		gpu_close();
+}
+
 void gpu_open(void)
 {
-	char dir[] = "/dev/shm/fsdp-gpu-XXXXXX";
-
-	cr_assert(mkdtemp(dir) != NULL, "no folder for the devices");
-	setenv("FAKECUDA_DIR", dir, 1);
+	strcpy(folder, "/dev/shm/fsdp-gpu-XXXXXX");
+	cr_assert(mkdtemp(folder) != NULL, "no folder for the devices");
+	setenv("FAKECUDA_DIR", folder, 1);
+	if (opener != getpid())
+		(void)atexit(close_at_exit);
+	opener = getpid();
 }
 
 void gpu_close(void)
 {
-	const char *path = getenv("FAKECUDA_DIR");
-	DIR *dir = path ? opendir(path) : NULL;
+	DIR *dir = opendir(folder);
 
-	if (!path)
-		return;
 	for (struct dirent *entry; dir && (entry = readdir(dir));)
 		(void)unlinkat(dirfd(dir), entry->d_name, 0);
 	if (dir)
 		closedir(dir);
-	(void)rmdir(path);
+	(void)rmdir(folder);
 }
 
 bool is_fake(void)
@@ -28,29 +37,16 @@ bool is_fake(void)
 	return getenv("FSDP_LIBCUDA");
 }
 
-void gpu_skip(const char *why)
-{
-	gpu_close();
-	cr_skip_test("%s", why);
-}
-
 void need_fake(const char *why)
 {
-	char text[128];
-
-	if (is_fake())
-		return;
-	(void)snprintf(text, sizeof(text), "needs the fake driver: %s", why);
-	gpu_skip(text);
+	if (!is_fake())
+		cr_skip_test("needs the fake driver: %s", why);
 }
 
 void need_gpus(uint32_t n, uint32_t wanted)
 {
-	char text[32];
-
-	(void)snprintf(text, sizeof(text), "needs %u GPUs", wanted);
 	if (n < wanted && !is_fake())
-		gpu_skip(text);
+		cr_skip_test("needs %u GPUs", wanted);
 	cr_assert(n >= wanted, "%u GPUs of %u", n, wanted);
 }
 

@@ -16,16 +16,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Make the folder and remove it, at the latest when the process exits. */
 void gpu_open(void);
 void gpu_close(void);
 
 /* Returns whether the driver is a fake. This does not load it, because a loaded
  * driver would not survive a fork(). */
 bool is_fake(void);
-
-/* Skips the test. Its own teardown does not run, so this closes what it has
- * open. */
-void gpu_skip(const char *why);
 
 /* Skips the test on a real driver, where it cannot pass. `why` completes "needs
  * the fake driver: ". */

@@ -17,7 +17,7 @@
 static inline void need_kernels(void)
 {
 	if (!is_fake() && kernels_load(NULL) == -ENOSYS)
-		gpu_skip("needs kernels, which are built where nvcc is");
+		cr_skip_test("needs kernels, which are built where nvcc is");
 }
 
 /* Queues a kernel that writes zeros to STRIKE_SIZE bytes at `to`. Fails like

@@ -1,7 +1,6 @@
 /*
- * Gives one test a machine with two GPUs. The GPUs are those of the fake driver
- * that FSDP_LIBCUDA names, with a folder of its own, so that tests can run at
- * the same time.
+ * Gives one test the GPUs of a machine; those of the fake driver belong to its
+ * folder (gpu_open()).
  *
  * A loaded driver does not survive fork(), so actors must be started before the
  * first machine_gpu().
@@ -11,32 +10,11 @@
 #include "proto/error.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
-#include <ftw.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-static char machine_dir[] = "/dev/shm/fsdp-unit-XXXXXX";
-
-static inline void machine_begin(void)
-{
-	cr_assert(mkdtemp(machine_dir) != NULL);
-	setenv("FAKECUDA_DIR", machine_dir, 1);
-}
-
-static inline int machine_remove(const char *path, const struct stat *status,
-				 int type, struct FTW *ftw)
-{
-	(void)status, (void)type, (void)ftw;
-	return remove(path);
-}
-
-static inline void machine_end(void)
-{
-	nftw(machine_dir, machine_remove, 8, FTW_DEPTH | FTW_PHYS);
-}
 
 static inline const struct device *machine_gpu(uint32_t i)
 {

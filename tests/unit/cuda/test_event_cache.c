@@ -54,7 +54,7 @@ static CUresult push(CUcontext context)
 
 static void setup(void)
 {
-	machine_begin();
+	gpu_open();
 }
 
 /* This is not in setup(), because a test may fork before. */
@@ -73,7 +73,7 @@ static const struct device *counted_gpu(void)
 	return gpu;
 }
 
-TestSuite(event_cache, .init = setup, .fini = machine_end, .timeout = 300);
+TestSuite(event_cache, .init = setup, .fini = gpu_close, .timeout = 300);
 
 /* Tests keep the events that they take here, so that the leak checker finds
  * them. */

@@ -22,7 +22,7 @@ static struct actor producer;
 
 static void setup(void)
 {
-	machine_begin();
+	gpu_open();
 	stage = shared_memory(sizeof(*stage));
 	cr_assert(zero(int, sem_init(&stage->gate, 1, 0)));
 }
@@ -30,7 +30,7 @@ static void setup(void)
 static void teardown(void)
 {
 	actor_kill(&producer);
-	machine_end();
+	gpu_close();
 }
 
 TestSuite(event_ipc, .init = setup, .fini = teardown, .timeout = 300);

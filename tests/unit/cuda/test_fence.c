@@ -22,7 +22,7 @@ static struct actor producer;
 
 static void setup(void)
 {
-	machine_begin();
+	gpu_open();
 	broker = TIMELINES_NULL;
 	cr_assert(zero(int, timelines_create(&broker, NULL)));
 	stage = shared_memory(sizeof(*stage));
@@ -33,7 +33,7 @@ static void teardown(void)
 {
 	actor_kill(&producer);
 	timelines_close(&broker);
-	machine_end();
+	gpu_close();
 }
 
 TestSuite(fence, .init = setup, .fini = teardown, .timeout = 300);
@@ -196,8 +196,8 @@ static const struct device *readonly_gpu(void)
 	const struct device *gpu = machine_gpu(0);
 
 	if (!gpu->has_readonly_register)
-		gpu_skip("needs a device that registers pages read-only "
-			 "(attribute 113)");
+		cr_skip_test("needs a device that registers pages read-only "
+			     "(attribute 113)");
 	return gpu;
 }
 

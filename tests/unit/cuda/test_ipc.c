@@ -25,14 +25,14 @@ static struct actor producer;
 
 static void setup(void)
 {
-	machine_begin();
+	gpu_open();
 	stage = shared_memory(sizeof(*stage));
 }
 
 static void teardown(void)
 {
 	actor_kill(&producer);
-	machine_end();
+	gpu_close();
 }
 
 TestSuite(ipc, .init = setup, .fini = teardown, .timeout = 300);

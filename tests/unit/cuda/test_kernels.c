@@ -39,7 +39,7 @@ static void open_device(void)
 
 	setenv("FAKECUDA_COUNT", "1", 1);
 	if (!getenv("FSDP_LIBCUDA") && driver_load(&err) < 0)
-		gpu_skip(err.msg);
+		cr_skip_test("%s", err.msg);
 	cr_assert(eq(int, device_list(&devices, &n, &err), 0), "%s", err.msg);
 	device = &devices[0];
 	cr_assert(eq(int, context_enter(device, &err), 0), "%s", err.msg);
@@ -457,7 +457,7 @@ Test(kernels, creating_a_table_loads_its_kernels)
 	static struct kernels_case launch;
 
 	if (!is_fake())
-		gpu_skip("a driver does not count");
+		cr_skip_test("a driver does not count");
 	make_singles(&launch, 1);
 	kernels_table_free(make_table(&launch));
 	/* One entry adds, and one does not. */
@@ -501,7 +501,7 @@ Test(kernels, a_launch_does_not_wait_for_the_stream)
 	CUstream other;
 
 	if (!device->has_wait_value)
-		gpu_skip("the device has no stream memory operations");
+		cr_skip_test("the device has no stream memory operations");
 	make_singles(&launch, 5);
 	table = make_table(&launch);
 	put(&launch);
@@ -623,7 +623,7 @@ static void open_failing(const char *faults)
 	setenv("FAKECUDA_FAIL", faults, 1);
 	open_device();
 	if (!is_fake())
-		gpu_skip("a driver does not fail when it is told to");
+		cr_skip_test("a driver does not fail when it is told to");
 }
 
 TestSuite(kernels_failing, .init = gpu_open, .fini = gpu_close, .timeout = 300);
@@ -716,7 +716,7 @@ Test(kernels_failing, the_image_is_a_fat_binary)
 	static const unsigned char magic[] = {0x50, 0xed, 0x55, 0xba};
 
 	if (!kernels_image_toolkit)
-		gpu_skip("nvcc was not found when this was built");
+		cr_skip_test("nvcc was not found when this was built");
 	cr_assert(zero(int, memcmp(kernels_image, magic, sizeof(magic))));
 	cr_expect(ge(int, kernels_image_toolkit, 12000));
 }
@@ -728,7 +728,7 @@ Test(kernels_failing, the_image_is_not_compressed)
 	uint64_t size;
 
 	if (!kernels_image_toolkit)
-		gpu_skip("nvcc was not found when this was built");
+		cr_skip_test("nvcc was not found when this was built");
 	/* the part after the header that contains it */
 	memcpy(&size, kernels_image + 8, sizeof(size));
 	cr_assert(ne(ptr, memmem(kernels_image, 16 + size, name, strlen(name)),

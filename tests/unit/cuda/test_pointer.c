@@ -13,11 +13,11 @@
 
 static void begin(void)
 {
-	machine_begin();
+	gpu_open();
 	setenv("FAKECUDA_COUNT", "1", 1);
 }
 
-TestSuite(pointer, .init = begin, .fini = machine_end, .timeout = 300);
+TestSuite(pointer, .init = begin, .fini = gpu_close, .timeout = 300);
 
 static CUdeviceptr make(const struct device *gpu)
 {

@@ -72,14 +72,14 @@ static struct shared_list list = SHARED_LIST_INIT(&kind);
 
 static void setup(void)
 {
-	machine_begin();
+	gpu_open();
 	for (int i = 0; i < 10; i++) {
 		sem_init(&of[i].begun, 0, 0);
 		sem_init(&of[i].go, 0, 0);
 	}
 }
 
-TestSuite(shared, .init = setup, .fini = machine_end, .timeout = 300);
+TestSuite(shared, .init = setup, .fini = gpu_close, .timeout = 300);
 
 static struct thing *open_key(int key)
 {
