@@ -11,8 +11,8 @@ from ._bundle import shape_of
 from ._dtypes import name_of, numpy_dtype
 from ._errors import Ended, Error, Gone, Invalid, Lagged, ProducerDied
 
-_ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
-_MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
+ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
+MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
 
 # The format of an item: the number of pieces, the size of each, and the pieces,
 # each at a multiple of 64. The last piece is the pickle; the others have the
@@ -390,22 +390,3 @@ class Channel:
 
     def __reduce__(self):
         raise TypeError("a channel cannot be pickled; open it in the receiver")
-
-
-def open_channel(
-    client, name, role, capacity, credits, mode, access, timeout_ms, lag_ms
-):
-    for value, known in (role, _ROLES), (mode, _MODES):
-        if value not in known:
-            raise Invalid(f"there is no {value!r}; use {' or '.join(known)}")
-    port = client._channel(
-        name,
-        _ROLES[role],
-        capacity,
-        credits,
-        _MODES[mode],
-        access,
-        timeout_ms,
-        lag_ms,
-    )
-    return Channel(port, name, role)

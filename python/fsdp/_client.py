@@ -6,9 +6,9 @@ import os
 
 from . import _fsdp
 from ._bundle import Bundle, Stage, shape_of
-from ._channel import open_channel
+from ._channel import MODES, ROLES, Channel
 from ._dtypes import name_of
-from ._errors import NotFound, make
+from ._errors import Invalid, NotFound, make
 from ._source import source_of
 from ._tensor import MUST_EXIST, ONCE, publication_flags
 from ._time import milliseconds, seconds_to_ms
@@ -182,17 +182,12 @@ class Client(_fsdp.Client):
         it cuts a consumer that keeps a buffer (None: without limit). `access`
         is like a file's mode (0o600 to 0o666).
         """
-        return open_channel(
-            self,
-            name,
-            role,
-            capacity,
-            credits,
-            mode,
-            access,
-            milliseconds(timeout),
-            0 if lag is None else max(1, milliseconds(lag)),
-        )
+        for value, known in (role, ROLES), (mode, MODES):
+            if value not in known:
+                raise Invalid(f"there is no {value!r}; use {' or '.join(known)}")
+        times = milliseconds(timeout), 0 if lag is None else max(1, milliseconds(lag))
+        kind = ROLES[role], capacity, credits, MODES[mode], access
+        return Channel(self._channel(name, *kind, *times), name, role)
 
     async def aget(self, name, **options):
         """get() for asyncio. It waits without a thread."""
