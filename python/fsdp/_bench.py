@@ -133,25 +133,10 @@ def _measure(row):
 
 
 def _results(path, kind, is_quick, second):
-    if kind == "channel":
-        from . import _bench_channel
-
-        yield from _bench_channel.results(path, is_quick)
-        return
-    if kind == "loader":
-        from . import _bench_loader
-
-        yield from _bench_loader.results(path, is_quick)
-        return
-    if kind == "distributed":
-        from . import _bench_distributed
-
-        yield from _bench_distributed.results(path, is_quick, second)
-        return
-    if kind == "dcp":
-        from . import _bench_dcp
-
-        yield from _bench_dcp.results(path, is_quick)
+    if kind in ("channel", "loader", "distributed", "dcp"):
+        module = importlib.import_module(f"._bench_{kind}", __package__)
+        more = (second,) if kind == "distributed" else ()
+        yield from module.results(path, is_quick, *more)
         return
     with connect(path) as client:
         if kind == "model":
