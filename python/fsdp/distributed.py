@@ -247,10 +247,7 @@ class ProcessGroup(dist.ProcessGroup):
     def getBackendName(self):
         return NAME
 
-    def _get_backend_name(self):
-        return NAME
-
-    name = getBackendName
+    name = _get_backend_name = getBackendName
 
     def rank(self):
         return self._rank
@@ -262,19 +259,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     getSize = size
 
-    @property
-    def group_name(self):
-        return self._name
-
-    @property
-    def group_desc(self):
-        return self._desc
-
     def getGroupName(self):
         return self._name
 
+    group_name = property(getGroupName)
+
     def getGroupDesc(self):
         return self._desc
+
+    group_desc = property(getGroupDesc)
 
     def _set_group_name(self, name):
         self._name = name
