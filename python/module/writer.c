@@ -67,26 +67,14 @@ static bool put_bytes(struct writer *writer, PyObject *value)
 			 PyBytes_Size(value));
 }
 
-static bool put_list(struct writer *writer, PyObject *list)
+static bool put_items(struct writer *writer, enum tag tag, PyObject *items,
+		      Py_ssize_t n,
+		      PyObject *item(PyObject *items, Py_ssize_t i))
 {
-	Py_ssize_t n = PyList_Size(list);
-
-	if (!writer_put_count(writer, TAG_LIST, n))
+	if (!writer_put_count(writer, tag, n))
 		return false;
 	for (Py_ssize_t i = 0; i < n; i++)
-		if (!writer_put_value(writer, PyList_GetItem(list, i)))
-			return false;
-	return true;
-}
-
-static bool put_tuple(struct writer *writer, PyObject *tuple)
-{
-	Py_ssize_t n = PyTuple_Size(tuple);
-
-	if (!writer_put_count(writer, TAG_TUPLE, n))
-		return false;
-	for (Py_ssize_t i = 0; i < n; i++)
-		if (!writer_put_value(writer, PyTuple_GetItem(tuple, i)))
+		if (!writer_put_value(writer, item(items, i)))
 			return false;
 	return true;
 }
@@ -134,9 +122,11 @@ static bool put_container(struct writer *writer, PyObject *value)
 		return false;
 	writer->depth++;
 	if (type == &PyList_Type)
-		is_put = put_list(writer, value);
+		is_put = put_items(writer, TAG_LIST, value, PyList_Size(value),
+				   PyList_GetItem);
 	else if (type == &PyTuple_Type)
-		is_put = put_tuple(writer, value);
+		is_put = put_items(writer, TAG_TUPLE, value,
+				   PyTuple_Size(value), PyTuple_GetItem);
 	else if (type == &PyDict_Type)
 		is_put = put_dict(writer, value);
 	writer->depth--;
