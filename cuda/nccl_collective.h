@@ -10,9 +10,8 @@
  *
  * Calls return when the work is on the stream. Before that NCCL may need to
  * communicate with the other ranks, for instance at the first collective; the
- * call waits for this (timeout_ms in nccl_comm.h). After an error other than
- * -EINVAL the communicator must be aborted. -EINVAL means that a list or dtype
- * is invalid and nothing was enqueued.
+ * call waits for this (timeout_ms in nccl_comm.h). After an error the
+ * communicator must be aborted, because some of the work may be on the stream.
  */
 #pragma once
 #include "cuda/kernels.h"
