@@ -134,12 +134,10 @@ static int check_received(struct fsdp_client *client, const void *at,
 static int open_allocation(struct allocation *allocation, struct error *err)
 {
 	const struct pointer *pointer = &allocation->pointer;
-	uint64_t offset;
 
-	if (!pointer->is_legacy)
-		return vmm_export(pointer->base, &allocation->donation, err);
-	return ipc_export(pointer->device, pointer->base, pointer->size,
-			  &allocation->export, &offset, err);
+	return pointer->is_legacy
+		       ? ipc_export(pointer, &allocation->export, err)
+		       : vmm_export(pointer->base, &allocation->donation, err);
 }
 
 /* Find and export the allocation of all items. Its device is that of the first

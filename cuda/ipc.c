@@ -7,15 +7,6 @@
 #include <errno.h>
 #include <string.h>
 
-/* Returns whether `size` bytes at `pointer` are within `whole` bytes at
- * `base`. */
-static bool is_within(CUdeviceptr pointer, uint64_t size, CUdeviceptr base,
-		      uint64_t whole)
-{
-	return pointer >= base && pointer - base <= whole &&
-	       size <= whole - (pointer - base);
-}
-
 /* --- producer ------------------------------------------------------------ */
 
 static int open_export(struct shared *shared, struct error *err)
@@ -57,115 +48,25 @@ static const struct shared_kind export_kind = {
 };
 static struct shared_list export_list = SHARED_LIST_INIT(&export_kind);
 
-/* The driver's facts about a pointer. Attributes that it does not know are
- * 0. */
-struct facts {
-	unsigned int type; /* CUmemorytype */
-	int ordinal;
-	int is_capable;
-	unsigned long long buffer;
-};
-
-/* `ret` is also written on failure. A context must be current. */
-static int ask(CUdeviceptr pointer, struct facts *ret, struct error *err)
-{
-	CUpointer_attribute attributes[] = {
-		CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-		CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
-		CU_POINTER_ATTRIBUTE_BUFFER_ID,
-	};
-	void *values[] = {&ret->type, &ret->ordinal, &ret->is_capable,
-			  &ret->buffer};
-	CUresult result;
-
-	*ret = (struct facts){0};
-	result = cu.PointerGetAttributes(4, attributes, values, pointer);
-	return driver_error(err, result, "cannot query the memory at 0x%llx",
-			    pointer);
-}
-
-static int check_facts(const struct device *device, CUdeviceptr pointer,
-		       const struct facts *facts, struct error *err)
-{
-	if (facts->type != CU_MEMORYTYPE_DEVICE)
-		return error_set(err, -EINVAL,
-				 "0x%llx is not device memory of this process",
-				 pointer);
-	if (facts->ordinal != device->ordinal)
-		return error_set(err, -EINVAL,
-				 "0x%llx is memory of device %d of this "
-				 "process, not of %s, which is device %d",
-				 pointer, facts->ordinal, device->name,
-				 device->ordinal);
-	if (!facts->is_capable)
-		return error_set(
-			err, -EOPNOTSUPP,
-			"0x%llx was not allocated by cuMemAlloc or cudaMalloc, "
-			"but by virtual memory management (PyTorch: "
-			"expandable_segments), from a pool (cudaMallocAsync) "
-			"or as managed memory, which have no handle for other "
-			"processes; allocate it from the broker, or copy it "
-			"there",
-			pointer);
-	return 0;
-}
-
-/* Fills in all fields of `like` except the driver's handle. A context must be
- * current. */
-static int examine(struct ipc_export *like, CUdeviceptr pointer, uint64_t size,
-		   struct error *err)
-{
-	struct facts facts;
-	CUresult result;
-	size_t whole;
-	int r;
-
-	r = ask(pointer, &facts, err);
-	if (r == 0)
-		r = check_facts(like->device, pointer, &facts, err);
-	if (r < 0)
-		return r;
-	result = cu.MemGetAddressRange(&like->base, &whole, pointer);
-	r = driver_error(err, result, "cannot find the allocation of 0x%llx",
-			 pointer);
-	if (r < 0)
-		return r;
-	if (!is_within(pointer, size, like->base, whole))
-		return error_set(err, -EINVAL,
-				 "%llu bytes at 0x%llx extend beyond their "
-				 "allocation, which has %zu bytes at 0x%llx",
-				 (unsigned long long)size, pointer, whole,
-				 like->base);
-	like->handle.generation = facts.buffer;
-	like->handle.size = whole;
-	return 0;
-}
-
-int ipc_export(const struct device *device, CUdeviceptr pointer, uint64_t size,
-	       struct ipc_export **ret, uint64_t *ret_offset, struct error *err)
+int ipc_export(const struct pointer *pointer, struct ipc_export **ret,
+	       struct error *err)
 {
 	struct ipc_export like = {
-		.device = device,
-		.handle = {.version = HANDLE_VERSION, .kind = HANDLE_MEMORY},
+		.device = pointer->device,
+		.base = pointer->base,
+		.handle = {.version = HANDLE_VERSION,
+			   .kind = HANDLE_MEMORY,
+			   .generation = pointer->buffer,
+			   .size = pointer->size},
 	};
 	struct shared *shared;
-	int r;
+	int r = handle_origin(&like.handle.origin, err);
 
-	r = handle_origin(&like.handle.origin, err);
-	if (r == 0)
-		r = context_enter(device, err);
-	if (r < 0)
-		return r;
-	r = examine(&like, pointer, size, err);
-	context_leave();
 	if (r == 0)
 		r = shared_open(&export_list, &like.shared, &shared, err);
-	if (r < 0)
-		return r;
-	*ret = (struct ipc_export *)shared;
-	*ret_offset = pointer - like.base;
-	return 0;
+	if (r == 0)
+		*ret = (struct ipc_export *)shared;
+	return r;
 }
 
 void ipc_unexport(struct ipc_export *export)
@@ -346,8 +247,10 @@ static bool is_received(const struct shared *shared, const void *what)
 	const struct ipc_import *import = (const struct ipc_import *)shared;
 	const struct range *range = what;
 
-	return !import->own && is_within(range->pointer, range->size,
-					 import->base, import->handle.size);
+	return !import->own && range->pointer >= import->base &&
+	       range->pointer - import->base <= import->handle.size &&
+	       range->size <=
+		       import->handle.size - (range->pointer - import->base);
 }
 
 bool ipc_find(CUdeviceptr pointer, uint64_t size, uint64_t *ret_chunk,

@@ -3,8 +3,9 @@
  * already has. Memory that the broker makes is shared by descriptors instead
  * (vmm.h), and does not depend on a living producer.
  *
- * The producer finds the allocation that contains a pointer and shares it as a
- * whole, since the driver only shares whole allocations. A consumer opens each
+ * The producer finds the allocation that contains a pointer (pointer.h) and
+ * shares it as a whole, since the driver only shares whole allocations. A
+ * consumer opens each
  * allocation once, for any number of tensors in it, and its last user closes
  * it. (PyTorch's allocator does the same, and identifies memory by the bytes of
  * the handle; drivers may use those again, so the key here is the broker's
@@ -20,6 +21,7 @@
 #pragma once
 #include "cuda/device.h"
 #include "cuda/handle.h"
+#include "cuda/pointer.h"
 #include "cuda/shared.h"
 
 /* --- producer ------------------------------------------------------------ */
@@ -34,15 +36,9 @@ struct ipc_export {
 	struct handle handle;
 };
 
-/*
- * Shares the allocation that contains the `size` bytes at `pointer`, and
- * returns their offset in it. The allocation is shared once, however often this
- * is called, but each call needs its own ipc_unexport(). Returns -EINVAL if the
- * bytes are not memory of `device` or extend beyond their allocation, and
- * -EOPNOTSUPP if the memory is of another kind (VMM, pools, managed).
- */
-int ipc_export(const struct device *device, CUdeviceptr pointer, uint64_t size,
-	       struct ipc_export **ret, uint64_t *ret_offset,
+/* Shares an allocation that is legacy memory. It is shared once, however often
+ * this is called, but each call needs its own ipc_unexport(). */
+int ipc_export(const struct pointer *pointer, struct ipc_export **ret,
 	       struct error *err);
 
 /* Ends the sharing. No process may use the memory any more, or open it later.

@@ -41,6 +41,7 @@ struct facts {
 	unsigned int type; /* CUmemorytype */
 	int ordinal;
 	int is_managed, is_capable;
+	unsigned long long buffer;
 };
 
 static int ask(CUdeviceptr address, struct facts *ret, struct error *err)
@@ -50,13 +51,14 @@ static int ask(CUdeviceptr address, struct facts *ret, struct error *err)
 		CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
 		CU_POINTER_ATTRIBUTE_IS_MANAGED,
 		CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+		CU_POINTER_ATTRIBUTE_BUFFER_ID,
 	};
 	void *values[] = {&ret->type, &ret->ordinal, &ret->is_managed,
-			  &ret->is_capable};
+			  &ret->is_capable, &ret->buffer};
 	CUresult result;
 
 	*ret = (struct facts){0};
-	result = cu.PointerGetAttributes(4, attributes, values, address);
+	result = cu.PointerGetAttributes(5, attributes, values, address);
 	return driver_error(err, result, "cannot query the memory at 0x%llx",
 			    address);
 }
@@ -102,6 +104,7 @@ static int look(CUdeviceptr address, const struct device *devices, uint32_t n,
 	if (r < 0)
 		return r;
 	ret->size = size;
+	ret->buffer = facts.buffer;
 	ret->is_legacy = facts.is_capable;
 	return 0;
 }

@@ -13,6 +13,8 @@ struct pointer {
 	const struct device *device;
 	CUdeviceptr base; /* address of the whole allocation */
 	uint64_t size;
+	/* the driver's number of it, which no other allocation has had */
+	uint64_t buffer;
 	/* of cuMemAlloc(), for ipc.h; otherwise vmm_export() may work */
 	bool is_legacy;
 };

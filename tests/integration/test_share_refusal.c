@@ -167,14 +167,14 @@ static struct vmm_export *donation;
 static void begin_wire(void)
 {
 	struct error err = ERROR_NULL;
-	uint64_t offset;
+	struct pointer pointer;
 
 	gpu_open();
 	daemon_start(&daemon_);
 	alice = wire_open(daemon_socket(&daemon_));
 	bob = wire_open(daemon_socket(&daemon_));
-	must(ipc_export(gpu_nth(0), (uintptr_t)legacy_make(1), SHARED_SIZE,
-			&export, &offset, &err) == 0);
+	must(pointer_find((uintptr_t)legacy_make(1), &pointer, &err) == 0);
+	must(ipc_export(&pointer, &export, &err) == 0);
 	vmm_make(&donated, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1);
 	must(vmm_export(donated.address, &donation, &err) == 0);
 	wire_count(alice, &before);

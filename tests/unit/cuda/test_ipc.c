@@ -119,25 +119,41 @@ static const struct device *counted_gpu(void)
 
 /* --- the producer -------------------------------------------------------- */
 
+static struct pointer find(CUdeviceptr at)
+{
+	struct pointer pointer;
+
+	MUST(pointer_find(at, &pointer, NULL) == 0);
+	return pointer;
+}
+
+static struct ipc_export *share(CUdeviceptr at)
+{
+	struct pointer pointer = find(at);
+	struct ipc_export *export;
+
+	MUST(ipc_export(&pointer, &export, NULL) == 0);
+	return export;
+}
+
 /* Allocation i is full of i + 1; its second 256 bytes are shared. */
 static int produce(void)
 {
 	const struct device *gpu = machine_gpu(0);
 	struct ipc_export *export;
 	CUdeviceptr at;
-	int i, r = 0;
+	int i;
 
-	for (i = 0; i < N_ALLOCATIONS && r == 0; i++) {
+	for (i = 0; i < N_ALLOCATIONS; i++) {
 		at = gpu_alloc(gpu, SEGMENT);
 		gpu_fill(gpu, at, (uint8_t)(i + 1), SEGMENT);
-		r = ipc_export(gpu, at + 0x100, 0x100, &export,
-			       &stage->offsets[i], NULL);
-		if (r == 0)
-			stage->handles[i] = export->handle;
+		export = share(at + 0x100);
+		stage->handles[i] = export->handle;
+		stage->offsets[i] = at + 0x100 - export->base;
 		if (i == 0)
 			stage->producers = at;
 	}
-	return r;
+	return 0;
 }
 
 /* Change byte 0x120 of the first allocation. */
@@ -313,41 +329,25 @@ Test(ipc, a_received_chunk_can_be_passed_on_by_its_number)
 
 /* --- one process --------------------------------------------------------- */
 
-static struct ipc_export *share(const struct device *gpu, CUdeviceptr pointer,
-				uint64_t size, uint64_t *ret_offset)
-{
-	struct ipc_export *export = NULL;
-	struct error err = ERROR_NULL;
-
-	if (ipc_export(gpu, pointer, size, &export, ret_offset, &err) < 0) {
-		fprintf(stderr, "share: %s\n", err.msg);
-		abort();
-	}
-	return export;
-}
-
 Test(ipc, an_allocation_is_shared_once_for_all_its_ranges)
 {
 	const struct device *gpu = counted_gpu();
-	CUdeviceptr at = gpu_alloc(gpu, SEGMENT), other;
-	uint64_t low, high, generation;
-	struct ipc_export *a = share(gpu, at, 1, &low), *b, *c;
+	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
+	struct ipc_export *a = share(at), *b, *c;
+	uint64_t generation;
 
-	b = share(gpu, at + SEGMENT - 16, 16, &high);
+	b = share(at + SEGMENT - 16);
 	cr_expect(eq(ptr, a, b));
-	cr_expect(zero(u64, low));
-	cr_expect(eq(u64, high, SEGMENT - 16));
+	cr_expect(eq(u64, a->base, at));
 	cr_expect(eq(int, n_shared, 1));
-	other = gpu_alloc(gpu, 0x100);
-	c = share(gpu, other, 0x100, &low);
+	c = share(gpu_alloc(gpu, 0x100));
 	cr_expect(ne(ptr, c, a));
 	cr_expect(ne(u64, c->handle.generation, a->handle.generation));
 	generation = a->handle.generation;
 	ipc_unexport(a);
 	ipc_unexport(b);
 	gpu_free(gpu, at);
-	at = gpu_alloc(gpu, SEGMENT);
-	a = share(gpu, at, 1, &low);
+	a = share(gpu_alloc(gpu, SEGMENT));
 	cr_expect(ne(u64, a->handle.generation, generation),
 		  "at whatever address");
 	ipc_unexport(a);
@@ -359,14 +359,13 @@ Test(ipc, the_process_of_the_producer_gets_its_own_address)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
+	struct ipc_export *export = share(at + 0x100);
 	uint64_t offset, chunk;
-	struct ipc_export *export = share(gpu, at + 0x100, 0x100, &offset);
 	struct handle handle = export->handle;
 	struct ipc_import *import = NULL, *second = NULL;
 
 	cr_assert(zero(int, ipc_open(gpu, 7, &handle, &import, NULL)));
 	cr_assert(zero(int, ipc_open(gpu, 7, &handle, &second, NULL)));
-	cr_expect(eq(u64, import->base + offset, at + 0x100));
 	cr_expect(not(ipc_find(at + 0x100, 1, &chunk, &offset)));
 	ipc_unexport(export);
 	cr_expect(eq(u64, import->base, at), "open is open");
@@ -382,76 +381,20 @@ Test(ipc, own_memory_that_is_no_longer_shared_is_stale)
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
 	struct ipc_import *import = NULL;
-	uint64_t offset;
-	struct ipc_export *export = share(gpu, at, 1, &offset);
+	struct ipc_export *export = share(at);
 	struct handle handle = export->handle;
 
 	ipc_unexport(export);
 	cr_expect(eq(int, ipc_open(gpu, 7, &handle, &import, NULL), -ESTALE));
 	/* A peer that invents a handle can only reach memory that is shared. */
-	export = share(gpu, at, 1, &offset);
+	export = share(at);
 	handle.generation += 1000;
 	cr_expect(eq(int, ipc_open(gpu, 8, &handle, &import, NULL), -ESTALE));
 	cr_expect(eq(ptr, import, NULL));
 	ipc_unexport(export);
 }
 
-/* --- refusals of a producer ---------------------------------------------- */
-
-static void expect_refusal(const struct device *gpu, CUdeviceptr pointer,
-			   uint64_t size, int code, const char *word)
-{
-	struct ipc_export *export = NULL;
-	struct error err = ERROR_NULL;
-	uint64_t offset = 99;
-
-	cr_expect(eq(int,
-		     ipc_export(gpu, pointer, size, &export, &offset, &err),
-		     code));
-	cr_expect(ne(ptr, strstr(err.msg, word), NULL), "%s", err.msg);
-	cr_expect(eq(ptr, export, NULL));
-	cr_expect(eq(u64, offset, 99));
-}
-
-Test(ipc, a_range_that_is_not_memory_of_the_device_is_refused)
-{
-	const struct device *gpu = counted_gpu(), *other = machine_gpu(1);
-	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
-	int on_host = 0;
-
-	expect_refusal(gpu, 0, 1, -EINVAL, "not device memory");
-	expect_refusal(gpu, (CUdeviceptr)(uintptr_t)&on_host, 1, -EINVAL,
-		       "not device memory");
-	expect_refusal(gpu, gpu_alloc(other, 16), 16, -EINVAL, "device 1");
-	expect_refusal(gpu, at, SEGMENT + 1, -EINVAL, "extend beyond");
-	expect_refusal(gpu, at + 1, SEGMENT, -EINVAL, "extend beyond");
-	expect_refusal(gpu, at + 1, UINT64_MAX, -EINVAL, "extend beyond");
-	cr_expect(eq(int, n_shared, 0));
-}
-
-Test(ipc, memory_without_a_handle_is_refused_with_a_remedy)
-{
-	const struct device *gpu = counted_gpu();
-	CUmemAllocationProp prop = {
-		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-		.requestedHandleTypes =
-			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, gpu->ordinal},
-	};
-	CUmemAccessDesc access = {prop.location,
-				  CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	size_t size = gpu->granularity;
-	CUmemGenericAllocationHandle handle;
-	CUdeviceptr at;
-
-	MUST(context_enter(gpu, NULL) == 0);
-	MUST(cu.MemCreate(&handle, size, &prop, 0) == CUDA_SUCCESS);
-	MUST(cu.MemAddressReserve(&at, size, 0, 0, 0) == CUDA_SUCCESS);
-	MUST(cu.MemMap(at, size, 0, handle, 0) == CUDA_SUCCESS);
-	MUST(cu.MemSetAccess(at, size, &access, 1) == CUDA_SUCCESS);
-	context_leave();
-	expect_refusal(gpu, at, 16, -EOPNOTSUPP, "from the broker");
-}
+/* --- refusals ------------------------------------------------------------ */
 
 static CUresult no_handle(CUipcMemHandle *handle, CUdeviceptr address)
 {
@@ -463,16 +406,18 @@ Test(ipc, an_export_that_the_driver_refuses_leaves_no_state)
 {
 	const struct device *gpu = counted_gpu();
 	CUdeviceptr at = gpu_alloc(gpu, SEGMENT);
-	uint64_t offset;
+	struct pointer pointer = find(at);
+	struct ipc_export *export = NULL;
+	struct error err = ERROR_NULL;
 
 	cu.IpcGetMemHandle = no_handle;
-	expect_refusal(gpu, at, 1, -ENOMEM, "share");
+	cr_expect(eq(int, ipc_export(&pointer, &export, &err), -ENOMEM));
+	cr_expect(ne(ptr, strstr(err.msg, "share"), NULL), "%s", err.msg);
+	cr_expect(eq(ptr, export, NULL));
 	cu.IpcGetMemHandle = get_handle;
-	ipc_unexport(share(gpu, at, 1, &offset));
+	ipc_unexport(share(at));
 	cr_expect(eq(int, n_shared, 1));
 }
-
-/* --- refusals of a consumer ---------------------------------------------- */
 
 static int try_open(const struct device *gpu, const struct handle *handle,
 		    const char *word)
@@ -554,11 +499,12 @@ Test(ipc, a_forked_child_is_refused_and_closes_no_mapping)
 	pid_t pid = fork();
 
 	if (pid == 0) {
+		const struct pointer own = {.device = gpu, .base = 1};
 		struct ipc_export *export;
 
 		if (ipc_open(gpu, 7, &stage->handles[0], &none, NULL) !=
 			    -ECHILD ||
-		    ipc_export(gpu, 1, 1, &export, &offset, NULL) != -ECHILD ||
+		    ipc_export(&own, &export, NULL) != -ECHILD ||
 		    ipc_find(import->base, 1, &chunk, &offset))
 			_exit(1);
 		ipc_close(import);
