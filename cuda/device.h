@@ -25,7 +25,7 @@ struct device {
 	uint64_t memory;      /* total bytes */
 	uint64_t granularity; /* recommended granularity of VMM allocations */
 	bool is_mig;          /* it is an instance of a GPU */
-	bool has_vmm, has_posix_fd, has_fabric, has_rdma;
+	bool has_vmm, has_posix_fd, has_rdma;
 	bool has_wait_value; /* it has 64-bit stream memory operations */
 	bool has_ipc_events, has_readonly_register;
 };

@@ -42,39 +42,16 @@ uint64_t vmm_round(const struct device *device, uint64_t size)
 	return rest ? size + (device->granularity - rest) : size;
 }
 
-static CUresult create_memory(const struct device *device, uint64_t size,
-			      const struct vmm_options *options,
-			      CUmemGenericAllocationHandle *ret)
+int vmm_create(const struct device *device, uint64_t size, int *ret_fd,
+	       struct error *err)
 {
-	const bool wants_rdma = options && options->wants_rdma;
-	const bool wants_fabric = options && options->wants_fabric;
-	CUmemAllocationProp prop = {
+	const CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes =
 			CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = location_of(device),
-		.allocFlags.gpuDirectRDMACapable =
-			wants_rdma && device->has_rdma,
+		.allocFlags.gpuDirectRDMACapable = device->has_rdma,
 	};
-	CUresult result;
-
-	if (!wants_fabric || !device->has_fabric)
-		return cu.MemCreate(ret, size, &prop, 0);
-	prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_FABRIC;
-	result = cu.MemCreate(ret, size, &prop, 0);
-	/* The device supports it, but this node may not be configured for it.
-	 */
-	if (result != CUDA_ERROR_NOT_PERMITTED &&
-	    result != CUDA_ERROR_NOT_SUPPORTED)
-		return result;
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-	return cu.MemCreate(ret, size, &prop, 0);
-}
-
-int vmm_create(const struct device *device, uint64_t size,
-	       const struct vmm_options *options, int *ret_fd,
-	       struct error *err)
-{
 	CUmemGenericAllocationHandle handle;
 	char text[DEVICE_TEXT_SIZE];
 	CUresult result;
@@ -91,7 +68,7 @@ int vmm_create(const struct device *device, uint64_t size,
 				 " bytes: it has %" PRIu64 " in all",
 				 text, size, device->memory);
 	size = vmm_round(device, size);
-	r = driver_error(err, create_memory(device, size, options, &handle),
+	r = driver_error(err, cu.MemCreate(&handle, size, &prop, 0),
 			 "cannot make %" PRIu64 " bytes on device %s", size,
 			 text);
 	if (r < 0)

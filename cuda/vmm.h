@@ -13,11 +13,6 @@
 #include "cuda/device.h"
 #include "cuda/shared.h"
 
-struct vmm_options {
-	bool wants_rdma;   /* GPUDirect RDMA, if the device has it */
-	bool wants_fabric; /* also a fabric handle, if the device has it */
-};
-
 /* Rounds up to a size that vmm_create() accepts: a multiple of the device's
  * granularity. */
 uint64_t vmm_round(const struct device *device, uint64_t size);
@@ -25,11 +20,10 @@ uint64_t vmm_round(const struct device *device, uint64_t size);
 /*
  * Makes `size` bytes, rounded up by vmm_round(), on the device and returns
  * their fd. The driver's handle is released, so the memory lives as long as the
- * fd. `options` may be NULL. If the driver refuses a fabric handle, memory
- * without one is made. Returns -ENOMEM if the device has no free memory.
+ * fd. It is made for GPUDirect RDMA if the device has it. Returns -ENOMEM if
+ * the device has no free memory.
  */
-int vmm_create(const struct device *device, uint64_t size,
-	       const struct vmm_options *options, int *ret_fd,
+int vmm_create(const struct device *device, uint64_t size, int *ret_fd,
 	       struct error *err);
 
 /*

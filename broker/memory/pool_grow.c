@@ -25,18 +25,16 @@
  * other processes use the device, too; then the needed size is tried. */
 static void run_create_device(struct pool_work *work)
 {
-	const struct vmm_options options = {.wants_rdma = true};
-
 	work->result = device_check_shareable(work->device, &work->err);
 	if (work->result < 0)
 		return;
-	work->result = vmm_create(work->device, work->size, &options, &work->fd,
-				  &work->err);
+	work->result =
+		vmm_create(work->device, work->size, &work->fd, &work->err);
 	if (work->result != -ENOMEM || work->size == work->need)
 		return;
 	work->size = work->need;
-	work->result = vmm_create(work->device, work->size, &options, &work->fd,
-				  &work->err);
+	work->result =
+		vmm_create(work->device, work->size, &work->fd, &work->err);
 }
 
 static void run_create(struct pool_work *work)

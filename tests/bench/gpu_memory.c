@@ -102,7 +102,7 @@ static void run_pairs(const struct model *model, struct result *ret)
 	struct error err = ERROR_NULL;
 	int fd;
 
-	gpu_check(vmm_create(device, size, NULL, &fd, &err), &err);
+	gpu_check(vmm_create(device, size, &fd, &err), &err);
 	time_floor(device, fd, size);
 	time_ours(model);
 	for (unsigned i = 0; i < n_pairs; i++) {

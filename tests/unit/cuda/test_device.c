@@ -106,7 +106,7 @@ Test(device, features_of_a_device_are_detected)
 	cr_expect(eq(u64, device->granularity, UINT64_C(2) << 20));
 	cr_expect(device->name[0] != 0);
 	cr_expect(device->has_vmm && device->has_posix_fd);
-	cr_expect(device->has_fabric && device->has_rdma);
+	cr_expect(device->has_rdma);
 	cr_expect(device->has_wait_value && device->has_ipc_events);
 	cr_expect(device->has_readonly_register);
 }
@@ -116,11 +116,10 @@ Test(device, missing_features_of_a_device_are_detected)
 	const struct device *device;
 
 	need_fake("it must be another machine");
-	setenv("FAKECUDA_WITHOUT", "posix_fd,fabric,rdma,memops,ipc_events", 1);
+	setenv("FAKECUDA_WITHOUT", "posix_fd,rdma,memops,ipc_events", 1);
 	device = list(2);
 	cr_expect(device->has_vmm);
 	cr_expect(not(device->has_posix_fd));
-	cr_expect(not(device->has_fabric));
 	cr_expect(not(device->has_rdma));
 	cr_expect(not(device->has_wait_value));
 	cr_expect(not(device->has_ipc_events));
@@ -132,11 +131,11 @@ Test(device, a_driver_older_than_an_attribute_lacks_the_feature)
 	const struct device *device;
 
 	need_fake("calls must fail");
-	/* The third attribute that is queried is that of fabric handles. */
+	/* The third attribute that is queried is that of RDMA. */
 	setenv("FAKECUDA_FAIL", "DeviceGetAttribute:3:1", 1);
 	device = list(2);
-	cr_expect(not(device->has_fabric));
-	cr_expect(device->has_posix_fd && device->has_rdma);
+	cr_expect(not(device->has_rdma));
+	cr_expect(device->has_posix_fd && device->has_wait_value);
 }
 
 Test(device, a_feature_without_its_functions_is_missing)

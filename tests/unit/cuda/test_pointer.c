@@ -71,7 +71,7 @@ Test(pointer, virtual_memory_is_not_reported_as_legacy)
 	struct pointer pointer;
 	int fd;
 
-	MUST(vmm_create(gpu, gpu->granularity, NULL, &fd, NULL) == 0);
+	MUST(vmm_create(gpu, gpu->granularity, &fd, NULL) == 0);
 	MUST(vmm_map(gpu, fd, gpu->granularity, true, &mapping, NULL) == 0);
 	pointer = find(mapping.address + 4096);
 	cr_expect(eq(u64, pointer.base, mapping.address));

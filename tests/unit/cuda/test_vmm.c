@@ -44,7 +44,7 @@ static int create(const struct device *device, uint64_t size)
 	struct error err = ERROR_NULL;
 	int fd = -1;
 
-	cr_assert(zero(int, vmm_create(device, size, NULL, &fd, &err)), "%s",
+	cr_assert(zero(int, vmm_create(device, size, &fd, &err)), "%s",
 		  err.msg);
 	return fd;
 }
@@ -246,8 +246,7 @@ Test(vmm, the_descriptor_keeps_the_memory_until_it_is_closed)
 	need_fake("it must be another machine");
 	setenv("FAKECUDA_MEM_MB", "6", 1);
 	fd = create(device(0), SIZE);
-	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &more, &err),
-		     -ENOMEM));
+	cr_expect(eq(int, vmm_create(device(0), SIZE, &more, &err), -ENOMEM));
 	cr_expect(eq(int, more, -1));
 	cr_expect(says(&err, "nvidia-smi"), "%s", err.msg);
 	close(fd);
@@ -259,9 +258,9 @@ Test(vmm, impossible_sizes_are_refused)
 	struct error err = ERROR_NULL;
 	int fd = -1;
 
-	cr_expect(eq(int, vmm_create(device(0), 0, NULL, &fd, NULL), -EINVAL));
-	cr_expect(eq(int, vmm_create(device(0), UINT64_MAX, NULL, &fd, &err),
-		     -ENOMEM));
+	cr_expect(eq(int, vmm_create(device(0), 0, &fd, NULL), -EINVAL));
+	cr_expect(
+		eq(int, vmm_create(device(0), UINT64_MAX, &fd, &err), -ENOMEM));
 	cr_expect(says(&err, "GPU-"), "%s", err.msg);
 	cr_expect(eq(int, fd, -1));
 }
@@ -273,63 +272,28 @@ Test(vmm, a_device_that_cannot_share_is_refused)
 
 	need_fake("it must be another machine");
 	setenv("FAKECUDA_WITHOUT", "posix_fd", 1);
-	cr_expect(eq(int, vmm_create(device(0), SIZE, NULL, &fd, &err),
-		     -EOPNOTSUPP));
+	cr_expect(eq(int, vmm_create(device(0), SIZE, &fd, &err), -EOPNOTSUPP));
 	cr_expect(says(&err, "file descriptors"), "%s", err.msg);
 	cr_expect(eq(int, vmm_check(device(0), 0, SIZE, NULL), -EOPNOTSUPP));
 }
 
-Test(vmm, fabric_and_rdma_are_requested_if_supported)
+Test(vmm, rdma_is_requested_if_supported)
 {
-	const struct vmm_options options = {.wants_rdma = true,
-					    .wants_fabric = true};
-	int fd = -1;
-
 	note_properties();
-	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, NULL)));
-	if (!is_fake() &&
-	    !(asked.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC))
-		cr_skip_test("needs a node that permits fabric handles");
-	cr_expect(eq(int, asked.requestedHandleTypes,
-		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-			     CU_MEM_HANDLE_TYPE_FABRIC));
-	cr_expect(eq(int, asked.allocFlags.gpuDirectRDMACapable, 1));
-	close(fd);
-	fd = create(device(0), SIZE);
+	close(create(device(0), SIZE));
 	cr_expect(eq(int, asked.requestedHandleTypes,
 		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+	cr_expect(eq(int, asked.allocFlags.gpuDirectRDMACapable,
+		     device(0)->has_rdma));
+}
+
+Test(vmm, a_device_without_rdma_gets_a_plain_chunk)
+{
+	need_fake("it must be another machine");
+	setenv("FAKECUDA_WITHOUT", "rdma", 1);
+	note_properties();
+	close(create(device(0), SIZE));
 	cr_expect(zero(int, asked.allocFlags.gpuDirectRDMACapable));
-	close(fd);
-}
-
-static void expect_plain_chunk(const char *without, long n_tries)
-{
-	const struct vmm_options options = {.wants_rdma = true,
-					    .wants_fabric = true};
-	struct error err = ERROR_NULL;
-	int fd = -1;
-
-	setenv("FAKECUDA_COUNT", "1", 1);
-	setenv("FAKECUDA_WITHOUT", without, 1);
-	note_properties();
-	cr_assert(zero(int, vmm_create(device(0), SIZE, &options, &fd, &err)),
-		  "%s", err.msg);
-	cr_expect(eq(int, asked.requestedHandleTypes,
-		     CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-	cr_expect(eq(long, gpu_count(getpid(), "MemCreate"), n_tries));
-	close(fd);
-}
-
-Test(vmm, a_device_without_fabric_and_rdma_gets_a_plain_chunk)
-{
-	need_fake("it must be another machine");
-	expect_plain_chunk("fabric,rdma", 1);
-}
-
-Test(vmm, a_node_that_permits_no_fabric_gets_a_plain_chunk)
-{
-	need_fake("it must be another machine");
-	expect_plain_chunk("imex", 2);
 }
 
 /* These files are not memory of device 0. */
@@ -464,7 +428,7 @@ static int make_and_map(void)
 {
 	struct vmm_mapping mapping = VMM_MAPPING_NULL;
 	int fd = -1;
-	int r = vmm_create(device(0), SIZE, NULL, &fd, NULL);
+	int r = vmm_create(device(0), SIZE, &fd, NULL);
 
 	if (r < 0)
 		return r;

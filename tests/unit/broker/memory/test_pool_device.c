@@ -44,7 +44,7 @@ static int take_outside(const struct device_uuid *gpu, uint64_t size)
 	int fd = -1;
 
 	cr_assert(zero(int, device_find(gpu, &device, NULL)));
-	cr_assert(zero(int, vmm_create(device, size, NULL, &fd, NULL)));
+	cr_assert(zero(int, vmm_create(device, size, &fd, NULL)));
 	return fd;
 }
 

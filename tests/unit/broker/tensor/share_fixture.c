@@ -28,7 +28,7 @@ struct sharing donation_of(const struct device_uuid *device, uint64_t size)
 	struct error err = ERROR_NULL;
 
 	must(device_find(device, &found, &err), &err);
-	must(vmm_create(found, size, NULL, &sharing.fd, &err), &err);
+	must(vmm_create(found, size, &sharing.fd, &err), &err);
 	sharing.has_handle = false;
 	return sharing;
 }

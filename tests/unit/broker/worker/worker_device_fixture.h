@@ -71,7 +71,7 @@ static inline void world_open(uint32_t n_shards, uint32_t n_replicas)
 	for (uint32_t i = 0; i < world.n; i++) {
 		const struct device *device = gpu_nth(i);
 
-		cr_assert(zero(int, vmm_create(device, CHUNK_SIZE, NULL,
+		cr_assert(zero(int, vmm_create(device, CHUNK_SIZE,
 					       &world.chunk_fds[i], NULL)));
 		cr_assert(zero(int,
 			       vmm_map(device, world.chunk_fds[i], CHUNK_SIZE,
