@@ -7,7 +7,7 @@ set -u
 
 build=$1
 dir=$(mktemp -d)
-export TMPDIR=$dir FAKECUDA_PLAIN="DEVICES=1;WITHOUT=imex"
+export TMPDIR=$dir FAKECUDA_PLAIN="DEVICES=1"
 trap 'rm -rf "$dir"' EXIT
 
 fail()

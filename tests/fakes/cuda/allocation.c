@@ -11,10 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FABRIC_SIZE 64 /* of a fabric handle; a name in the ledger */
-
-_Static_assert(LEDGER_NAME_SIZE <= FABRIC_SIZE, "a name is a handle");
-
 struct allocation *allocation_find(CUmemGenericAllocationHandle handle)
 {
 	struct allocation *allocation = handle_find(HANDLE_ALLOCATION, handle);
@@ -51,21 +47,10 @@ static CUresult make(struct memory *memory, CUmemGenericAllocationHandle *ret)
 
 static CUresult check_types(CUmemAllocationHandleType types)
 {
-	unsigned int known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-			     CU_MEM_HANDLE_TYPE_FABRIC;
-
-	if (types & ~known)
+	if (types & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return CUDA_ERROR_INVALID_VALUE;
-	if ((types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) &&
-	    !device_has(FEATURE_POSIX_FD))
-		return CUDA_ERROR_NOT_SUPPORTED;
-	if (types & CU_MEM_HANDLE_TYPE_FABRIC) {
-		if (!device_has(FEATURE_FABRIC))
-			return CUDA_ERROR_NOT_SUPPORTED;
-		if (!device_has(FEATURE_IMEX))
-			return CUDA_ERROR_NOT_PERMITTED;
-	}
-	return CUDA_SUCCESS;
+	return types && !device_has(FEATURE_POSIX_FD) ? CUDA_ERROR_NOT_SUPPORTED
+						      : CUDA_SUCCESS;
 }
 
 static CUresult check_prop(const CUmemAllocationProp *prop)
@@ -169,21 +154,6 @@ static CUresult export_fd(const struct memory *memory, int *ret)
 	return CUDA_SUCCESS;
 }
 
-static CUresult export(void *shareable, const struct memory *memory,
-		       CUmemAllocationHandleType type)
-{
-	char name[LEDGER_NAME_SIZE] = "";
-
-	if (memory->is_imported || !(memory->head->handle_types & type))
-		return CUDA_ERROR_INVALID_VALUE;
-	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-		return export_fd(memory, shareable);
-	ledger_name(memory->head->serial, name);
-	memset(shareable, 0, FABRIC_SIZE);
-	memcpy(shareable, name, sizeof(name));
-	return CUDA_SUCCESS;
-}
-
 CUresult cuMemExportToShareableHandle(void *shareable,
 				      CUmemGenericAllocationHandle handle,
 				      CUmemAllocationHandleType type,
@@ -196,38 +166,11 @@ CUresult cuMemExportToShareableHandle(void *shareable,
 		return r;
 	allocation = allocation_find(handle);
 	if (!shareable || !allocation || flags ||
-	    (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-	     type != CU_MEM_HANDLE_TYPE_FABRIC))
+	    type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+	    allocation->memory->is_imported ||
+	    !(allocation->memory->head->handle_types & type))
 		return call_end(CUDA_ERROR_INVALID_VALUE);
-	return call_end(export(shareable, allocation->memory, type));
-}
-
-/* Returns a descriptor of our own for a shared allocation. */
-static CUresult open_shareable(void *shareable, CUmemAllocationHandleType type,
-			       int *ret)
-{
-	char name[LEDGER_NAME_SIZE];
-	int fd;
-
-	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
-		fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 3);
-		if (fd < 0 && errno == EBADF)
-			return CUDA_ERROR_INVALID_VALUE;
-	} else {
-		if (!shareable)
-			return CUDA_ERROR_INVALID_VALUE;
-		if (!device_has(FEATURE_IMEX))
-			return CUDA_ERROR_NOT_PERMITTED;
-		memcpy(name, shareable, sizeof(name));
-		name[sizeof(name) - 1] = 0;
-		if (strncmp(name, "memory.", 7) != 0 || strchr(name, '/'))
-			return CUDA_ERROR_INVALID_VALUE;
-		fd = ledger_find(name);
-		if (fd == -ENOENT)
-			return CUDA_ERROR_INVALID_VALUE;
-	}
-	*ret = fd;
-	return fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+	return call_end(export_fd(allocation->memory, shareable));
 }
 
 /* Returns whether the allocation is of this kind, and of a device that this
@@ -247,13 +190,13 @@ static CUresult check_import(const struct memory *memory,
 static CUresult import(CUmemGenericAllocationHandle *ret, void *shareable,
 		       CUmemAllocationHandleType type)
 {
+	int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 3);
 	struct memory *memory;
 	CUresult r;
-	int fd;
 
-	r = open_shareable(shareable, type, &fd);
-	if (r)
-		return r;
+	if (fd < 0)
+		return errno == EBADF ? CUDA_ERROR_INVALID_VALUE
+				      : CUDA_ERROR_OPERATING_SYSTEM;
 	r = memory_import(fd, &memory);
 	if (r)
 		return r;
@@ -273,8 +216,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
 
 	if (r)
 		return r;
-	if (!handle || (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-			type != CU_MEM_HANDLE_TYPE_FABRIC))
+	if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		return call_end(CUDA_ERROR_INVALID_VALUE);
 	if (!device_has(FEATURE_VMM))
 		return call_end(CUDA_ERROR_NOT_SUPPORTED);

@@ -294,7 +294,6 @@ static int attribute(CUdevice_attribute which)
 	case CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED:
 		return device_has(FEATURE_IPC_EVENTS);
 	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-		return device_has(FEATURE_FABRIC);
 	case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
 		break;
 	}

@@ -61,8 +61,6 @@ static const struct variable {
 static const char *const feature_names[N_FEATURES] = {
 	[FEATURE_VMM] = "vmm",
 	[FEATURE_POSIX_FD] = "posix_fd",
-	[FEATURE_FABRIC] = "fabric",
-	[FEATURE_IMEX] = "imex",
 	[FEATURE_RDMA] = "rdma",
 	[FEATURE_MEMOPS] = "memops",
 	[FEATURE_IPC_EVENTS] = "ipc_events",
@@ -88,8 +86,6 @@ static struct settings current = {
 		{
 			[FEATURE_VMM] = true,
 			[FEATURE_POSIX_FD] = true,
-			[FEATURE_FABRIC] = true,
-			[FEATURE_IMEX] = true,
 			[FEATURE_RDMA] = true,
 			[FEATURE_MEMOPS] = true,
 			[FEATURE_IPC_EVENTS] = true,

@@ -15,7 +15,7 @@
  *   FAKECUDA_COMPUTE_MODE    default, exclusive_process or prohibited
  *   FAKECUDA_DRIVER_VERSION  default 13000
  *   FAKECUDA_WITHOUT         features that devices lack, with commas: vmm
- *                            posix_fd fabric imex rdma memops ipc_events
+ *                            posix_fd rdma memops ipc_events
  *                            readonly_register
  *   FAKECUDA_WITH            features that they have besides:
  *                            readonly_register, which an H200 has and, by
@@ -57,8 +57,6 @@
 enum feature {
 	FEATURE_VMM,
 	FEATURE_POSIX_FD,
-	FEATURE_FABRIC, /* the device attribute of fabric handles */
-	FEATURE_IMEX,   /* fabric handles need this */
 	FEATURE_RDMA,
 	FEATURE_MEMOPS,
 	FEATURE_IPC_EVENTS,

@@ -93,7 +93,7 @@ Test(fakecuda, features_that_devices_lack_are_neither_reported_nor_provided)
 	CUevent event;
 	int value = -1;
 
-	setenv("FAKECUDA_WITHOUT", "posix_fd,rdma,ipc_events,imex", 1);
+	setenv("FAKECUDA_WITHOUT", "posix_fd,rdma,ipc_events", 1);
 	use_device(0);
 	OK(cuDeviceGetAttribute(
 		&value,
@@ -107,13 +107,6 @@ Test(fakecuda, features_that_devices_lack_are_neither_reported_nor_provided)
 		      CUDA_ERROR_NOT_SUPPORTED);
 	prop.allocFlags.gpuDirectRDMACapable = 0;
 	EXPECT_RESULT(cuMemCreate(&handle, CHUNK, &prop, 0), CUDA_SUCCESS);
-	/* The attribute promises this, but the system may forbid it. */
-	OK(cuDeviceGetAttribute(
-		&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
-	cr_expect(eq(int, value, 1));
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
-	EXPECT_RESULT(cuMemCreate(&handle, CHUNK, &prop, 0),
-		      CUDA_ERROR_NOT_PERMITTED);
 	EXPECT_RESULT(cuEventCreate(&event, CU_EVENT_INTERPROCESS |
 						    CU_EVENT_DISABLE_TIMING),
 		      CUDA_ERROR_NOT_SUPPORTED);
@@ -127,14 +120,11 @@ Test(fakecuda, calls_of_vmm_fail_on_a_device_without_it)
 	size_t size;
 	int value = -1;
 
-	setenv("FAKECUDA_WITHOUT", "vmm,fabric", 1);
+	setenv("FAKECUDA_WITHOUT", "vmm", 1);
 	OK(cuInit(0));
 	OK(cuDeviceGetAttribute(
 		&value, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
 		0));
-	cr_expect(eq(int, value, 0));
-	OK(cuDeviceGetAttribute(
-		&value, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 0));
 	cr_expect(eq(int, value, 0));
 	EXPECT_RESULT(cuMemGetAllocationGranularity(
 			      &size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),

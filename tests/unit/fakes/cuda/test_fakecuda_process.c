@@ -12,7 +12,6 @@
 static struct shared {
 	CUipcMemHandle memory;
 	CUipcEventHandle event;
-	char fabric[64];
 	CUresult result;
 	uint64_t value;
 	_Atomic uint64_t words[512] __attribute__((aligned(4096)));
@@ -139,35 +138,6 @@ Test(fakecuda_process, a_context_may_use_memory)
 	cr_expect(eq(u64, available(), 11));
 	OK(cuDevicePrimaryCtxRelease(0));
 	setenv("FAKECUDA_CONTEXT_MB", "0", 1);
-}
-
-static int import_fabric(void)
-{
-	use_device(0);
-	shared->result = cuMemImportFromShareableHandle(
-		&handle, shared->fabric, CU_MEM_HANDLE_TYPE_FABRIC);
-	return 0;
-}
-
-Test(fakecuda_process, a_fabric_handle_works_while_a_process_holds_the_memory)
-{
-	CUmemAllocationProp prop = vmm_prop(0);
-
-	actor_start(&actor, NULL);
-	OK(cuInit(0));
-	prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
-	OK(cuMemCreate(&handle, CHUNK, &prop, 0));
-	OK(cuMemExportToShareableHandle(shared->fabric, handle,
-					CU_MEM_HANDLE_TYPE_FABRIC, 0));
-	act(import_fabric);
-	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
-	OK(cuMemRelease(handle));
-	act(import_fabric); /* it still has the first import */
-	EXPECT_RESULT(shared->result, CUDA_SUCCESS);
-	actor_kill(&actor);
-	EXPECT_RESULT(cuMemImportFromShareableHandle(&handle, shared->fabric,
-						     CU_MEM_HANDLE_TYPE_FABRIC),
-		      CUDA_ERROR_INVALID_VALUE);
 }
 
 Test(fakecuda_process, memory_of_a_hidden_device_is_refused)
