@@ -1,16 +1,9 @@
 #include "client/pause.h"
+#include "shm/bell.h"
 #include <sched.h>
 #include <time.h>
 
 #define SPIN_NS 100000
-
-static int64_t now_ns(void)
-{
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 int64_t pause_next(struct pause *pause)
 {
@@ -18,8 +11,8 @@ int64_t pause_next(struct pause *pause)
 
 	if (ns == 0) {
 		if (!pause->spin_until_ns)
-			pause->spin_until_ns = now_ns() + SPIN_NS;
-		if (now_ns() < pause->spin_until_ns)
+			pause->spin_until_ns = bell_now_ns() + SPIN_NS;
+		if (bell_now_ns() < pause->spin_until_ns)
 			return 0;
 		ns = PAUSE_MIN_NS;
 	}

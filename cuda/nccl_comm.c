@@ -21,18 +21,9 @@
 #define SPIN_NS    (100 * UINT64_C(1000))
 #define MAX_NAP_NS NS_PER_MS
 
-static uint64_t now_ns(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (uint64_t)time.tv_sec * 1000 * NS_PER_MS +
-	       (uint64_t)time.tv_nsec;
-}
-
 static void nap(uint64_t begin_ns)
 {
-	uint64_t passed_ns = now_ns() - begin_ns;
+	uint64_t passed_ns = bounded_until(0) - begin_ns;
 	uint64_t ns = passed_ns / 32;
 	struct timespec time = {0};
 
@@ -68,7 +59,7 @@ static uint32_t world_size(const struct nccl_comm_options *options)
 
 static void begin_deadline(struct nccl_comm *comm)
 {
-	comm->deadline_ns = now_ns() + comm->options.timeout_ms * NS_PER_MS;
+	comm->deadline_ns = bounded_until(comm->options.timeout_ms);
 }
 
 static int late(const struct nccl_comm *comm, struct error *err)
@@ -109,14 +100,15 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 	    atomic_load(comm->options.is_cancelled))
 		return error_set(err, -ECANCELED, "communicator '%s' has ended",
 				 comm->options.name);
-	return now_ns() < comm->deadline_ns ? NCCL_COMM_BUSY : late(comm, err);
+	return bounded_until(0) < comm->deadline_ns ? NCCL_COMM_BUSY
+						    : late(comm, err);
 }
 
 /* Waits until the part has finished the call that was just made on it. */
 static int await_part(const struct nccl_comm *comm, ncclComm_t part,
 		      struct error *err)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = bounded_until(0);
 	int r;
 
 	for (;;) {
@@ -131,7 +123,7 @@ static int await_part(const struct nccl_comm *comm, ncclComm_t part,
 
 int nccl_comm_wait(struct nccl_comm *comm, struct error *err)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = bounded_until(0);
 	int r;
 
 	for (;;) {
@@ -168,7 +160,7 @@ static int ask_stream(CUstream stream, struct error *err)
 static int wait_stream(struct nccl_comm *comm, CUstream stream,
 		       struct error *err)
 {
-	uint64_t begin = now_ns();
+	uint64_t begin = bounded_until(0);
 
 	begin_deadline(comm);
 	for (;;) {
