@@ -258,7 +258,6 @@ typedef enum CUlibraryOption_enum {
 #define cuMemAlloc                cuMemAlloc_v2
 #define cuMemFree                 cuMemFree_v2
 #define cuMemGetAddressRange      cuMemGetAddressRange_v2
-#define cuMemGetInfo              cuMemGetInfo_v2
 #define cuMemHostGetDevicePointer cuMemHostGetDevicePointer_v2
 #define cuMemHostRegister         cuMemHostRegister_v2
 #define cuMemcpyDtoDAsync         cuMemcpyDtoDAsync_v2

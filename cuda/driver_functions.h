@@ -26,7 +26,6 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags,
 				    int *is_active);
 CUresult cuCtxGetCurrent(CUcontext *context);
-CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxPushCurrent(CUcontext context);
 CUresult cuCtxPopCurrent(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
@@ -69,7 +68,6 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t size,
 /* Device memory of cuMemAlloc(), attributes of pointers, and legacy IPC. */
 CUresult cuMemAlloc(CUdeviceptr *address, size_t size);
 CUresult cuMemFree(CUdeviceptr address);
-CUresult cuMemGetInfo(size_t *available, size_t *total);
 CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size,
 			      CUdeviceptr address);
 CUresult cuPointerGetAttributes(unsigned int n, CUpointer_attribute *attributes,

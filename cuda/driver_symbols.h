@@ -22,7 +22,6 @@
 	X(DevicePrimaryCtxRelease)                                             \
 	X(DevicePrimaryCtxGetState)                                            \
 	X(CtxGetCurrent)                                                       \
-	X(CtxSetCurrent)                                                       \
 	X(CtxPushCurrent)                                                      \
 	X(CtxPopCurrent)                                                       \
 	X(CtxGetDevice)                                                        \
@@ -42,7 +41,6 @@
 	X(MemSetAccess)                                                        \
 	X(MemAlloc)                                                            \
 	X(MemFree)                                                             \
-	X(MemGetInfo)                                                          \
 	X(MemGetAddressRange)                                                  \
 	X(PointerGetAttributes)                                                \
 	X(IpcGetMemHandle)                                                     \

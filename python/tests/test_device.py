@@ -54,7 +54,7 @@ def cuda(broker):
     cuda, context = ctypes.CDLL(os.environ["FSDP_LIBCUDA"]), ctypes.c_void_p()
     assert cuda.cuInit(0) == 0
     assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-    assert cuda.cuCtxSetCurrent(context) == 0
+    assert cuda.cuCtxPushCurrent_v2(context) == 0
     return cuda
 
 

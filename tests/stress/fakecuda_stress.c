@@ -92,7 +92,7 @@ static void *run(void *data)
 	unsigned int number = *(unsigned int *)data;
 	struct job job;
 
-	OK(cuCtxSetCurrent(context));
+	OK(cuCtxPushCurrent(context));
 	for (unsigned int round = 0; round < N_ROUNDS; round++) {
 		open_job(&job, round);
 		run_job(&job, number * N_ROUNDS + round);
@@ -131,7 +131,7 @@ int main(void)
 	setenv("FAKECUDA_DIR", dir, 1);
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
-	OK(cuCtxSetCurrent(context));
+	OK(cuCtxPushCurrent(context));
 	OK(cuLibraryLoadData(&library, "any", NULL, NULL, 0, NULL, NULL, 0));
 	OK(cuLibraryGetKernel(&kernel, library, "fake_add"));
 	OK(cuKernelGetFunction(&add, kernel));

@@ -191,21 +191,6 @@ CUresult cuMemFree(CUdeviceptr address)
 	return call_end(CUDA_SUCCESS);
 }
 
-CUresult cuMemGetInfo(size_t *available, size_t *total)
-{
-	struct context *context;
-	CUresult r = call_begin_context(CALL_MemGetInfo, &context);
-	uint64_t all = settings()->memory_mb << 20;
-
-	if (r)
-		return r;
-	if (!available || !total)
-		return call_end(CUDA_ERROR_INVALID_VALUE);
-	*available = all - ledger_count(device_number(context->device));
-	*total = all;
-	return call_end(CUDA_SUCCESS);
-}
-
 /* For VMM's memory it is the range of one mapping; for cuMemAlloc()'s, the
  * requested size. */
 CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size,

@@ -192,21 +192,6 @@ CUresult cuCtxGetCurrent(CUcontext *context)
 	return call_end(CUDA_SUCCESS);
 }
 
-CUresult cuCtxSetCurrent(CUcontext context)
-{
-	CUresult r = call_begin(CALL_CtxSetCurrent);
-
-	if (r)
-		return r;
-	if (context && !context_find(context))
-		return call_end(CUDA_ERROR_INVALID_CONTEXT);
-	if (n_stack > 0)
-		n_stack--;
-	if (context)
-		stack[n_stack++] = context;
-	return call_end(CUDA_SUCCESS);
-}
-
 CUresult cuCtxPushCurrent(CUcontext context)
 {
 	CUresult r = call_begin(CALL_CtxPushCurrent);

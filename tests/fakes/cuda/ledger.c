@@ -372,17 +372,6 @@ void ledger_unlink(const char *name)
 	unlinkat(dir_fd, name, 0);
 }
 
-uint64_t ledger_count(unsigned int device)
-{
-	uint64_t used;
-
-	lock_sums();
-	sweep();
-	used = sums->used[device];
-	unlock_sums();
-	return used;
-}
-
 bool ledger_has_process(pid_t pid)
 {
 	char name[LEDGER_NAME_SIZE];

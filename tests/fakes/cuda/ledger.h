@@ -76,8 +76,6 @@ int ledger_link(uint64_t serial, const char *name);
 void ledger_unlink(const char *name);
 
 void ledger_name(uint64_t serial, char ret[LEDGER_NAME_SIZE]);
-/* Returns the bytes of a device that all processes use now. */
-uint64_t ledger_count(unsigned int device);
 
 /* Returns whether this process, which called cuInit(), is alive. */
 bool ledger_has_process(pid_t pid);

@@ -79,7 +79,7 @@ static inline CUcontext use_device(CUdevice device)
 
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, device));
-	OK(cuCtxSetCurrent(context));
+	OK(cuCtxPushCurrent(context));
 	return context;
 }
 

@@ -188,14 +188,12 @@ Test(fakecuda, without_a_context_only_vmm_works)
 {
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at;
-	size_t size;
 	CUstream stream;
 	CUevent event;
 	void *pages;
 
 	OK(cuInit(0));
 	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_ERROR_INVALID_CONTEXT);
-	EXPECT_RESULT(cuMemGetInfo(&size, &size), CUDA_ERROR_INVALID_CONTEXT);
 	EXPECT_RESULT(cuStreamCreate(&stream, 0), CUDA_ERROR_INVALID_CONTEXT);
 	EXPECT_RESULT(cuEventCreate(&event, 0), CUDA_ERROR_INVALID_CONTEXT);
 	EXPECT_RESULT(cuMemHostAlloc(&pages, 64, 0),
@@ -247,7 +245,7 @@ Test(fakecuda, objects_of_a_destroyed_context_are_refused)
 	OK(cuDevicePrimaryCtxRelease(0));
 	EXPECT_RESULT(cuDevicePrimaryCtxRelease(0), CUDA_ERROR_INVALID_CONTEXT);
 	EXPECT_RESULT(cuCtxSynchronize(), CUDA_ERROR_CONTEXT_IS_DESTROYED);
-	EXPECT_RESULT(cuCtxSetCurrent(old), CUDA_ERROR_INVALID_CONTEXT);
+	EXPECT_RESULT(cuCtxPushCurrent(old), CUDA_ERROR_INVALID_CONTEXT);
 	new = use_device(0);
 	cr_expect(new != old);
 	EXPECT_RESULT(cuStreamQuery(stream), CUDA_ERROR_CONTEXT_IS_DESTROYED);

@@ -49,12 +49,17 @@ static void act(actor_fn *fn)
 	cr_assert(zero(int, actor_run(&actor, fn)));
 }
 
+/* Returns the MiB that can be allocated. */
 static uint64_t available(void)
 {
-	size_t n, total;
+	CUdeviceptr memory;
+	uint64_t n = 16;
 
-	OK(cuMemGetInfo(&n, &total));
-	return n / MIB;
+	while (n > 0 && cuMemAlloc(&memory, n * MIB) != CUDA_SUCCESS)
+		n--;
+	if (n > 0)
+		OK(cuMemFree(memory));
+	return n;
 }
 
 /* --- VMM ----------------------------------------------------------------- */
@@ -477,7 +482,7 @@ Test(fakecuda_process, a_device_can_be_lost_for_all_processes_at_any_time)
 	EXPECT_RESULT(vmm_try(CHUNK, &handle), CUDA_ERROR_UNKNOWN);
 	make_file("lost.0", "214");
 	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_ERROR_ECC_UNCORRECTABLE);
-	OK(cuCtxSetCurrent(second));
+	OK(cuCtxPushCurrent(second));
 	EXPECT_RESULT(cuMemAlloc(&at, 64), CUDA_SUCCESS);
 }
 
@@ -543,7 +548,8 @@ Test(fakecuda_process, contexts_and_devices_fail_as_configured)
 	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_LAUNCH_FAILED);
 	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_LAUNCH_FAILED);
 	OK(cuDevicePrimaryCtxRetain(&second, 1));
-	OK(cuCtxSetCurrent(second));
+	OK(cuCtxPopCurrent(NULL));
+	OK(cuCtxPushCurrent(second));
 	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_SUCCESS);
 	EXPECT_RESULT(cuMemAlloc(&at, 8), CUDA_ERROR_ILLEGAL_ADDRESS);
 	EXPECT_RESULT(cuStreamQuery(NULL), CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -133,7 +133,7 @@ static struct words thread_words;
 
 static void *write_own(void *context)
 {
-	OK(cuCtxSetCurrent(context));
+	OK(cuCtxPushCurrent(context));
 	OK(cuStreamWriteValue64(CU_STREAM_PER_THREAD, thread_words.device + 8,
 				1, 0));
 	OK(cuStreamSynchronize(CU_STREAM_PER_THREAD));
@@ -605,7 +605,7 @@ Test(fakecuda_stream, an_error_is_sticky_and_limited_to_its_context)
 	EXPECT_RESULT(cuDevicePrimaryCtxRetain(&second, 0),
 		      CUDA_ERROR_LAUNCH_FAILED);
 	OK(cuDevicePrimaryCtxRetain(&second, 1));
-	OK(cuCtxSetCurrent(second));
+	OK(cuCtxPushCurrent(second));
 	OK(cuLaunchHostFunc(NULL, count, &n_called));
 	OK(cuCtxSynchronize());
 	cr_expect(eq(int, n_called, 2));
