@@ -330,16 +330,16 @@ def test_a_handler_that_calls_fsdp_gets_an_error(broker):
     [
         ("c.stage('a/dropped/', once=True)", "o.stage('a/dropped/', once=True, timeout=60)"),
         ("producer()", "list(consumer)"),
-        ("producer(), received()", "list(consumer)"),
-        ("c._join('a/dropped', 1, 0, 20)", "o._join('a/dropped', 1, 0, 20)"),
+        ("producer(), used()", "list(consumer)"),
+        ("c._join('a/dropped', 1, 0, 20)", "join()"),
     ],
-    ids=["stage", "channel", "item", "comm"],
+    ids=["stage", "channel", "channel_in_use", "comm"],
 )
 def test_a_handler_may_drop_what_belongs_to_the_connection(broker, make, await_end):
     process = start(
         broker,
         f"""
-        import faulthandler, fsdp, numpy, signal, threading
+        import contextlib, faulthandler, fsdp, numpy, signal, threading
         faulthandler.dump_traceback_later(60, exit=True)
         c, o = fsdp.connect(), fsdp.connect()
         def producer():
@@ -347,9 +347,16 @@ def test_a_handler_may_drop_what_belongs_to_the_connection(broker, make, await_e
             port = c.channel("a/dropped", "producer", capacity=4096)
             consumer = o.channel("a/dropped")
             return port
-        def received():
-            c.channel("a/dropped", "producer").put(numpy.zeros(3))
-            return c.channel("a/dropped").get(timeout=60)
+        def used():
+            global array
+            c.channel("a/dropped", "producer").put(numpy.zeros(300))
+            channel = c.channel("a/dropped")
+            array = channel.get(timeout=60)
+            return channel
+        def join():
+            while True:
+                with contextlib.suppress(fsdp.Exists):  # It has not left yet.
+                    return o._join("a/dropped", 1, 0, 20)
         things = [{make}]
         def follow():
             {await_end}
