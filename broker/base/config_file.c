@@ -40,24 +40,22 @@ static void check_section(struct reading *reading, const char *line)
 	refuse(reading, -EINVAL, &cause);
 }
 
-/* Refuses a line without an end: libinih needs the end of each line, and reads
- * a line only up to a byte of 0. The last line of a file needs none. */
-static int check_end(struct reading *reading, const char *line, int size)
+/* Refuses a line whose last character that was read is `last`, unless it ends
+ * there: libinih needs the end of each line, and reads a line only up to a byte
+ * of 0. */
+static int check_end(struct reading *reading, int last, int size)
 {
 	struct error cause = ERROR_NULL;
-	size_t length = strlen(line);
 
-	if (length > 0 && line[length - 1] == '\n')
+	if (last == '\n' || last == EOF)
 		return 0;
-	if (length + 1 == (size_t)size)
-		error_set(&cause, -EINVAL,
-			  "the line has more than %d bytes; shorten it",
-			  size - 2);
-	else if (!feof(reading->file))
+	if (last == 0)
 		error_set(&cause, -EINVAL,
 			  "the line has a byte of 0; write the file as text");
 	else
-		return 0;
+		error_set(&cause, -EINVAL,
+			  "the line has more than %d bytes; shorten it",
+			  size - 2);
 	refuse(reading, -EINVAL, &cause);
 	return -EINVAL;
 }
@@ -65,11 +63,21 @@ static int check_end(struct reading *reading, const char *line, int size)
 static char *read_line(char *line, int size, void *data)
 {
 	struct reading *reading = data;
+	int length = 0, last = ' ';
 
-	if (reading->r < 0 || !fgets(line, size, reading->file))
+	if (reading->r < 0)
+		return NULL;
+	while (length < size - 1 && last != '\n') {
+		last = getc(reading->file);
+		if (last <= 0)
+			break;
+		line[length++] = (char)last;
+	}
+	line[length] = '\0';
+	if (length == 0 && last == EOF)
 		return NULL;
 	reading->line++;
-	if (check_end(reading, line, size) < 0)
+	if (check_end(reading, last, size) < 0)
 		return NULL;
 	check_section(reading, line);
 	return line;

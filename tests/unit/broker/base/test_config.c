@@ -245,9 +245,9 @@ Test(config, a_line_that_is_too_long_is_refused)
 	config_deinit(&config);
 }
 
-Test(config, a_line_with_a_byte_of_0_is_refused)
+/* Expect that a file with this text is refused for its second line. */
+static void expect_byte_of_0(const char *text, size_t size)
 {
-	static const char text[] = "[memory]\n\0warm_ms = 1s\n";
 	struct files files = make_files("");
 	struct error err = ERROR_NULL;
 	struct config config;
@@ -255,13 +255,24 @@ Test(config, a_line_with_a_byte_of_0_is_refused)
 
 	file = fopen(files.path, "we");
 	cr_assert(file != NULL);
-	cr_assert(eq(sz, fwrite(text, 1, sizeof(text) - 1, file),
-		     sizeof(text) - 1));
+	cr_assert(eq(sz, fwrite(text, 1, size, file), size));
 	cr_assert(zero(int, fclose(file)));
 	cr_expect(eq(int, load(&config, &files, NULL, &err), -EINVAL));
 	cr_expect(strstr(err.msg, ":2: the line has a byte of 0") != NULL, "%s",
 		  err.msg);
 	remove_files(&files);
+}
+
+Test(config, a_line_with_a_byte_of_0_is_refused)
+{
+	static const char first[] = "[memory]\n\0warm_ms = 1s\n";
+	static const char middle[] = "[memory]\nwarm_ms = 1s\0 or 2s\n";
+
+	expect_byte_of_0(first, sizeof(first) - 1);
+	expect_byte_of_0(middle, sizeof(middle) - 1);
+	/* The last line may have no end. */
+	expect_byte_of_0(first, sizeof(first) - 2);
+	expect_byte_of_0(middle, sizeof(middle) - 2);
 }
 
 /* Read a configuration with a prefix, in which the line of the prefix has
