@@ -189,9 +189,6 @@ static void update_grants(struct session *session)
 		(void)slot_update_state(store, record->slot);
 		catalog_commit(&store->catalog);
 	}
-	if (*hand)
-		loop_defer(&session->sessions->base->loop,
-			   &session->sessions->draining);
 }
 
 static bool has_work(const struct session *session)
@@ -600,7 +597,11 @@ int session_reattach(struct session *session, int refs_fd, int doorbell_fd,
 	if (r < 0 || was_known)
 		return r;
 	session->holdings.grant_hand = session_record(session)->grants.first;
-	update_grants(session);
+	if (session_may_work(session->sessions))
+		update_grants(session);
+	if (session->holdings.grant_hand)
+		loop_defer(&session->sessions->base->loop,
+			   &session->sessions->draining);
 	return 0;
 }
 

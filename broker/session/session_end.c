@@ -259,11 +259,12 @@ bool session_end_round(struct session *session)
 bool session_may_work(struct sessions *sessions)
 {
 	uint64_t now_ns = uv_hrtime();
-	/* The same for all events of an iteration. */
-	uint64_t loop_ms = uv_now(&sessions->base->loop.uv);
+	/* The same for all events of an iteration, unlike uv_now(), which
+	 * deadlines update. */
+	uint64_t turn_ns = sessions->base->loop.meter.at_ns;
 
-	if (sessions->work_ms != loop_ms) {
-		sessions->work_ms = loop_ms;
+	if (sessions->work_turn_ns != turn_ns) {
+		sessions->work_turn_ns = turn_ns;
 		sessions->work_end_ns = now_ns + WORK_NS;
 	}
 	return now_ns < sessions->work_end_ns || !sessions->listener.is_open;

@@ -34,9 +34,9 @@ struct sessions {
 	/* Sessions that are ending or have more pending bits to collect. */
 	struct deferred draining;
 	uint32_t hand; /* the session that was visited last for this */
-	/* The limit of session_may_work(), and the loop's time that it is
-	 * for. */
-	uint64_t work_end_ns, work_ms;
+	/* The limit of session_may_work(), and the iteration of the loop that
+	 * it is for, by its begin. */
+	uint64_t work_end_ns, work_turn_ns;
 	struct log_limit deaths;
 	/* Adopted sessions whose process could not be watched at once. */
 	uint32_t n_unwatched;
