@@ -444,7 +444,7 @@ void engine_on_link(uv_poll_t *poll, int status, int events)
 	/* Without jobs the worker has nothing more to report. */
 	while (receive(engine) && n < DONE_PER_ROUND &&
 	       engine->first != engine->unsent);
-	if (engine->shortage && engine->unsent)
+	if (engine->shortage && engine->unsent && !worker->is_lost)
 		fail_unsent(engine);
 	engine_pump(engine);
 	(void)meter_end(&engine->store->base->loop.meter, METER_COLLECTIVES);
@@ -563,6 +563,8 @@ static void forget_worker(struct engine *engine)
 	engine->shortage = 0;
 	deadlines_remove(&engine->store->base->deadlines,
 			 &engine->watch_position);
+	deadlines_remove(&engine->store->base->deadlines,
+			 &engine->retry_position);
 	memset(engine->sent_chunks, 0, sizeof(engine->sent_chunks));
 	for (plan = engine->plans; plan; plan = plan->next)
 		plan->is_sent = false;

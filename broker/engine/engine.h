@@ -77,6 +77,7 @@ struct engine {
 	bool has_stale, has_stale_chunks;
 	uint32_t n_jobs;
 	uint32_t watch_position; /* deadline, runs while the worker has jobs */
+	uint32_t retry_position; /* deadline after a shortage */
 	/* How often that deadline has passed since the worker's last
 	 * message. */
 	uint32_t n_silent;

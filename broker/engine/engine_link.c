@@ -7,8 +7,10 @@
  * then the job. If the link is full, all of that waits. Sending therefore
  * allocates nothing, and a worker that does not read only delays jobs.
  */
+#include "broker/base/deadline.h"
 #include "broker/engine/engine_impl.h"
 #include "broker/tensor/store.h"
+#include "proto/failpoint.h"
 #include "shm/memfd.h"
 #include <assert.h>
 #include <errno.h>
@@ -17,6 +19,9 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* The pause after a shortage in which nothing is sent. */
+#define RETRY_MS 100
 
 /* --- plans --------------------------------------------------------------- */
 
@@ -152,8 +157,10 @@ static int send_message(const struct engine_worker *worker, void *bytes,
 	struct iovec part = {bytes, size};
 	struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
 	struct cmsghdr *c;
-	ssize_t n;
+	ssize_t n = failpoint_fail("engine.send");
 
+	if (n < 0)
+		return (int)n;
 	if (fd >= 0) {
 		message.msg_control = &control;
 		message.msg_controllen = sizeof(control);
@@ -288,12 +295,17 @@ static int send_chunks(struct engine *engine, const struct engine_job *job)
 static int store_entries(const struct engine_plan *plan, int *ret_fd)
 {
 	size_t size = plan->message.n_entries * sizeof(plan->entries[0]);
+	ssize_t n;
 	int fd, r;
 
 	r = memfd_create_sealed("fsdpd-plan", size, MEMFD_SEAL_SIZE, &fd, NULL);
 	if (r < 0)
 		return r;
-	r = pwrite(fd, plan->entries, size, 0) == (ssize_t)size ? 0 : -EIO;
+	n = pwrite(fd, plan->entries, size, 0);
+	if (n < 0)
+		r = -errno;
+	else
+		r = (size_t)n == size ? 0 : -EIO;
 	if (r == 0)
 		r = memfd_seal_write(fd, NULL);
 	if (r < 0)
@@ -367,20 +379,49 @@ static int send_job(struct engine *engine, struct engine_job *job)
  * that works may have. */
 static bool is_shortage(int r)
 {
-	return r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOBUFS ||
-	       r == -ETOOMANYREFS;
+	return r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOSPC ||
+	       r == -ENOBUFS || r == -ETOOMANYREFS;
+}
+
+static void on_retry(void *data, uint32_t index)
+{
+	(void)index;
+	engine_pump(data);
+}
+
+/* No job fails because a message that ends something cannot be sent. */
+static void pump_later(struct engine *engine)
+{
+	struct deadline deadline = {
+		.at_ms = now_ms() + RETRY_MS,
+		.fn = on_retry,
+		.data = engine,
+		.position = &engine->retry_position,
+	};
+
+	/* If memory runs out, the next job tries again. */
+	if (!engine->retry_position)
+		(void)deadlines_add(&engine->store->base->deadlines, &deadline,
+				    NULL);
 }
 
 void engine_pump(struct engine *engine)
 {
 	struct engine_worker *worker = engine->worker;
+	bool is_stale = false;
 	int r = 0;
 
 	if (!worker || worker->is_lost || !engine->is_ready)
 		return;
-	while (r == 0 && (engine->has_stale || engine->unsent))
-		r = engine->has_stale ? send_stale(engine)
-				      : send_job(engine, engine->unsent);
+	while (r == 0 && (engine->has_stale || engine->unsent)) {
+		is_stale = engine->has_stale;
+		r = is_stale ? send_stale(engine)
+			     : send_job(engine, engine->unsent);
+	}
+	if (is_stale && is_shortage(r)) {
+		pump_later(engine);
+		r = 0;
+	}
 	if (r == -EPIPE || r == -ECONNRESET) {
 		worker_lose(worker, NULL);
 		return;

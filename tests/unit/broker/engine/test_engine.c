@@ -286,6 +286,35 @@ Test(engine, a_shortage_of_descriptors_fails_one_job_and_not_the_worker)
 	engine_stop(engine);
 }
 
+Test(engine, a_shortage_in_the_end_of_a_plan_fails_no_job)
+{
+	struct plan_entry entry = {0};
+	struct plan made = {.n_entries = 1, .entries = &entry};
+	struct engine_plan *other = plan;
+	uint32_t full = make_slot(200);
+	struct error err = ERROR_NULL;
+	struct seen seen = {0};
+
+	as("good");
+	must(engine_add_plan(engine, &made, &plan, &err), &err);
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 1);
+	setenv("FSDP_FAIL_AT", "engine.send:1:12", 1); /* 12 is ENOMEM */
+	engine_remove_plan(engine, plan);
+	unsetenv("FSDP_FAIL_AT");
+	plan = other;
+	cr_expect(engine->has_stale);
+	while (engine->has_stale)
+		loop_step(&broker->base.loop.uv);
+	must(submit(full, full, &seen, &err), &err);
+	wait_for(&seen, 2);
+	cr_expect(zero(int, seen.last.code), "%s", seen.last.sentence);
+	cr_expect(eq(u64, engine->n_starts, 1));
+	free_slot(full);
+	assert_empty(broker, 1000);
+	engine_stop(engine);
+}
+
 Test(engine, a_worker_that_sends_nothing_is_killed_after_a_time_out)
 {
 	uint32_t shards = make_slot(100), full = make_slot(200);
