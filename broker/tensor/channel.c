@@ -698,7 +698,8 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 	channel_refill(store, channel);
 	present = channel_present(record);
 	slots_set_users(slots, &present);
-	adopt_cuts(store, channel, &present);
+	if (record->lag_ms)
+		adopt_cuts(store, channel, &present);
 	return 0;
 }
 

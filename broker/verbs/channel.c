@@ -129,6 +129,13 @@ int verb_channel_close(struct verb_call *call, struct error *err)
 
 	if (r < 0)
 		return r;
+	if (request->is_end &&
+	    catalog_channel(&call->broker->store.catalog, place.record)
+			    ->users[place.place]
+			    .role != CHANNEL_PRODUCER)
+		return error_set(err, -EINVAL,
+				 "only a producer can end its part of a "
+				 "channel; a consumer closes it");
 	if (request->is_end)
 		channel_end(&call->broker->store, place);
 	else

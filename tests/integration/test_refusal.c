@@ -402,8 +402,8 @@ Test(refusal, of_a_name_that_is_twice_in_a_batch_leaves_both_unpublished)
 	wire_must(me, wire_publish(me, &loose.ref, "test/x", 0));
 }
 
-/* Opens a channel that `me` fills. Returns its first buffer. */
-static struct slot_ref open_channel(void)
+/* Opens a channel. The reply to `me` has its number and place. */
+static void open_channel(enum channel_role role)
 {
 	struct request request = {
 		.kind = MESSAGE_CHANNEL_OPEN,
@@ -411,27 +411,46 @@ static struct slot_ref open_channel(void)
 				 .n_slots = 2,
 				 .capacity = 64,
 				 .access = {.gid = GID_DEFAULT},
-				 .role = CHANNEL_PRODUCER,
-				 .writes = true},
+				 .role = role,
+				 .writes = role == CHANNEL_PRODUCER},
 	};
-	uint64_t channel;
-	uint32_t place;
 
 	wire_must(me, wire_call(me, &request));
-	channel = me->reply.channel.channel;
-	place = me->reply.channel.place;
-	request = (struct request){
-		.kind = MESSAGE_CHANNEL_BUFFER,
-		.channel_buffer = {.channel = channel, .place = place},
-	};
+}
+
+/* Returns the first buffer of a channel that `me` fills. */
+static struct slot_ref open_buffer(void)
+{
+	struct request request = {.kind = MESSAGE_CHANNEL_BUFFER};
+
+	open_channel(CHANNEL_PRODUCER);
+	request.channel_buffer.channel = me->reply.channel.channel;
+	request.channel_buffer.place = me->reply.channel.place;
 	wire_must(me, wire_call(me, &request));
 	return me->reply.places.places[0].ref;
+}
+
+/* A consumer that counted as ended would be cut at the next restart. */
+Test(refusal, of_an_end_by_a_consumer)
+{
+	struct refusal end = {
+		"a consumer",
+		{.kind = MESSAGE_CHANNEL_CLOSE,
+		 .channel_close = {.is_end = true}},
+		-EINVAL,
+		"only a producer can end its part",
+	};
+
+	open_channel(CHANNEL_CONSUMER);
+	end.request.channel_close.channel = me->reply.channel.channel;
+	end.request.channel_close.place = me->reply.channel.place;
+	check_refusals(&end, 1);
 }
 
 /* The channel alone decides about the state of its buffers. */
 Test(refusal, of_a_publication_of_a_buffer_of_a_channel)
 {
-	struct publish_item named_one = {.ref = open_channel(),
+	struct publish_item named_one = {.ref = open_buffer(),
 					 .name = "test/x",
 					 .flags = PUBLISH_EVICTABLE},
 			    nameless = {.ref = named_one.ref, .name = ""};
