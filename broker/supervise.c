@@ -346,7 +346,7 @@ static int start(struct supervisor *s, struct error *err)
 {
 	int r = fork_child(s, err);
 
-	if (r >= 0 || s->n_deaths == 0)
+	if (r >= 0 || !s->was_ready)
 		return r;
 	/* Keep trying, since the kept descriptors are lost if this process
 	 * exits. */
