@@ -406,7 +406,7 @@ static void end_run_after(actor_fn *work, const char *executor)
 	need_fake("a stream is held");
 	setenv("FSDP_TEST_EXECUTOR", executor, 1);
 	make_gates();
-	executor_timeout_ms = 1000;
+	executor_timeout_ms = 5000;
 	executor_start_crew();
 	executor_timeout_ms = 0;
 	cr_assert(zero(int, rank_run(&executor_ranks, 0, work)));
