@@ -14,17 +14,26 @@ static void say(const char *text)
 	(void)n;
 }
 
+/* The memory of a tensor that is in use is only missing in a forked child. */
+static void explain(const char *name, bool is_missing)
+{
+	say(is_missing ? "fsdp: cannot use the tensor "
+		       : "fsdp: cannot write to the tensor ");
+	say(*name ? name : "(it has no name)");
+	say(is_missing ? ": this process was forked and has not inherited its "
+			 "memory; get it by its name here, with a connection "
+			 "of this process\n"
+		       : ": it is published, and so read-only here; write to a "
+			 "clone(), or to torch(private=True)\n");
+}
+
 static void on_fault(int number, siginfo_t *info, void *context)
 {
 	const char *name = range_name(info->si_addr);
 
 	(void)context;
-	if (name) {
-		say("fsdp: cannot write to the tensor ");
-		say(*name ? name : "(it has no name)");
-		say(": it is published, and so read-only here; write to a "
-		    "clone(), or to torch(private=True)\n");
-	}
+	if (name)
+		explain(name, info->si_code == SEGV_MAPERR);
 	/* The handler returns, the store is repeated and faults again, and the
 	 * previous handler runs. */
 	sigaction(SIGSEGV, &previous, NULL);

@@ -11,7 +11,6 @@ struct range {
 	_Atomic uintptr_t start; /* 0 if unused */
 	uintptr_t end;
 	struct handle *handle;
-	bool is_writable;
 	char name[64]; /* the beginning of the name */
 };
 
@@ -56,7 +55,6 @@ struct range *range_new(struct handle *handle, const struct view *view)
 	if (range) {
 		range->end = (uintptr_t)view->data + view->info.size;
 		range->handle = handle;
-		range->is_writable = view->is_writable;
 		snprintf(range->name, sizeof(range->name), "%s",
 			 view->info.name);
 		atomic_store(&range->start, (uintptr_t)view->data);
@@ -105,8 +103,7 @@ const char *range_name(const void *address)
 	for (uint32_t i = 0; i < N_RANGES; i++) {
 		uintptr_t start = atomic_load(&ranges[i].start);
 
-		if (start && at >= start && at < ranges[i].end &&
-		    !ranges[i].is_writable)
+		if (start && at >= start && at < ranges[i].end)
 			return ranges[i].name;
 	}
 	return NULL;

@@ -3,7 +3,7 @@
  *
  * It has two users: the pickler of torch.multiprocessing sends a ticket instead
  * of the bytes, and the handler of SIGSEGV prints the name of the tensor that
- * was written to.
+ * was written to, or that a forked child has not inherited.
  */
 #pragma once
 #include "handle.h"
@@ -22,6 +22,6 @@ void range_end(struct range *range);
  * with a user and a hold for the caller, or NULL. */
 struct handle *range_find(const void *start, size_t size);
 
-/* Returns the name of the read-only tensor at an address ("" if it has no
- * name), or NULL if there is no such tensor. A signal handler may call this. */
+/* Returns the name of the tensor at an address ("" if it has no name), or NULL
+ * if there is no tensor. A signal handler may call this. */
 const char *range_name(const void *address);

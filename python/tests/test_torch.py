@@ -219,6 +219,31 @@ def test_a_write_to_a_published_tensor_reports_its_name_and_the_line(broker):
     assert re.search(r'File "<string>", line 8', err)
 
 
+@pytest.mark.parametrize("kind", ["published", "writable"])
+def test_a_forked_child_is_told_that_it_did_not_inherit_a_tensor(broker, kind):
+    status, out, err = run(
+        broker,
+        f"""
+        import fsdp, os, torch
+        c = fsdp.connect()
+        x = c.alloc(3, "f32")
+        x.torch().zero_()
+        if "{kind}" == "published":
+            x.publish("a/inherited")
+        t = x.torch()
+        pid = os.fork()
+        if pid == 0:
+            t.sum()
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """,
+    )
+    name = "a/inherited" if kind == "published" else "(it has no name)"
+    assert (status, out) == (0, "-11\n")
+    assert f"cannot use the tensor {name}: this process was forked" in err
+    assert "cannot write" not in err
+
+
 def test_another_fault_is_not_reported_as_a_write(broker):
     status, _, err = run(
         broker,
