@@ -1,10 +1,12 @@
 """Bundles: many tensors that are published, replaced and got as one."""
 
+import errno
 import json
 import threading
 from collections.abc import Mapping
 
 from ._dtypes import name_of
+from ._errors import make
 from ._source import source_of
 
 #: The member that has a bundle's metadata, also if fsdpctl load made it.
@@ -105,7 +107,13 @@ class Bundle(Mapping):
         self.version = version
 
     def __getitem__(self, name):
-        return self._members[name]
+        try:
+            return self._members[name]
+        except KeyError:
+            pass
+        raise make(
+            errno.ENOENT, f'"{self.name}" has no tensor {name!r}; list() shows its names'
+        )
 
     def __iter__(self):
         return iter(self._members)

@@ -126,13 +126,6 @@ class safe_open:
         """Return the dict of strings of the file, or None if it has none."""
         return self._open().metadata or None
 
-    def _tensor(self, name):
-        try:
-            return self._open()[name]
-        except KeyError:
-            pass
-        raise make(errno.ENOENT, f"{self._bundle.name} has no tensor {name!r}")
-
     def _convert(self, tensor, index):
         array = tensor.torch() if self._is_torch else tensor.numpy()
         array = array if index is None else array[index]
@@ -142,11 +135,11 @@ class safe_open:
 
     def get_tensor(self, name):
         """Return a tensor, without a copy unless it is moved to a device."""
-        return self._convert(self._tensor(name), None)
+        return self._convert(self._open()[name], None)
 
     def get_slice(self, name):
         """Return a tensor of which parts can be read."""
-        return _Slice(self._tensor(name), self._convert)
+        return _Slice(self._open()[name], self._convert)
 
 
 def load_file(

@@ -31,6 +31,15 @@ def test_members_are_returned_together_and_in_order(broker, c):
         assert "w3" not in bundle and bundle.metadata == {}
 
 
+def test_a_missing_member_is_a_key_error_with_a_message(c):
+    publish(c, 10)
+    bundle = c.bundle("m/")
+    with pytest.raises(fsdp.NotFound) as caught:
+        bundle["w3"]
+    assert str(caught.value) == "\"m/\" has no tensor 'w3'; list() shows its names"
+    assert isinstance(caught.value, KeyError) and bundle.get("w3") is None
+
+
 def test_uncommitted_members_are_invisible(c):
     stage = c.stage("m/")
     stage.put("w", b"abc")
