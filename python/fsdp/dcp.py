@@ -113,10 +113,20 @@ class _Checkpoint:
         data = save_id.encode() + pickle.dumps(metadata)
         self.client.put(f"{self._base}meta", data, mode=mode)
 
+    def _missing(self):
+        return make(
+            errno.ENOENT,
+            f"there is no finished checkpoint '{self.id}'; fsdpctl ls "
+            f"ckpt.{os.getuid()}/ lists those of this user",
+        )
+
     def _newest(self):
         """Return the id of the last finished save, and its pickle."""
         # A pickle can run code, so it must come from this user.
-        tensor = self.client.get(f"{self._base}meta", trusted_uid=os.getuid())
+        try:
+            tensor = self.client.get(f"{self._base}meta", trusted_uid=os.getuid())
+        except NotFound:
+            raise self._missing() from None
         data = memoryview(tensor)
         save_id = bytes(data[:_ID_SIZE])
         if not save_id.isalnum():
@@ -143,7 +153,10 @@ class _Checkpoint:
             self.client.remove(unused)
 
     def remove(self):
-        self.client.remove(f"{self._base}meta")
+        try:
+            self.client.remove(f"{self._base}meta")
+        except NotFound:
+            raise self._missing() from None
         self.sweep()
 
 

@@ -161,8 +161,16 @@ def test_invalid_names_are_refused(c):
     for name in ("", "a//b", "run/meta", "data.x"):
         with pytest.raises(fsdp.Invalid, match="not the name of a checkpoint"):
             fsdp.dcp.Writer(name, client=c)
-    with pytest.raises(fsdp.NotFound):
+
+
+def test_a_missing_checkpoint_is_named_as_the_caller_names_it(c):
+    sentence = r"^there is no finished checkpoint 'none'; fsdpctl ls ckpt\.\d+/ lists"
+    with pytest.raises(fsdp.NotFound, match=sentence):
+        fsdp.dcp.Reader("none", client=c).read_metadata()
+    with pytest.raises(fsdp.NotFound, match=sentence):
         fsdp.dcp.drain("none", "/nowhere", client=c)
+    with pytest.raises(fsdp.NotFound, match=sentence):
+        fsdp.dcp.remove("none", client=c)
 
 
 # --- in this process, without others ------------------------------------------
