@@ -17,6 +17,15 @@ from ._time import milliseconds, seconds_to_ms
 _GID_DEFAULT = 0xFFFFFFFF
 
 
+def _pairs_of(things):
+    pairs = [things] if isinstance(things, int) else list(things)
+    if all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+        return pairs
+    raise TypeError(
+        "alloc() takes a shape and a dtype, or a list of (shape, dtype); give the dtype"
+    )
+
+
 class Client(_fsdp.Client):
     """A connection to fsdpd; fsdp.connect() makes it.
 
@@ -55,7 +64,7 @@ class Client(_fsdp.Client):
         If memory is short, it waits up to `timeout` seconds (None: without
         limit) until other processes release some, and then raises fsdp.NoRoom.
         """
-        pairs = [(shape, dtype)] if dtype is not None else shape
+        pairs = [(shape, dtype)] if dtype is not None else _pairs_of(shape)
         specs = [(shape_of(shape), name_of(dtype)) for shape, dtype in pairs]
         gid = _GID_DEFAULT if gid is None else gid
         tensors = self._alloc(specs, device, mode, gid, timeout)

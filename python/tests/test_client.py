@@ -275,6 +275,9 @@ def test_invalid_arguments_are_refused(c):
         c.alloc((-1,), "f32")
     with pytest.raises(fsdp.Invalid):
         c.alloc((1,), "f32", device="disk")
+    for shape in ((2,), (2, 3), 2, [((2,), "f32"), (2,)]):
+        with pytest.raises(TypeError, match="give the dtype"):
+            c.alloc(shape)
     with pytest.raises(fsdp.Invalid):
         c.alloc(2, "f32").copy_from(b"123")
     with pytest.raises(TypeError):
