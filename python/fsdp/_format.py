@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import stat
 import struct
 import tempfile
 
@@ -117,7 +118,14 @@ class File:
             raise
 
     def _read_header(self):
-        size = os.fstat(self.fd).st_size
+        status = os.fstat(self.fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise _refuse(
+                self.path,
+                "it is a directory; give its .safetensors files, or its "
+                ".safetensors.index.json",
+            )
+        size = status.st_size
         start = os.pread(self.fd, 8, 0)
         n = struct.unpack("<Q", start)[0] if len(start) == 8 else size
         if n > min(size - 8, _MAX_HEADER):

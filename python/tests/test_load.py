@@ -214,6 +214,13 @@ def test_a_file_other_than_safetensors_is_refused(c, tmp_path, data):
         fsdp.load_once(path, "m/", client=c)
 
 
+def test_a_directory_is_refused_with_the_remedy(c, tmp_path):
+    with pytest.raises(fsdp.Invalid, match=f"{tmp_path}: it is a directory; give"):
+        fsdp.load_once(tmp_path, "m/", client=c)
+    with pytest.raises(fsdp.Invalid, match=f"{tmp_path}: it is a directory; give"):
+        load_file(tmp_path, client=c)
+
+
 # --- progress -----------------------------------------------------------------
 
 
