@@ -14,7 +14,8 @@ int client_refuse(const struct fsdp_client *client, struct error *err)
 				 "fsdp_connect() makes one");
 	return error_set(err, -ECHILD,
 			 "this process was forked after the connection to "
-			 "fsdpd was made; call fsdp_connect() in it");
+			 "fsdpd was made; call fsdp_connect() in it (Python: "
+			 "fsdp.connect() or fsdp.default())");
 }
 
 int client_check_tensor(const struct fsdp_tensor *tensor, struct error *err)

@@ -43,7 +43,8 @@ static int check_old(const struct store *store, const struct holdings *holdings,
 	if (!(flags & PUBLISH_REPLACE))
 		return error_set(err, -EEXIST,
 				 "bundle \"%s\" exists; to replace it, pass "
-				 "FSDP_REPLACE (fsdpctl: --replace)",
+				 "FSDP_REPLACE (fsdpctl: --replace; "
+				 "Python: replace=True)",
 				 name);
 	if (!access_is_owner(&holdings->credentials, record->owner_uid))
 		return error_set(err, -EPERM, "bundle \"%s\" belongs to uid %u",

@@ -114,7 +114,8 @@ static int check_old(const struct verb_call *call,
 	if (!(item->flags & PUBLISH_REPLACE))
 		return error_set(err, -EEXIST,
 				 "the name exists; to replace it, pass "
-				 "FSDP_REPLACE (fsdpctl: --replace)");
+				 "FSDP_REPLACE (fsdpctl: --replace; "
+				 "Python: replace=True)");
 	uid = slot_access(&call->broker->store, old).uid;
 	if (access_is_owner(&call->session->holdings.credentials, uid))
 		return 0;

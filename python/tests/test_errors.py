@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import fsdp
+from conftest import run
 
 
 @pytest.mark.parametrize(
@@ -92,8 +93,31 @@ def test_an_infinite_time_is_no_limit(c):
 
 def test_a_taken_name_is_refused(c):
     c.put("a/x", b"1")
-    with pytest.raises(FileExistsError, match="a/x"):
+    with pytest.raises(FileExistsError, match=r"a/x.*Python: replace=True"):
         c.put("a/x", b"2", replace=False)
+    with c.stage("a/b/") as stage:
+        stage.put("x", b"1")
+    with pytest.raises(FileExistsError, match=r"a/b/.*Python: replace=True"):
+        c.stage("a/b/")
+
+
+def test_a_forked_child_is_told_to_connect(broker):
+    status, out, err = run(
+        broker,
+        """
+        import fsdp, os
+        c = fsdp.connect()
+        if os.fork() == 0:
+            try:
+                c.names()
+            except fsdp.Error as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+        """,
+    )
+    assert (status, err) == (0, "")
+    assert "this process was forked after" in out and "Python: fsdp.connect()" in out
 
 
 def test_a_missing_broker_is_an_error(tmp_path):

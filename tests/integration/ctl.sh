@@ -155,7 +155,7 @@ check "raw is the elements" \
 	"$python" -c 'assert open("gate.raw", "rb").read() == bytes(range(256))'
 refuse "a bundle is no npy file" 2 ".safetensors" get llama/ -o x.npy
 
-refuse "a bundle is not replaced by accident" 1 "(fsdpctl: --replace)" \
+refuse "a bundle is not replaced by accident" 1 "fsdpctl: --replace; Python: replace=True" \
 	load model.safetensors --prefix llama/ --quiet
 check "it is replaced on demand" ctl_json 'd["version"] == 2' \
 	load model.safetensors --prefix llama/ --replace
@@ -168,7 +168,7 @@ check "put publishes" ctl_json 'd == {"name": "t/a", "version": 1}' \
 ctl get t/a -o b.npy
 check "put and get of npy are the identity" cmp a.npy b.npy
 refuse "a name is not replaced by accident" 1 \
-	"(fsdpctl: --replace)" put a.npy --name t/a
+	"fsdpctl: --replace; Python: replace=True" put a.npy --name t/a
 check "it is replaced on demand" ctl_json 'd["version"] == 2' \
 	put a.npy --name t/a --replace
 head -c 96 /dev/urandom >r.raw
