@@ -299,6 +299,11 @@ static int make(struct holdings *holdings,
 
 /* --- opening ------------------------------------------------------------- */
 
+static const char *way_name(uint32_t way)
+{
+	return way == SLOTS_BROADCAST ? "broadcast" : "share";
+}
+
 /* A process that opens a resized channel need not give its present number of
  * slots. */
 static int check_form(const struct channel_record *record, bool is_resized,
@@ -320,13 +325,13 @@ static int check_form(const struct channel_record *record, bool is_resized,
 	    request->way != record->way)
 		return error_set(err, -EINVAL,
 				 "channel '%s' has %u slots of %" PRIu64
-				 " bytes in mode %u, not %u of %" PRIu64
-				 " in mode %u; open it with these values, or "
+				 " bytes in mode %s, not %u of %" PRIu64
+				 " in mode %s; open it with these values, or "
 				 "with a capacity of 0",
 				 request->name, record->n_slots,
-				 record->capacity, record->way,
+				 record->capacity, way_name(record->way),
 				 request->n_slots, request->capacity,
-				 request->way);
+				 way_name(request->way));
 	if (request->lag_ms != record->lag_ms)
 		return error_set(
 			err, -EINVAL,

@@ -236,6 +236,14 @@ def test_a_broadcast_is_received_by_all_and_read_only(c):
                 del array
 
 
+def test_a_channel_of_another_form_is_refused_with_both(c):
+    size = {"capacity": 4096, "credits": 2}
+    with c.channel("t/form", "producer", mode="broadcast", **size):
+        form = "2 slots of 4096 bytes in mode broadcast, not 2 of 4096 in mode share"
+        with pytest.raises(fsdp.Invalid, match=form):
+            c.channel("t/form", **size)
+
+
 def test_a_consumer_that_lags_is_cut(c):
     options = {"capacity": 4096, "credits": 2, "mode": "broadcast", "lag": 0.01}
     with c.channel("t/lag", "producer", **options) as producer:
