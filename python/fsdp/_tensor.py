@@ -1,6 +1,9 @@
 """The methods of Tensor that are not in C, because they need not be fast."""
 
+import errno
+
 from . import _dtypes, _fsdp
+from ._errors import make
 from ._fsdp import Tensor
 from ._private import memory_of
 from ._time import milliseconds, seconds_to_ms
@@ -49,6 +52,11 @@ def publish(
     removed. `stream`: a CUDA stream (an int) that still writes. Without a name
     only holds and tickets keep the tensor.
     """
+    if name == "":
+        raise make(
+            errno.EINVAL,
+            "a name is empty; it needs 1 to 255 bytes, and None publishes without one",
+        )
     flags = publication_flags(replace, evictable, tied)
     return self._publish(name, flags, seconds_to_ms(ttl), stream or 0)
 

@@ -275,6 +275,8 @@ def test_invalid_arguments_are_refused(c):
         c.alloc((-1,), "f32")
     with pytest.raises(fsdp.Invalid):
         c.alloc((1,), "f32", device="disk")
+    with pytest.raises(fsdp.Invalid, match="a name is empty"):
+        c.put("", b"123")
     for shape in ((2,), (2, 3), 2, [((2,), "f32"), (2,)]):
         with pytest.raises(TypeError, match="give the dtype"):
             c.alloc(shape)
