@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RULES 16
+#define MAX_RULES 24
 
 struct places {
 	size_t n;
@@ -42,11 +42,13 @@ static void add_folder_of(struct places *places, const char *path,
 }
 
 /* Add the files that are only read: the worker with its libraries, the
- * configuration and groups, processes, and memory limits. */
+ * configuration, users and groups, processes, and memory limits. */
 static void add_read(struct places *places, const struct broker *broker)
 {
 	static const char *const folders[] = {
-		"/usr", "/lib", "/lib64", "/etc", "/sys", "/proc", "/dev/null"};
+		"/usr", "/lib", "/lib64", "/etc", "/sys", "/proc", "/dev/null",
+		/* libnss_systemd and sssd; a reload looks up names, too */
+		"/run/systemd/userdb", "/run/userdb", "/var/lib/sss"};
 	const char *config = broker->config_source.path;
 	char worker[PATH_MAX] = "";
 

@@ -220,6 +220,9 @@ static const char *const allowed_to_broker[] = {
 	"setpriority",
 	"setrlimit",
 	"sysinfo",
+	/* libnss_systemd, when a reload looks up a user or a group */
+	"timerfd_create",
+	"timerfd_settime",
 };
 
 /* Calls that fsdp-worker does not need. Its broker needs execve, to start

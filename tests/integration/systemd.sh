@@ -170,10 +170,22 @@ print(r.urlopen('http://127.0.0.1:9471/metrics').read().decode())" |
 		grep -qx "fsdpd_up 1"
 }
 
+# The group of the exporter is in no file: only libnss_systemd knows it.
+reload_finds_group()
+{
+	mkdir -p "$root/etc/fsdpd/fsdpd.conf.d"
+	printf '[access]\nadmin_group = %s\n' fsdp-exporter \
+		>"$root/etc/fsdpd/fsdpd.conf.d/site.conf"
+	inside getent group fsdp-exporter >/dev/null &&
+		inside systemctl reload fsdpd &&
+		as_user fsdpctl config | grep -q "admin_group.*/site.conf:2"
+}
+
 exports()
 {
 	check "the exporter starts" inside systemctl start fsdp-exporter
 	check "its metrics say that the broker is up" broker_is_up
+	check "a reload finds a group of a name service" reload_finds_group
 	check "its unit keeps it from nothing" \
 		eval '! inside journalctl -u fsdp-exporter | grep "not permitted"'
 	check "it ends" inside systemctl stop fsdp-exporter
