@@ -203,16 +203,20 @@ static struct room measure_host(const struct pool_source *host)
 static int explain_host(const struct pool_source *host, const struct room *room,
 			uint64_t need, struct error *err)
 {
+	bool is_by_limit = host->total_size + need > room->max;
+
 	error_set(err, -ENOMEM,
 		  "out of memory: %" PRIu64
 		  " MiB more are needed; chunks have %" PRIu64
 		  " of memory_max's %" PRIu64 " MiB, and %" PRIu64
 		  " MiB are available, of which %" PRIu64
 		  " are promised and %" PRIu64
-		  " reserved: release tensors, or raise memory_max",
+		  " reserved: release tensors, or %s",
 		  need / MIB, host->total_size / MIB, room->max / MIB,
 		  room->available / MIB, room->promised / MIB,
-		  host->pools->base->config.memory_reserve / MIB);
+		  host->pools->base->config.memory_reserve / MIB,
+		  is_by_limit ? "raise memory_max"
+			      : "end other processes, or lower memory_reserve");
 	return POOL_FULL;
 }
 

@@ -36,12 +36,27 @@ Test(room, that_is_missing_is_reported_with_figures)
 	wire_says(alice, ": 4 MiB");
 	wire_says(alice, are_on_devices() ? "14 of device_memory_max's 16 MiB"
 					  : "14 of memory_max's 16 MiB");
+	if (!are_on_devices())
+		wire_says(alice, "or raise memory_max");
 	wire_must(alice, wire_alloc(alice, 2 * MIB, NULL, 0, NULL));
 	wire_must(alice, wire_release(alice, &place.ref));
 	wire_must(alice, wire_alloc(alice, 14 * MIB, NULL, 0, NULL));
 	cr_assert(
 		eq(int, wire_alloc(alice, 17 * MIB, NULL, -1, NULL), -ENOMEM));
 	wire_says(alice, "can never fit");
+	wire_close(alice);
+}
+
+Test(room, that_the_machine_lacks_is_not_due_to_memory_max)
+{
+	struct wire *alice;
+
+	if (are_on_devices())
+		return;
+	users_start("[memory]\nmemory_reserve = 1000T\n");
+	alice = open_as(ALICE);
+	cr_assert(eq(int, wire_alloc(alice, 4 * MIB, NULL, 0, NULL), -ENOMEM));
+	wire_says(alice, "or lower memory_reserve");
 	wire_close(alice);
 }
 
