@@ -633,7 +633,7 @@ struct session *session_find(struct sessions *sessions, uint64_t id,
 	}
 	error_set(err, -ESTALE,
 		  "there is no session %llu: the broker was started without "
-		  "its earlier memory, or the session was ended",
+		  "its earlier memory, or the session was ended; connect again",
 		  (unsigned long long)id);
 	return NULL;
 }
