@@ -77,7 +77,9 @@ static int wait_for(const struct identity *self, int fd, short events,
 
 		if (left_ms <= 0) {
 			error_set(err, -ETIMEDOUT,
-				  "fsdpd does not answer: is it stopped?");
+				  "fsdpd does not answer: it starts, fails "
+				  "to start, or is stopped; see its log, by "
+				  "'systemctl status fsdpd' for example");
 			return HANDSHAKE_AGAIN;
 		}
 		if (poll(&item, 1, interrupt_slice(&self->interrupt, left_ms)) >

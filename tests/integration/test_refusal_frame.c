@@ -472,6 +472,7 @@ Test(refusal_client, of_a_connection_to_a_broker_that_hangs)
 	cr_assert(zero(int, listen(fd, 1)));
 	cr_assert(eq(int, try_connect(address.sun_path, &client), -ETIMEDOUT));
 	client_says("does not answer");
+	client_says("see its log");
 	close(fd);
 	unlink(address.sun_path);
 	rmdir(directory);
