@@ -120,8 +120,8 @@ int config_file_read(struct config *config, const char *path, struct error *err)
 	reading.file = fopen(path, "re");
 	if (!reading.file)
 		return error_set(err, -errno,
-				 "cannot read the configuration %s: %s; name "
-				 "one that fsdpd may read with --config",
+				 "cannot read the configuration %s: %s; let "
+				 "fsdpd read it, or name another by --config",
 				 path, strerrordesc_np(errno));
 	r = parse(&reading);
 	if (r == 0 && ferror(reading.file))

@@ -328,6 +328,8 @@ Test(config, a_file_given_by_the_user_must_exist)
 	cr_expect(eq(int, config_load(&config, &source, &err), -ENOENT));
 	cr_expect(strstr(err.msg, "/nonexistent/x.conf: No such file") != NULL,
 		  "%s", err.msg);
+	cr_expect(strstr(err.msg, "; let fsdpd read it, or") != NULL, "%s",
+		  err.msg);
 }
 
 static void expect_entry(const struct config *config, const char *name,
