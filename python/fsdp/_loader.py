@@ -18,6 +18,7 @@ import copy
 import inspect
 import os
 import queue
+import select
 import threading
 import time
 
@@ -329,9 +330,14 @@ class _Generation:
         self.port = self.channel._port
 
 
-def _is_sent(queue):
+def _is_sent(queue, poll):
+    """Write what did not fit before. If it still does not fit, poll.poll()
+    waits for room."""
     try:
-        return queue.write()
+        if queue.write():
+            return True
+        poll.register(queue.fileno(), select.POLLOUT)
+        return False
     except OSError:
         return True  # The worker has died. torch notices this by itself.
 
@@ -347,7 +353,11 @@ class _Receiver:
         self._n_buffers = min(_MAX_BUFFERS, n_tasks + _SPARE)
         self._lock = threading.Lock()
         self._generations = collections.deque()  # the last one gets new tasks
+        # Guards the pipes. Python may finalize an iterator, which ends its
+        # workers, in a thread that has this lock.
+        self._pipes = threading.RLock()
         self._full = set()  # queues with data that did not fit into their pipes
+        self._writer = None  # the thread that writes this data
         # indexed by worker
         self._tasks = collections.defaultdict(collections.deque)
 
@@ -365,17 +375,28 @@ class _Receiver:
             return last.number
 
     def send(self, queue, data):
-        """Write to a worker's pipe. If it is full, receive() writes the rest."""
-        with self._lock:
-            if not queue.write(data):
-                self._full.add(queue)
+        """Write to a worker's pipe. If it is full, a thread writes the rest, so
+        that the worker need not wait until the trainer asks for a batch."""
+        with self._pipes:
+            if queue.write(data):
+                return
+            self._full.add(queue)
+            if self._writer is None:
+                writer = threading.Thread(target=self._send_rest, daemon=True)
+                writer.start()
+                self._writer = writer
 
     def _send_rest(self):
-        """Return whether everything has been written."""
-        if self._full:
-            with self._lock:
-                self._full = {queue for queue in self._full if not _is_sent(queue)}
-        return not self._full
+        while True:
+            poll = select.poll()
+            with self._pipes:
+                for queue in list(self._full):
+                    if _is_sent(queue, poll):
+                        self._full.discard(queue)
+                if not self._full:
+                    self._writer = None
+                    return
+            poll.poll(_PAUSE * 1000)
 
     def _end_task(self, worker, data):
         is_end = isinstance(data, _utils.worker._IterableDatasetStopIteration)
@@ -415,7 +436,8 @@ class _Receiver:
             return self._generations[0]
 
     def close(self):
-        self._full.clear()
+        with self._pipes:
+            self._full.clear()
         while self._generations:
             self._generations.popleft().channel.close()
 
@@ -464,16 +486,13 @@ class _Receiver:
         while True:
             generation = self._current()
             left = max(0, end - time.monotonic())
-            wait = left if self._send_rest() else min(left, _PAUSE)
             try:
-                item = generation.port.receive(wait)
+                item = generation.port.receive(left)
             except Gone:
                 continue  # A worker died. torch notices this by itself.
             except (Timeout, Ended) as error:
                 if left and isinstance(error, Ended):
                     time.sleep(min(left, _PAUSE))
-                    continue
-                if wait < left:
                     continue
                 raise queue.Empty from None
             return self._accept(generation, item)

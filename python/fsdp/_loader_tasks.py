@@ -25,7 +25,7 @@ def _pickled(thing):
 
 
 class Queue:
-    """The common part: no thread writes, so there is no thread to join."""
+    """The common part: no thread of a queue must be joined."""
 
     def cancel_join_thread(self):
         pass
@@ -68,11 +68,15 @@ class Tasks(Queue):
         data = _pickled((generation, task))
         try:
             self._receiver.send(self, _WORD.pack(len(data)) + data)
-        except OSError:
+        except (OSError, RuntimeError):
             # Python may have closed the pipe already, if the iterator was in a
-            # cycle. The worker reads the end of the pipe, and ends.
+            # cycle. The worker reads the end of the pipe, and ends. RuntimeError:
+            # Python ends and starts no thread for the rest, but `done` is set.
             if task is not None:
                 raise
+
+    def fileno(self):
+        return self._writer.fileno()
 
     def write(self, data=b""):
         """Write the data after what did not fit before. Return whether everything
@@ -80,7 +84,7 @@ class Tasks(Queue):
         self._unsent += data
         with contextlib.suppress(BlockingIOError):
             while self._unsent:
-                del self._unsent[: os.write(self._writer.fileno(), self._unsent)]
+                del self._unsent[: os.write(self.fileno(), self._unsent)]
         return not self._unsent
 
     def _next(self):
@@ -126,7 +130,7 @@ class Tasks(Queue):
 
     def close(self):
         """Close everything when the workers have ended. torch does not close
-        the queue of answers."""
+        the queue of answers. Its end also ends the thread that may write."""
+        self._receiver.close()
         self._reader.close()
         self._writer.close()
-        self._receiver.close()

@@ -198,6 +198,35 @@ def test_the_trainer_does_not_wait_for_a_worker_to_read_tasks(broker, small_pipe
     assert torch.equal(torch.cat(list(batches)), torch.arange(40_000))
 
 
+class Noted(Dataset):
+    """Indices. Each batch that a worker fetches makes a file."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __len__(self):
+        return 20_000
+
+    def __getitems__(self, indices):
+        (self.folder / str(indices[0])).touch()
+        return indices
+
+
+def test_tasks_reach_the_workers_while_the_trainer_works(broker, small_pipes, tmp_path):
+    batches = iter(fsdp.torch.DataLoader(Noted(tmp_path), 5000, num_workers=2))
+    until(lambda: len(list(tmp_path.iterdir())) == 4, "all batches are fetched in advance")
+    assert torch.equal(torch.cat(list(batches)), torch.arange(20_000))
+    until(lambda: batches._receiver._writer is None, "the thread that wrote has ended")
+
+
+def test_an_iterator_may_be_finalized_in_a_thread_that_has_its_lock(broker):
+    batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
+    workers = batches._workers
+    with batches._receiver._pipes:
+        del batches
+    until(lambda: not any(worker.is_alive() for worker in workers), "the workers end")
+
+
 def test_a_worker_with_a_part_of_a_task_ends_with_the_iterator():
     link = types.SimpleNamespace(done=threading.Event())
     tasks = fsdp._loader_tasks.Tasks(link, types.SimpleNamespace(close=lambda: None), 0)
