@@ -31,7 +31,8 @@ struct verify {
 	struct transfer *transfer;
 	struct progress progress;
 	uint64_t n_verified, n_unknown, n_passed_over, n_unread, n_bytes;
-	int unread_code; /* error of the last one that could not be read */
+	/* of the last tensor that could not be read */
+	char unread_cause[ERROR_MSG_SIZE];
 	json_t *damaged; /* names of damaged tensors */
 };
 
@@ -63,12 +64,11 @@ static int note_unread(struct verify *verify, const char *name, int r,
 {
 	if (broker_ends(r))
 		return r;
-	if (verify->unread_code != r) {
-		table_clean(err->msg);
+	table_clean(err->msg);
+	if (strcmp(verify->unread_cause, err->msg) != 0)
 		fprintf(stderr, "fsdpctl: cannot verify '%s': %s\n", name,
 			err->msg);
-	}
-	verify->unread_code = r;
+	memcpy(verify->unread_cause, err->msg, sizeof(err->msg));
 	verify->n_unread++;
 	*err = ERROR_NULL;
 	return 0;

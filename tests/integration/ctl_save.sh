@@ -36,6 +36,7 @@ elif verb == "damage":
 PY
 "$python" save.py make model.safetensors
 
+export FAKECUDA_DEVICES=3
 start_broker
 ctl load model.safetensors --prefix m/a/ --mode 0640 >/dev/null
 ctl put v.npy --name v --evictable --ttl 1h >/dev/null
@@ -49,6 +50,20 @@ check "verify takes a prefix" ctl_json "d['verified'] == 5" verify m/
 refuse "a prefix of nothing is refused" 1 "no name begins with 'nix'" verify nix
 check "and counts in words" grep -q "^1 tensor verified, 3.9 KiB$" \
 	<(ctl verify v)
+mapfile -t gpus < <(ctl devices | awk '/^GPU-/ { print $1 }')
+if ((${#gpus[@]} > 2)); then
+	for name in d/11 d/12 d/21 d/22; do
+		ctl put v.npy --name $name --device "${gpus[${name:2:1}]}" \
+			>/dev/null
+	done
+	CUDA_VISIBLE_DEVICES=0 refuse "what cannot be read is counted" 1 \
+		"cannot read 4 tensors" verify
+	check "and each cause is said once" test "$(grep -Eo \
+		"verify 'd/..': .*no device [^;]*" err | cut -d "'" -f 2,3)" = \
+		"d/11': this process sees no device ${gpus[1]}
+d/21': this process sees no device ${gpus[2]}"
+	ctl rm d/11 d/12 d/21 d/22
+fi
 # The digest is XXH3 of the elements.
 if "$python" -c 'import xxhash' 2>/dev/null; then
 	check "it is what others call XXH3" "$python" -c '
