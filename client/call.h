@@ -20,6 +20,9 @@ struct received {
 	struct reply reply;
 	int fds[FRAME_MAX_FDS]; /* owned; -1: taken by the caller */
 	uint16_t n_fds;
+	/* The interrupt function ended the wait just when the reply came; set
+	 * by connection_call(), also if the broker refused the request. */
+	bool is_interrupted;
 };
 
 /* Close the descriptors that were not taken, and free the reply. */

@@ -159,7 +159,7 @@ static int call_patiently(struct fsdp_client *client,
 		if (!is_slice_over(r, now_ms - begun_ms, *timeout_ms) ||
 		    (whole_ms >= 0 && left_ms <= 0))
 			break;
-		if (interrupt_is_asked(interrupt))
+		if (ret->is_interrupted || interrupt_is_asked(interrupt))
 			return interrupt_refuse(err);
 	}
 	if (r < 0 && *timeout_ms != whole_ms)

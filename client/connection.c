@@ -52,6 +52,7 @@ static int call_once(struct connection *c, const struct request *request,
 	struct call *call;
 	int r;
 
+	ret->is_interrupted = false;
 	if (fd >= 0 && own_fd < 0)
 		return error_errno(err, -errno,
 				   "cannot duplicate a descriptor");
@@ -65,6 +66,7 @@ static int call_once(struct connection *c, const struct request *request,
 	if (r < 0)
 		return r;
 	r = call_decode(call, ret, err);
+	ret->is_interrupted = call->is_interrupted;
 	pthread_mutex_lock(&c->lock);
 	call_give(&c->calls, call);
 	pthread_mutex_unlock(&c->lock);

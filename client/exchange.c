@@ -201,8 +201,7 @@ void exchange_check_socket(struct connection *c)
 		disconnect(c);
 }
 
-/* Poll and receive once, without the lock. Returns FRAME_AGAIN also if `mine`
- * was interrupted. */
+/* Poll and receive once, without the lock. */
 static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 		      struct frame *ret, struct error *err)
 {
@@ -221,9 +220,6 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 
 	pthread_mutex_unlock(&c->lock);
 	r = poll(items, 2, wait_ms);
-	if (wait_ms != 0 &&
-	    interrupt_is_due(&interrupt, r <= 0, &mine->asked_ms))
-		mine->is_interrupted = interrupt_is_asked(&interrupt);
 	if (r > 0 && items[1].revents && own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t n;
 

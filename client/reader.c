@@ -6,6 +6,21 @@
 #include <errno.h>
 #include <time.h>
 
+/* Call the interrupt function, unless the call is over: after the reply it may
+ * tell of a signal that nobody would hear of. */
+static void ask(struct connection *c, struct call *mine, bool is_cut)
+{
+	const struct interrupt interrupt =
+		call_interrupt(mine, &c->self.interrupt);
+
+	if (mine->is_done || mine->is_interrupted || mine->is_begun ||
+	    !interrupt_is_due(&interrupt, is_cut, &mine->asked_ms))
+		return;
+	pthread_mutex_unlock(&c->lock);
+	mine->is_interrupted = interrupt_is_asked(&interrupt);
+	pthread_mutex_lock(&c->lock);
+}
+
 void reader_lead(struct connection *c, struct call *mine)
 {
 	struct error err = ERROR_NULL;
@@ -19,6 +34,7 @@ void reader_lead(struct connection *c, struct call *mine)
 				    : reconnect(c, mine, &err);
 		if (r < 0)
 			exchange_fail_all(c, &err);
+		ask(c, mine, r == FRAME_AGAIN);
 	}
 	c->is_reading = false;
 	for (struct call *call = c->calls.first; call; call = call->next) {
@@ -37,11 +53,10 @@ void reader_lead(struct connection *c, struct call *mine)
  * while. */
 static void follow(struct connection *c, struct call *mine)
 {
-	const struct interrupt *interrupt = &c->self.interrupt;
 	struct timespec until;
 	bool is_late;
 
-	if (!interrupt->fn) {
+	if (!c->self.interrupt.fn) {
 		pthread_cond_wait(&mine->changed, &c->lock);
 		return;
 	}
@@ -51,12 +66,7 @@ static void follow(struct connection *c, struct call *mine)
 	until.tv_nsec %= 1000000000;
 	is_late = pthread_cond_clockwait(&mine->changed, &c->lock,
 					 CLOCK_MONOTONIC, &until) == ETIMEDOUT;
-	if (mine->is_done || !call_may_be_cut(mine) ||
-	    !interrupt_is_due(interrupt, is_late, &mine->asked_ms))
-		return;
-	pthread_mutex_unlock(&c->lock);
-	mine->is_interrupted = interrupt_is_asked(interrupt);
-	pthread_mutex_lock(&c->lock);
+	ask(c, mine, is_late);
 }
 
 /* Is the reply read, although nobody waits for it any more? */

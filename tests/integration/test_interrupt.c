@@ -90,6 +90,96 @@ Test(interrupt_busy, a_thread_that_never_sleeps_long_is_interrupted)
 	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
 }
 
+/* --- a function that reports each signal once ------------------------------
+ */
+
+static pthread_t main_thread;
+static atomic_bool is_over;
+
+static int open_none(void)
+{
+	const struct fsdp_channel_options options = {.timeout_ms = 2000};
+	struct fsdp_channel *channel;
+
+	return fsdp_channel_open(mine, "data/none", &options, FSDP_CONSUMER,
+				 &channel);
+}
+
+static int end_first(unsigned int n)
+{
+	static atomic_uint n_here;
+
+	(void)n;
+	return pthread_equal(pthread_self(), main_thread) &&
+	       atomic_fetch_add(&n_here, 1) == 0;
+}
+
+/* The broker starts with the request of the main thread a little later, so that
+ * the function is due when the reply comes; and the reply to the ping wakes the
+ * main thread, which then sleeps beyond that moment. */
+static void *go_on_and_ping(void *unused)
+{
+	struct fsdp_tensor *none;
+
+	(void)unused;
+	nap_ms(20);
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+	must(get(client, "test/none", 50, &none) == -ETIMEDOUT);
+	must(fsdp_ping(mine) == 0);
+	return NULL;
+}
+
+Test(interrupt_busy, a_signal_is_not_lost_when_the_reply_comes)
+{
+	pthread_t thread;
+
+	main_thread = pthread_self();
+	hook = end_first;
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	must(pthread_create(&thread, NULL, go_on_and_ping, NULL) == 0);
+	cr_expect(eq(int, open_none(), -EINTR), "%s", fsdp_error());
+	must(pthread_join(thread, NULL) == 0);
+}
+
+/* The other thread receives the reply to the request of the main thread while
+ * that one is in here. */
+static int end_first_late(unsigned int n)
+{
+	struct fsdp_tensor *none;
+
+	if (!pthread_equal(pthread_self(), main_thread))
+		return atomic_load(&is_over);
+	if (!end_first(n))
+		return 0;
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+	must(get(client, "test/none", 500, &none) == -ETIMEDOUT);
+	return 1;
+}
+
+static void *read_on(void *unused)
+{
+	struct fsdp_tensor *tensor;
+
+	(void)unused;
+	return (void *)(intptr_t)get(mine, "test/late", -1, &tensor);
+}
+
+Test(interrupt_busy, a_signal_is_not_lost_when_another_thread_reads_the_reply)
+{
+	pthread_t thread;
+	void *r;
+
+	must(pthread_create(&thread, NULL, read_on, NULL) == 0);
+	wait_until_parked(1);
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	main_thread = pthread_self();
+	hook = end_first_late;
+	cr_expect(eq(int, open_none(), -EINTR));
+	atomic_store(&is_over, true);
+	must(pthread_join(thread, &r) == 0);
+	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
+}
+
 /* --- a broadcast with a limit of lag -------------------------------------- */
 
 #define NAME    "data/weights"
@@ -135,7 +225,6 @@ Test(interrupt_channel, a_producer_is_interrupted_while_it_asks_for_a_cut)
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
 }
 
-static pthread_t main_thread;
 static atomic_uint n_elsewhere;
 
 static int end_third(unsigned int n)
