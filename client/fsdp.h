@@ -401,8 +401,10 @@ FSDP_API int fsdp_share(struct fsdp_client *client,
  * tickets for it have ended. If it returns 0, nobody else uses the memory, and
  * the handle's hold is dropped; repeating the call returns 0 again. -ETIMEDOUT:
  * the memory is still used (the message names the process); the tensor is in
- * limbo, the handle keeps its hold, and the call may be repeated. -EPERM:
- * another connection shared it. -EINVAL: the handle is not held, and the tensor
+ * limbo, the handle keeps its hold, and the call may be repeated. -EINPROGRESS:
+ * the broker went away during the request; the memory may still be used, and
+ * the call must be repeated when it is back. -EPERM: another connection shared
+ * it. -EINVAL: the handle is not held, and the tensor
  * cannot be acquired.
  */
 FSDP_API int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms);

@@ -183,6 +183,27 @@ int fsdp_release_sync(struct fsdp_client *client,
 	return r;
 }
 
+/* Repeat an unsharing without a reply. If the next broker is not back yet, a
+ * hold that it may count stays until the connection ends. */
+static void end_doubt(struct fsdp_tensor *tensor)
+{
+	struct fsdp_client *client = tensor->client;
+	const struct request request = {
+		.kind = MESSAGE_UNSHARE,
+		.unshare.ref = {.slot = tensor->slot,
+				.generation = tensor->generation},
+	};
+	int r;
+
+	if (!atomic_exchange(&tensor->is_in_doubt, false))
+		return;
+	r = client_command(client, &request, NULL);
+	if (r == 0)
+		client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
+	else if (r == -ETIMEDOUT) /* Others use it. */
+		tensor_give_back(client, tensor->slot, 1);
+}
+
 void fsdp_free(struct fsdp_tensor *tensor)
 {
 	uint32_t n;
@@ -191,6 +212,8 @@ void fsdp_free(struct fsdp_tensor *tensor)
 	 * not exist there; fsdp_close() frees the memory. */
 	if (!tensor || guard_is_forked(&tensor->client->guard))
 		return;
+	if (atomic_load_explicit(&tensor->is_in_doubt, memory_order_relaxed))
+		end_doubt(tensor);
 	n = atomic_exchange_explicit(&tensor->holds, 0, memory_order_relaxed);
 	if (n)
 		tensor_give_back(tensor->client, tensor->slot, n);

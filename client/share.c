@@ -328,7 +328,8 @@ static int check_own(const struct fsdp_tensor *tensor, struct error *err)
  * acquire one. Returns false if that is not possible. */
 static bool take_hold(struct fsdp_tensor *tensor)
 {
-	return tensor_take_hold(tensor) ||
+	return atomic_exchange(&tensor->is_in_doubt, false) ||
+	       tensor_take_hold(tensor) ||
 	       (fsdp_acquire(tensor) == 0 && tensor_take_hold(tensor));
 }
 
@@ -338,6 +339,23 @@ static bool is_gone(const struct fsdp_tensor *tensor)
 
 	return table_word_generation(word) != tensor->generation ||
 	       table_word_state(word) == SLOT_FREE;
+}
+
+/* The request has failed. If the slot is free, the broker died during the
+ * request, and the next one knows whether it was carried out: the hold stays
+ * taken, and the request may be sent again, since it does nothing if there is
+ * no such tensor. Otherwise the handle gets its hold back. */
+static int keep_hold(struct fsdp_tensor *tensor, int r, struct error *err)
+{
+	if (is_gone(tensor)) {
+		atomic_store(&tensor->is_in_doubt, true);
+		return error_wrap(err, -EINPROGRESS,
+				  "fsdpd went away before it replied; unshare "
+				  "the tensor again when it is back");
+	}
+	/* Relaxed: as in fsdp_hold(); delta was not lowered. */
+	atomic_fetch_add_explicit(&tensor->holds, 1, memory_order_relaxed);
+	return r;
 }
 
 int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
@@ -369,19 +387,13 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 	r = client_call_in_slices(client, &request, &received, err);
 	if (r == 0)
 		received_deinit(&received);
-	else if (is_gone(tensor))
-		/* The broker dropped our hold and then died. */
-		r = 0;
 	if (r == -EPERM && !tensor->data) {
 		/* The tensor has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);
 		r = 0;
 	}
 	if (r < 0)
-		/* Relaxed: as in fsdp_hold(); delta was not lowered. */
-		atomic_fetch_add_explicit(&tensor->holds, 1,
-					  memory_order_relaxed);
-	else
-		client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
-	return r;
+		return keep_hold(tensor, r, err);
+	client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
+	return 0;
 }

@@ -266,6 +266,8 @@ struct fsdp_tensor *tensor_new(struct fsdp_client *client, uint8_t stripe_index,
 	/* Relaxed: no other thread has the handle yet. */
 	atomic_store_explicit(&tensor->is_writable, false,
 			      memory_order_relaxed);
+	atomic_store_explicit(&tensor->is_in_doubt, false,
+			      memory_order_relaxed);
 	atomic_store_explicit(&tensor->holds, 1, memory_order_relaxed);
 	atomic_store_explicit(&tensor->desc, desc, memory_order_relaxed);
 	return tensor;

@@ -104,6 +104,9 @@ struct fsdp_tensor {
 	_Atomic bool is_writable; /* fsdp_data_mut() returns the address */
 	bool is_live;
 	uint8_t stripe;
+	/* The broker may have dropped one hold more than `holds` shows (see
+	 * fsdp_unshare()). */
+	_Atomic bool is_in_doubt;
 };
 
 struct cache_entry;

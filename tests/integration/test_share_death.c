@@ -288,29 +288,97 @@ static void run_through(void *memory, const struct vmm_memory *donated)
 	}
 }
 
-/* No broker is started while the supervisor is stopped. */
-Test(share_chaos, an_unsharing_without_a_reply_is_over_if_the_tensor_is_gone)
+/* Have the broker die at that point of an unsharing. No other broker is started
+ * while the supervisor is stopped. */
+static struct fsdp_tensor *unshare_late(const char *point)
 {
 	struct fsdp_tensor *tensor;
 
-	if (!chaos_has_points())
-		cr_skip_test("points are not compiled in");
 	chaos_start(&chaos, NULL);
 	sharing.client = connect_impatiently(daemon_socket(&chaos.daemon), 50);
 	tensor = share_as("t/a", legacy_make(7));
-	plan_death(chaos.plan, "verb.unshare.committed", 1);
+	plan_death(chaos.plan, point, 1);
 	must(kill(chaos.daemon.pid, SIGSTOP) == 0);
-	cr_expect(zero(int, fsdp_unshare(tensor, PATIENCE_MS)), "%s",
-		  fsdp_error());
+	for (int i = 0; i < 2; i++)
+		cr_expect(eq(int, fsdp_unshare(tensor, PATIENCE_MS),
+			     -EINPROGRESS),
+			  "%s: %s", point, fsdp_error());
+	cr_expect(eq(ptr, (void *)fsdp_data(tensor), NULL), "%s", point);
 	must(kill(chaos.daemon.pid, SIGCONT) == 0);
-	fsdp_free(tensor);
 	while (fsdp_ping(sharing.client) < 0)
 		nap_ms(1);
+	return tensor;
+}
+
+/* Nothing is left of the tensor, and its slot is used again. */
+static void check_unshared(const char *point)
+{
+	struct fsdp_tensor *tensor = NULL;
+
+	cr_expect(eq(int, try_get("t/a", &tensor), -ENOENT), "%s", point);
 	tensor = share_as("t/a", legacy_make(7));
-	cr_expect(eq(i64, count_slot_holds(sharing.client, tensor), 1),
-		  "it is in the same slot");
+	cr_expect(eq(i64, count_slot_holds(sharing.client, tensor), 1), "%s",
+		  point);
 	fsdp_free(tensor);
 	close_chaos();
+}
+
+static const char *const late_points[] = {"verb.unshare.done",
+					  "verb.unshare.committed"};
+
+Test(share_chaos, an_unsharing_without_a_reply_is_repeated)
+{
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	for (size_t i = 0; i < 2; i++) {
+		struct fsdp_tensor *tensor = unshare_late(late_points[i]);
+
+		cr_expect(zero(int, fsdp_unshare(tensor, PATIENCE_MS)),
+			  "%s: %s", late_points[i], fsdp_error());
+		fsdp_free(tensor);
+		check_unshared(late_points[i]);
+	}
+}
+
+Test(share_chaos, a_handle_is_freed_after_an_unsharing_without_a_reply)
+{
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	for (size_t i = 0; i < 2; i++) {
+		fsdp_free(unshare_late(late_points[i]));
+		check_unshared(late_points[i]);
+	}
+}
+
+Test(share_chaos, a_handle_that_others_use_is_freed_after_such_an_unsharing)
+{
+	struct fsdp_tensor *tensor, *again = NULL;
+
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	tensor = unshare_late("verb.unshare.done");
+	cr_assert(zero(int, try_get("t/a", &again)), "%s", fsdp_error());
+	fsdp_free(tensor);
+	cr_expect(eq(i64, count_slot_holds(sharing.client, again), 1));
+	fsdp_free(again);
+	check_unshared("verb.unshare.done");
+}
+
+/* While others use the tensor, the handle has its hold back. */
+Test(share_chaos, an_unsharing_that_was_undone_may_have_to_wait)
+{
+	struct fsdp_tensor *tensor, *again = NULL;
+
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	tensor = unshare_late("verb.unshare.done");
+	cr_assert(zero(int, try_get("t/a", &again)), "%s", fsdp_error());
+	cr_expect(eq(int, fsdp_unshare(tensor, 0), -ETIMEDOUT));
+	cr_expect(ne(ptr, (void *)fsdp_data(tensor), NULL));
+	fsdp_free(again);
+	cr_expect(zero(int, fsdp_unshare(tensor, PATIENCE_MS)));
+	fsdp_free(tensor);
+	check_unshared("verb.unshare.done");
 }
 
 static size_t n_died;
