@@ -141,14 +141,14 @@ struct fsdp_connect_options {
 	 * by the thread that waits, without a lock of the library. It must not
 	 * call the library. If it returns nonzero, the call returns -EINTR: the
 	 * request may still be carried out (a publication, for example), but no
-	 * tensor is held. fsdp_bundle_abort(), fsdp_comm_leave(),
-	 * fsdp_channel_end() and fsdp_channel_close() only stop waiting, and
-	 * the broker carries out their requests later; for fsdp_close() see
-	 * there. It is not called where holds of this process and the broker's
-	 * counts change together: in fsdp_release_sync() and fsdp_item_keep(),
-	 * and in fsdp_unshard(), fsdp_reshard(), fsdp_reduce() and
-	 * fsdp_commit() while they wait for the broker; nor while NCCL works.
-	 * NULL: signals do not end a wait. */
+	 * tensor is held: if a reply comes later, the next call returns its
+	 * holds. fsdp_bundle_abort(), fsdp_comm_leave(), fsdp_channel_end() and
+	 * fsdp_channel_close() only stop waiting, and the broker carries out
+	 * their requests later; for fsdp_close() see there. It is not called
+	 * where holds of this process and the broker's counts change together:
+	 * in fsdp_release_sync() and fsdp_item_keep(), and in fsdp_unshard(),
+	 * fsdp_reshard(), fsdp_reduce() and fsdp_commit() while they wait for
+	 * the broker; nor while NCCL works. NULL: signals do not end a wait. */
 	fsdp_interrupt_fn *interrupted;
 	void *interrupted_data;
 };
