@@ -50,6 +50,13 @@ static bool is_over(const void *data)
 	       channel_has_news(watch->channel);
 }
 
+static int is_stopped(void *data)
+{
+	const struct watch *watch = data;
+
+	return atomic_load(&watch->is_stopped);
+}
+
 static bool wait_once(struct watch *watch, struct slots_wait *wait)
 {
 	struct fsdp_channel *channel = watch->channel;
@@ -91,7 +98,7 @@ static void *run(void *data)
 				  .data = watch,
 				  .is_watch = true};
 
-	interrupt_is_off = true;
+	interrupt_of_thread = (struct interrupt){is_stopped, watch};
 	pthread_mutex_lock(&watch->lock);
 	while (!atomic_load(&watch->is_stopped)) {
 		bool is_met;

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <time.h>
 
-_Thread_local bool interrupt_is_off;
+_Thread_local struct interrupt interrupt_of_thread;
 
 int interrupt_refuse(struct error *err)
 {

@@ -20,9 +20,9 @@ struct interrupt {
 	void *data;
 };
 
-/* True in a thread of the library, which gets no signals: its waits do not call
- * the function. */
-extern _Thread_local bool interrupt_is_off;
+/* What a thread of the library asks instead of the caller's function, since it
+ * gets no signals: whether it must stop. */
+extern _Thread_local struct interrupt interrupt_of_thread;
 
 /* Return how long a wait may sleep if `left_ms` are left (-1: for ever). */
 static inline int interrupt_slice(const struct interrupt *interrupt,
@@ -37,8 +37,9 @@ static inline int interrupt_slice(const struct interrupt *interrupt,
  * true if the wait must end. */
 static inline bool interrupt_is_asked(const struct interrupt *interrupt)
 {
-	return interrupt->fn && !interrupt_is_off &&
-	       interrupt->fn(interrupt->data) != 0;
+	if (interrupt->fn && interrupt_of_thread.fn)
+		interrupt = &interrupt_of_thread;
+	return interrupt->fn && interrupt->fn(interrupt->data) != 0;
 }
 
 /* Tell whether the function must be called now: a sleep was cut (`is_cut`), or

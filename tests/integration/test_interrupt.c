@@ -254,3 +254,24 @@ Test(interrupt_channel, the_thread_of_a_descriptor_does_not_call_the_hook)
 	cr_expect(zero(u32, atomic_load(&n_elsewhere)));
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
 }
+
+static int end_always(unsigned int n)
+{
+	(void)n;
+	return 1;
+}
+
+/* The descriptor's thread waits for the reply to its request, too. */
+Test(interrupt_channel, the_close_of_a_channel_with_a_descriptor_is_interrupted)
+{
+	struct fsdp_channel *from = open_full();
+
+	main_thread = pthread_self();
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	cr_assert(ge(int, fsdp_channel_fd(from), 0));
+	hook = end_third;
+	cr_expect(eq(int, fsdp_ping(mine), -EINTR));
+	hook = end_always;
+	cr_expect(eq(int, fsdp_channel_close(from), -EINTR));
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+}
