@@ -246,8 +246,8 @@ Test(interrupt_channel, the_thread_of_a_descriptor_does_not_call_the_hook)
 	struct fsdp_item *item;
 
 	main_thread = pthread_self();
-	cr_assert(ge(int, fsdp_channel_fd(from), 0));
 	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	cr_assert(ge(int, fsdp_channel_fd(from), 0));
 	cr_expect(eq(int, fsdp_item_begin(from, 0, &item), -ETIMEDOUT));
 	hook = end_third;
 	cr_expect(eq(int, fsdp_ping(mine), -EINTR));
