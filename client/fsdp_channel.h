@@ -36,9 +36,10 @@
  *     producers return -EPIPE.
  *   - If the broker dies, sending and receiving go on. Only the first use of a
  *     buffer by a process waits for the broker, up to reconnect_ms, whatever
- *     the time-out (-ECONNREFUSED: the broker is still away; the item or buffer
- *     stays in the channel). A broker that is restarted under systemd or fsdpd
- *     --supervised takes the channel over.
+ *     the time-out, unless known_only is set and the time-out is 0
+ *     (-ECONNREFUSED: the broker is still away; the item or buffer stays in the
+ *     channel). A broker that is restarted under systemd or fsdpd --supervised
+ *     takes the channel over.
  *
  * fsdp_channel_close() and fsdp_close() close a channel. It ends with the last
  * process that has it open; items that were not received by then are lost.
