@@ -25,6 +25,8 @@ struct fsdp_bundle {
 	bool is_on_device;
 	/* by the broker, but its memory is not mapped again yet */
 	bool is_committed;
+	/* A commit got no reply, so the broker may have carried it out. */
+	bool is_in_doubt;
 	uint64_t version;
 	uint32_t *chunks; /* owned; the chunks that contain its members */
 	size_t n_chunks;
@@ -270,6 +272,8 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 
 	if (r == 0)
 		r = client_call(bundle->client, &request, &received, err);
+	bundle->is_in_doubt |=
+		r == -EINTR || r == -ECONNREFUSED || r == -ECONNRESET;
 	if (r < 0)
 		return r;
 	bundle->version = received.reply.bundle.version;
@@ -279,12 +283,16 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 }
 
 /* Map all chunks again, writable. This fails if the broker has carried out the
- * commit, although its reply did not arrive. */
+ * commit, although its reply did not arrive; on a device, whose mapping does
+ * not tell, also if it may have done so. */
 static int map_writable(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct range range;
 	int r = map_again(bundle, err);
 
+	if (bundle->is_on_device && bundle->is_in_doubt)
+		return error_set(err, -EACCES,
+				 "fsdpd may have committed the bundle");
 	for (size_t i = 0; i < bundle->n_chunks && r == 0; i++)
 		r = mappings_find(&bundle->client->mappings, bundle->chunks[i],
 				  true, &range, err);

@@ -772,7 +772,8 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
  *
  * Device memory cannot be sealed. For a bundle on a device, all work on the
  * members must be finished before the commit; this process's mapping stays
- * writable, and libfsdp in other processes maps the memory read-only.
+ * writable, and libfsdp in other processes maps the memory read-only. After
+ * -EINTR or -ECONNREFUSED the members count as read-only in any case.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);
