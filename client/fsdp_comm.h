@@ -162,10 +162,11 @@ FSDP_API uint64_t fsdp_comm_step(const struct fsdp_comm *comm);
  * groups for ttl_ms. `comm` may be NULL.
  *
  * On devices it waits for the library's streams, which may wait for the
- * caller's, and for the stream of a commit that was not waited for, up to the
- * time-out of the communicator. -ETIMEDOUT: they are still working; the rank
- * has left, but its memory stays held until fsdp_close(). Gradients that were
- * handed in with a stream stay held until it has written them.
+ * caller's, up to the time-out of the communicator. If fsdp-worker does the
+ * work, and the stream of a commit has not written the shards yet, it waits for
+ * all work of this process on the device. -ETIMEDOUT: they are still working;
+ * the rank has left, but its memory stays held until fsdp_close(). Gradients
+ * that were handed in with a stream stay held until it has written them.
  */
 FSDP_API int fsdp_comm_leave(struct fsdp_comm *comm);
 
