@@ -120,7 +120,9 @@ static void prepare_evict(struct attacker *attacker)
 static void arm_evict(struct attacker *attacker)
 {
 	struct fsdp_spec spec = bytes(64);
-	struct fsdp_publication publication = {.flags = FSDP_EVICTABLE};
+	/* The attacker of an earlier pair may have left its tensor. */
+	struct fsdp_publication publication = {.flags = FSDP_EVICTABLE |
+							FSDP_REPLACE};
 	char text[NAME_SIZE];
 
 	name_format(text, "evict-held", attacker->index);

@@ -27,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -146,6 +147,8 @@ static void be_another_user(void)
 	sys(setgroups(0, NULL), "setgroups");
 	sys(setresgid(ATTACKER_UID, ATTACKER_UID, ATTACKER_UID), "setresgid");
 	sys(setresuid(ATTACKER_UID, ATTACKER_UID, ATTACKER_UID), "setresuid");
+	/* The change of the user has cleared this. */
+	sys(prctl(PR_SET_PDEATHSIG, SIGKILL), "prctl");
 }
 
 static void compute(void)
