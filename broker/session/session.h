@@ -165,7 +165,7 @@ void session_collect(struct session *session);
  * Returns whether a session may now do work that could also wait for an idle
  * round. Many processes may die at once, or ring their doorbells, and the loop
  * handles all these events before it serves other clients; so they share a time
- * limit. There is none before clients can connect.
+ * limit. The work is not limited while no client can connect yet.
  */
 bool session_may_work(struct sessions *sessions);
 

@@ -52,7 +52,7 @@ void ready_fence_describe(const struct store *store, uint32_t slot,
 }
 
 /* Returns the fence of the slot or, if that is a copy, its original. Returns
- * NULL if the slot has none. */
+ * NULL if the slot has no fence. */
 static const struct ready_fence_record *find_original(const struct store *store,
 						      uint32_t slot)
 {

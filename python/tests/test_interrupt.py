@@ -52,6 +52,16 @@ def model(tmp_path_factory):
     return path
 
 
+def expect_after_signal(process, number, expected):
+    """Send a signal when the process sleeps in its call, and expect its output
+    after "ready". Only the signal may end the call."""
+    assert process.stdout.readline() == "ready\n"
+    until(lambda: sleeps(process.pid), "the call waits")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=3 * PATIENCE)
+    assert (out, err, process.returncode) == (expected, "", 0)
+
+
 @pytest.mark.parametrize("what", WAITS)
 def test_ctrl_c_ends_the_wait(broker, model, what):
     process = start(
@@ -81,13 +91,7 @@ def test_ctrl_c_ends_the_wait(broker, model, what):
         print("whole", flush=True)
         """,
     )
-    assert process.stdout.readline() == "ready\n"
-    # Wait until the process sleeps in the call. Only the signal may end the
-    # call.
-    until(lambda: sleeps(process.pid), "the call waits")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=3 * PATIENCE)
-    assert (out, err, process.returncode) == ("interrupted\nwhole\n", "", 0)
+    expect_after_signal(process, signal.SIGINT, "interrupted\nwhole\n")
 
 
 UNANSWERED = """\
@@ -143,7 +147,7 @@ def test_a_reply_during_the_handler_is_lost_but_not_its_hold(broker):
             raise KeyboardInterrupt
         threading.Thread(target=put).start()
         signal.signal(signal.SIGINT, interrupt)
-        print("waits", flush=True)
+        print("ready", flush=True)
         try:
             c.get("a/meanwhile", timeout=60)
             while True:
@@ -153,11 +157,7 @@ def test_a_reply_during_the_handler_is_lost_but_not_its_hold(broker):
             print(len(other.who("a/meanwhile")), "holders", flush=True)
         """,
     )
-    assert process.stdout.readline() == "waits\n"
-    until(lambda: sleeps(process.pid), "the get waits")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert (out, err, process.returncode) == ("0 holders\n", "", 0)
+    expect_after_signal(process, signal.SIGINT, "0 holders\n")
 
 
 def test_an_item_whose_buffer_is_not_known_keeps_no_other_thread_waiting(broker):
@@ -373,8 +373,4 @@ def test_a_handler_may_drop_what_belongs_to_the_connection(broker, make, await_e
         print("whole", flush=True)
         """,
     )
-    assert process.stdout.readline() == "ready\n"
-    until(lambda: sleeps(process.pid), "the get waits")
-    process.send_signal(signal.SIGUSR1)
-    out, err = process.communicate(timeout=3 * PATIENCE)
-    assert (out, err, process.returncode) == ("whole\n", "", 0)
+    expect_after_signal(process, signal.SIGUSR1, "whole\n")

@@ -283,7 +283,7 @@ Test(quota, of_sessions_reserves_some_for_administrators)
 	wire_close(first);
 }
 
-/* Connect Bob, who is in the group of administrators besides his own group. */
+/* Connects as Bob, whose process belongs to the administrators' group, too. */
 static struct wire *open_as_admin(gid_t admin)
 {
 	gid_t own[64];
