@@ -267,13 +267,13 @@ static int commit(struct fsdp_bundle *bundle, struct error *err)
 {
 	struct request request = {.kind = MESSAGE_BUNDLE_COMMIT,
 				  .bundle_commit = {.bundle = bundle->id}};
-	struct received received;
+	struct received received = {0};
 	int r = unmap_all(bundle, err);
 
-	if (r == 0)
-		r = client_call(bundle->client, &request, &received, err);
-	bundle->is_in_doubt |=
-		r == -EINTR || r == -ECONNREFUSED || r == -ECONNRESET;
+	if (r < 0)
+		return r;
+	r = client_call(bundle->client, &request, &received, err);
+	bundle->is_in_doubt |= r < 0 && !received.is_refused;
 	if (r < 0)
 		return r;
 	bundle->version = received.reply.bundle.version;

@@ -189,6 +189,7 @@ int call_decode(const struct call *call, struct received *ret,
 	if (r < 0) {
 		error_set(err, r, "%s", received.reply.sentence);
 		received_deinit(&received);
+		ret->is_refused = true;
 		return r == -EAGAIN ? CALL_AGAIN : r;
 	}
 	*ret = received;

@@ -23,6 +23,9 @@ struct received {
 	/* The interrupt function ended the wait just when the reply came; set
 	 * by connection_call(), also if the broker refused the request. */
 	bool is_interrupted;
+	/* The broker has refused the request; false if it is not known whether
+	 * the broker carried the request out. */
+	bool is_refused;
 };
 
 /* Close the descriptors that were not taken, and free the reply. */

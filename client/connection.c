@@ -52,7 +52,7 @@ static int call_once(struct connection *c, const struct request *request,
 	struct call *call;
 	int r;
 
-	ret->is_interrupted = false;
+	ret->is_interrupted = ret->is_refused = false;
 	if (fd >= 0 && own_fd < 0)
 		return error_errno(err, -errno,
 				   "cannot duplicate a descriptor");
@@ -91,6 +91,16 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 	return error_set(err, -EAGAIN,
 			 "too many threads ask fsdpd at once on one "
 			 "connection");
+}
+
+bool connection_is_lost(struct connection *c)
+{
+	bool is_lost;
+
+	pthread_mutex_lock(&c->lock);
+	is_lost = c->lost.code < 0;
+	pthread_mutex_unlock(&c->lock);
+	return is_lost;
 }
 
 bool connection_is_down(struct connection *c)

@@ -107,6 +107,9 @@ bool connection_is_outdated(const struct connection *connection);
  * now. If so, the next call has to reconnect. */
 bool connection_is_down(struct connection *connection);
 
+/* Tell whether the session is lost, so that all later calls fail. */
+bool connection_is_lost(struct connection *connection);
+
 /* Ring the doorbell, because pending bits are set (shm/refs.h). Never
  * blocks. */
 void connection_ring(const struct connection *connection);

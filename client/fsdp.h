@@ -491,7 +491,9 @@ FSDP_API int fsdp_release_on(struct fsdp_tensor *tensor, void *stream);
 FSDP_API int fsdp_release_sync(struct fsdp_client *client,
 			       struct fsdp_tensor *const *tensors, size_t n);
 
-/* Drops all holds of the handle, and frees it. `tensor` may be NULL. */
+/* Drops all holds of the handle, and frees it. `tensor` may be NULL. If the
+ * last fsdp_unshare() of the handle returned -EINPROGRESS, the call repeats it,
+ * which may wait for the broker. */
 FSDP_API void fsdp_free(struct fsdp_tensor *tensor);
 
 /*
@@ -721,14 +723,14 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
  * maps it again, read-only, at the same addresses. `*ret_version` is the
  * version of the bundle; `ret_version` may be NULL. Frees `bundle` on success.
  * -EBUSY: a process still maps the memory writable (the message names it); try
- * again or abort. -EINTR, -ECONNREFUSED: the broker may have committed the
- * bundle nevertheless; then the members are read-only, and fsdp_bundle_abort()
- * frees only the handle.
+ * again or abort. -EINTR, or an error of the connection: the broker may have
+ * committed the bundle nevertheless; then the members are read-only, and
+ * fsdp_bundle_abort() frees only the handle.
  *
  * Device memory cannot be sealed. For a bundle on a device, all work on the
  * members must be finished before the commit; this process's mapping stays
  * writable, and libfsdp in other processes maps the memory read-only. After
- * -EINTR or -ECONNREFUSED the members count as read-only in any case.
+ * an error that is not the broker's the members count as read-only in any case.
  */
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);

@@ -347,7 +347,8 @@ static bool is_gone(const struct fsdp_tensor *tensor)
  * no such tensor. Otherwise the handle gets its hold back. */
 static int keep_hold(struct fsdp_tensor *tensor, int r, struct error *err)
 {
-	if (is_gone(tensor)) {
+	if (is_gone(tensor) &&
+	    !connection_is_lost(&tensor->client->connection)) {
 		atomic_store(&tensor->is_in_doubt, true);
 		return error_wrap(err, -EINPROGRESS,
 				  "fsdpd went away before it replied; unshare "
@@ -367,6 +368,7 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 	};
 	struct received received;
 	struct fsdp_client *client;
+	bool has_hold;
 	int r = client_check_tensor(tensor, err);
 
 	if (r == 0)
@@ -376,24 +378,24 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 	client = tensor->client;
 	request.unshare.ref = (struct slot_ref){
 		.slot = tensor->slot, .generation = tensor->generation};
-	if (!take_hold(tensor))
-		return is_gone(tensor)
-			       ? 0
-			       : error_set(err, -EINVAL,
-					   "the handle is not held: a shared "
-					   "tensor must be held until it is "
-					   "unshared");
-	/* While no request is under way, the broker counts our hold. */
+	has_hold = take_hold(tensor);
+	if (!has_hold && !is_gone(tensor))
+		return error_set(err, -EINVAL,
+				 "the handle is not held: a shared tensor must "
+				 "be held until it is unshared");
+	/* While no request is under way, the broker counts our hold. Without
+	 * one the request only asks whether the tensor has ended, which the
+	 * table may show before the broker has committed it. */
 	r = client_call_in_slices(client, &request, &received, err);
 	if (r == 0)
 		received_deinit(&received);
-	if (r == -EPERM && !tensor->data) {
+	if (r == -EPERM && !tensor->data && has_hold) {
 		/* The tensor has no memory, so it was never shared. */
 		tensor_give_back(client, tensor->slot, 1);
 		r = 0;
 	}
 	if (r < 0)
-		return keep_hold(tensor, r, err);
+		return has_hold ? keep_hold(tensor, r, err) : r;
 	client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
 	return 0;
 }
