@@ -126,11 +126,10 @@ static int32_t next_slice(const struct fsdp_client *client,
 	return interrupt_slice(interrupt, left_ms);
 }
 
-/* Tell whether a request was refused only because its slice was over. */
-static bool is_slice_over(int r, int64_t took_ms, int32_t slice_ms)
+/* Tell whether a request may have been refused since its time was over. */
+static bool is_by_time(int r)
 {
-	return (r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT) &&
-	       slice_ms > 0 && took_ms >= slice_ms;
+	return r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT;
 }
 
 /* Make a call that waits in slices; between them, look at our streams and call
@@ -156,13 +155,14 @@ static int call_patiently(struct fsdp_client *client,
 		now_ms = clock_now_ms();
 		if (whole_ms >= 0)
 			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
-		if (!is_slice_over(r, now_ms - begun_ms, *timeout_ms) ||
+		if (!is_by_time(r) || *timeout_ms <= 0 ||
+		    now_ms - begun_ms < *timeout_ms ||
 		    (whole_ms >= 0 && left_ms <= 0))
 			break;
 		if (ret->is_interrupted || interrupt_is_asked(interrupt))
 			return interrupt_refuse(err);
 	}
-	if (r < 0 && *timeout_ms != whole_ms)
+	if (is_by_time(r) && *timeout_ms != whole_ms)
 		error_wrap(err, r, "after %lld ms",
 			   (long long)(now_ms - start_ms));
 	return r;

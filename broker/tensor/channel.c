@@ -301,7 +301,7 @@ static int make(struct holdings *holdings,
 
 static const char *way_name(uint32_t way)
 {
-	return way == SLOTS_BROADCAST ? "broadcast" : "share";
+	return way == SLOTS_BROADCAST ? "broadcast" : "share (Python: queue)";
 }
 
 /* A process that opens a resized channel need not give its present number of
