@@ -31,7 +31,7 @@ struct verify {
 	struct transfer *transfer;
 	struct progress progress;
 	uint64_t n_verified, n_unknown, n_passed_over, n_unread, n_bytes;
-	/* of the last tensor that could not be read */
+	/* of the last tensor that could not be read, without its name */
 	char unread_cause[ERROR_MSG_SIZE];
 	json_t *damaged; /* names of damaged tensors */
 };
@@ -55,6 +55,17 @@ static bool is_same(const struct fsdp_tensor *tensor,
 	       info.generation == listed->info.generation;
 }
 
+/* Writes the sentence without the name that it may contain. */
+static void cut_name(const char *sentence, const char *name,
+		     char ret[ERROR_MSG_SIZE])
+{
+	const char *at = strstr(sentence, name);
+	size_t n = at ? (size_t)(at - sentence) : strlen(sentence);
+
+	snprintf(ret, ERROR_MSG_SIZE, "%.*s%s", (int)n, sentence,
+		 at ? at + strlen(name) : "");
+}
+
 /* Counts a tensor that cannot be read, for example because it is not written
  * yet or is on a device that this process does not see. Tensors in a row often
  * have the same cause, which is printed once. Returns the error if the others
@@ -62,13 +73,16 @@ static bool is_same(const struct fsdp_tensor *tensor,
 static int note_unread(struct verify *verify, const char *name, int r,
 		       struct error *err)
 {
+	char cause[ERROR_MSG_SIZE];
+
 	if (broker_ends(r))
 		return r;
+	cut_name(err->msg, name, cause);
 	table_clean(err->msg);
-	if (strcmp(verify->unread_cause, err->msg) != 0)
+	if (strcmp(verify->unread_cause, cause) != 0)
 		fprintf(stderr, "fsdpctl: cannot verify '%s': %s\n", name,
 			err->msg);
-	memcpy(verify->unread_cause, err->msg, sizeof(err->msg));
+	memcpy(verify->unread_cause, cause, sizeof(cause));
 	verify->n_unread++;
 	*err = ERROR_NULL;
 	return 0;
