@@ -203,7 +203,9 @@ static struct room measure_host(const struct pool_source *host)
 static int explain_host(const struct pool_source *host, const struct room *room,
 			uint64_t need, struct error *err)
 {
-	bool is_by_limit = host->total_size + need > room->max;
+	/* Memory that is available did not lower the size. */
+	bool is_by_limit =
+		room->size == (int64_t)(room->max - host->total_size);
 
 	error_set(err, -ENOMEM,
 		  "out of memory: %" PRIu64
