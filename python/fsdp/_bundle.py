@@ -112,7 +112,7 @@ class Bundle(Mapping):
         except KeyError:
             pass
         raise make(
-            errno.ENOENT, f'"{self.name}" has no tensor {name!r}; list() shows its names'
+            errno.ENOENT, f'"{self.name}" has no tensor {name!r}; keys() shows its names'
         )
 
     def __iter__(self):

@@ -10,7 +10,7 @@ from ._channel import MODES, ROLES, Channel
 from ._dtypes import name_of
 from ._errors import Invalid, NotFound, make
 from ._source import source_of
-from ._tensor import MUST_EXIST, ONCE, publication_flags
+from ._tensor import MUST_EXIST, ONCE, check_name, publication_flags
 from ._time import milliseconds, seconds_to_ms
 
 # The default group of an allocation, as in fsdp.h.
@@ -18,7 +18,7 @@ _GID_DEFAULT = 0xFFFFFFFF
 
 
 def _pairs_of(things):
-    pairs = [things] if isinstance(things, int) else list(things)
+    pairs = list(things) if hasattr(things, "__iter__") else [things]
     if all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
         return pairs
     raise TypeError(
@@ -89,6 +89,7 @@ class Client(_fsdp.Client):
         or be any value that numpy.asarray() takes. For the keywords see alloc()
         and Tensor.publish().
         """
+        check_name(name)
         source = source_of(array)
         tensor = self.alloc(
             source.shape, source.dtype, device=device, mode=mode, timeout=timeout

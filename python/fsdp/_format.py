@@ -122,7 +122,7 @@ class File:
         if stat.S_ISDIR(status.st_mode):
             raise _refuse(
                 self.path,
-                "it is a directory; give its .safetensors files, or its "
+                "it is a directory; give a .safetensors file of it, or its "
                 ".safetensors.index.json",
             )
         size = status.st_size

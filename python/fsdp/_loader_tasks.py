@@ -25,7 +25,7 @@ def _pickled(thing):
 
 
 class Queue:
-    """The common part: no thread of a queue must be joined."""
+    """The common part: a queue has no thread that must be joined."""
 
     def cancel_join_thread(self):
         pass

@@ -24,6 +24,15 @@ def _method(function):
     return function
 
 
+def check_name(name):
+    """Refuse an empty name, which the library takes for none."""
+    if name == "":
+        raise make(
+            errno.EINVAL,
+            "a name is empty; it needs 1 to 255 bytes, and None publishes without one",
+        )
+
+
 def publication_flags(replace, evictable, tied):
     """Return the flags for these keyword arguments of publish() and put()."""
     return (
@@ -52,11 +61,7 @@ def publish(
     removed. `stream`: a CUDA stream (an int) that still writes. Without a name
     only holds and tickets keep the tensor.
     """
-    if name == "":
-        raise make(
-            errno.EINVAL,
-            "a name is empty; it needs 1 to 255 bytes, and None publishes without one",
-        )
+    check_name(name)
     flags = publication_flags(replace, evictable, tied)
     return self._publish(name, flags, seconds_to_ms(ttl), stream or 0)
 

@@ -36,7 +36,7 @@ def test_a_missing_member_is_a_key_error_with_a_message(c):
     bundle = c.bundle("m/")
     with pytest.raises(fsdp.NotFound) as caught:
         bundle["w3"]
-    assert str(caught.value) == "\"m/\" has no tensor 'w3'; list() shows its names"
+    assert str(caught.value) == "\"m/\" has no tensor 'w3'; keys() shows its names"
     assert isinstance(caught.value, KeyError) and bundle.get("w3") is None
 
 
