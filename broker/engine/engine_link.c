@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The pause after a shortage in which nothing is sent. */
+/* After a shortage, sending is tried again after this time at the latest. */
 #define RETRY_MS 100
 
 /* --- plans --------------------------------------------------------------- */
