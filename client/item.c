@@ -78,19 +78,11 @@ static int check_item(const struct fsdp_item *item, enum item_use use,
 
 struct patience {
 	struct fsdp_channel *channel;
+	const char *what; /* the call waits for it */
 	int64_t until_ns;
+	int64_t asked_ms; /* when the interrupt function was last called */
 	bool is_begun;
 };
-
-/* Read the clock at the first wait; a call that does not wait never does. */
-static void be_patient(struct patience *patience, int32_t timeout_ms)
-{
-	if (patience->is_begun)
-		return;
-	patience->is_begun = true;
-	patience->until_ns =
-		timeout_ms < 0 ? INT64_MAX : bell_now_ns() + timeout_ms * MS_NS;
-}
 
 static int64_t end_of_slice(const struct patience *patience)
 {
@@ -102,23 +94,40 @@ static int64_t end_of_slice(const struct patience *patience)
 	return patience->until_ns < slice_ns ? patience->until_ns : slice_ns;
 }
 
-/* Returns 0 if the caller must wait again. */
-static int check_patience(struct patience *patience, enum bell_outcome outcome,
-			  const char *what, struct error *err)
+/* Returns 0 if the caller may wait. Its last sleep was cut or has ended
+ * (`is_cut`), or it was woken, but others were faster. */
+static int check_patience(struct patience *patience, bool is_cut,
+			  struct error *err)
 {
 	struct fsdp_channel *channel = patience->channel;
 	const struct interrupt *interrupt =
 		&channel->client->connection.self.interrupt;
 
-	if (outcome != BELL_AGAIN)
-		return 0;
-	if (interrupt_is_asked(interrupt))
+	if (interrupt_is_due(interrupt, is_cut, &patience->asked_ms) &&
+	    interrupt_is_asked(interrupt))
 		return interrupt_refuse(err);
 	if (bell_now_ns() < patience->until_ns)
 		return 0;
 	channel_watch_arm(channel);
 	return error_set(err, -ETIMEDOUT, "channel '%s' has no %s yet",
-			 channel->name, what);
+			 channel->name, patience->what);
+}
+
+/* Call this before each wait. The first call reads the clock; a call of the
+ * library that does not wait never does. */
+static int be_patient(struct patience *patience, int32_t timeout_ms,
+		      struct error *err)
+{
+	int64_t now_ns;
+
+	if (patience->is_begun)
+		return check_patience(patience, false, err);
+	now_ns = bell_now_ns();
+	patience->is_begun = true;
+	patience->asked_ms = now_ns / MS_NS;
+	patience->until_ns =
+		timeout_ms < 0 ? INT64_MAX : now_ns + timeout_ms * MS_NS;
+	return 0;
 }
 
 /* --- giving back --------------------------------------------------------- */
@@ -168,19 +177,20 @@ static int wait_and_claim(struct fsdp_channel *channel, int32_t timeout_ms,
 				  .place = channel->place,
 				  .is_over = channel_has_news,
 				  .data = channel};
-	struct patience patience = {.channel = channel};
+	struct patience patience = {.channel = channel, .what = "free slot"};
 	enum bell_outcome outcome;
 	int64_t until_ns;
 	int r = CLAIM_WAIT;
 
 	while (r == CLAIM_WAIT) {
-		be_patient(&patience, timeout_ms);
+		r = be_patient(&patience, timeout_ms, err);
+		if (r < 0)
+			return r;
 		until_ns = channel_lag_ends(channel, end_of_slice(&patience));
 		outcome = slots_wait_credit(&wait, until_ns);
 		r = channel_report_ending(channel, wait.ending, err);
-		if (r == 0)
-			r = check_patience(&patience, outcome, "free slot",
-					   err);
+		if (r == 0 && outcome == BELL_AGAIN)
+			r = check_patience(&patience, true, err);
 		if (r == 0)
 			r = channel_report_lag(channel, err);
 		if (r == 0)
@@ -383,7 +393,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 				  .seen = &channel->seen,
 				  .is_over = channel_has_news,
 				  .data = channel};
-	struct patience patience = {.channel = channel};
+	struct patience patience = {.channel = channel, .what = "item"};
 	enum bell_outcome outcome;
 	int r = 0;
 
@@ -406,11 +416,13 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 					 "all producers of channel '%s' have "
 					 "ended",
 					 channel->name);
-		be_patient(&patience, timeout_ms);
+		r = be_patient(&patience, timeout_ms, err);
+		if (r < 0)
+			return r;
 		outcome = slots_wait_item(&wait, end_of_slice(&patience));
 		r = channel_report_ending(channel, wait.ending, err);
-		if (r == 0)
-			r = check_patience(&patience, outcome, "item", err);
+		if (r == 0 && outcome == BELL_AGAIN)
+			r = check_patience(&patience, true, err);
 	}
 	return r;
 }

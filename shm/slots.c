@@ -486,6 +486,7 @@ bool slots_take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 			;
 		if (best.word == UINT64_MAX)
 			return false;
+		failpoint("slots.found");
 	} while (!take(slots, place, seen, &best));
 	*ret = best;
 	count(slots, place);
