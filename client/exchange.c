@@ -203,7 +203,7 @@ void exchange_check_socket(struct connection *c)
 
 /* Poll and receive once, without the lock. */
 static int wait_frame(struct connection *c, struct call *mine, bool is_full,
-		      struct frame *ret, struct error *err)
+		      struct frame *ret, bool *is_cut, struct error *err)
 {
 	const struct interrupt interrupt =
 		call_interrupt(mine, &c->self.interrupt);
@@ -220,6 +220,8 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 
 	pthread_mutex_unlock(&c->lock);
 	r = poll(items, 2, wait_ms);
+	if (r <= 0)
+		*is_cut = true;
 	if (r > 0 && items[1].revents && own_fd_is(c->wake_fd, c->self.mark)) {
 		uint64_t n;
 
@@ -230,14 +232,15 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 	return r;
 }
 
-int exchange_once(struct connection *c, struct call *mine, struct error *err)
+int exchange_once(struct connection *c, struct call *mine, bool *is_cut,
+		  struct error *err)
 {
 	struct frame frame;
 	int r;
 
 	r = flush(c, err);
 	if (r == FRAME_OK || r == FRAME_AGAIN)
-		r = wait_frame(c, mine, r == FRAME_AGAIN, &frame, err);
+		r = wait_frame(c, mine, r == FRAME_AGAIN, &frame, is_cut, err);
 	if (r == FRAME_AGAIN)
 		return FRAME_AGAIN;
 	if (r == FRAME_OK) {

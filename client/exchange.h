@@ -2,6 +2,7 @@
  * Sends and receives the frames of a connection. Callers hold its lock.
  */
 #pragma once
+#include <stdbool.h>
 
 struct call;
 struct connection;
@@ -18,9 +19,11 @@ void exchange_send(struct connection *c, struct call *call);
 void exchange_check_socket(struct connection *c);
 
 /* Do one round of the reader on a connected socket: send, wait, receive. The
- * lock is released during the wait. FRAME_AGAIN: nothing was received.
- * Negative: the calls under way must fail. */
-int exchange_once(struct connection *c, struct call *mine, struct error *err);
+ * lock is released during the wait. If a signal or the time ended the wait, set
+ * `*is_cut`, also if something was received then. FRAME_AGAIN: nothing was
+ * received. Negative: the calls under way must fail. */
+int exchange_once(struct connection *c, struct call *mine, bool *is_cut,
+		  struct error *err);
 
 /* Fail all calls that a thread waits for; each of these threads removes its
  * call. */

@@ -30,11 +30,13 @@ void reader_lead(struct connection *c, struct call *mine)
 	mine->is_interrupted = false;
 	while (!mine->is_done && !mine->is_interrupted &&
 	       !(r == FRAME_AGAIN && mine->is_begun)) {
-		r = c->sock_fd >= 0 ? exchange_once(c, mine, &err)
+		bool is_cut = false;
+
+		r = c->sock_fd >= 0 ? exchange_once(c, mine, &is_cut, &err)
 				    : reconnect(c, mine, &err);
 		if (r < 0)
 			exchange_fail_all(c, &err);
-		ask(c, mine, r == FRAME_AGAIN);
+		ask(c, mine, is_cut);
 	}
 	c->is_reading = false;
 	for (struct call *call = c->calls.first; call; call = call->next) {

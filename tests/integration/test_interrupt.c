@@ -10,6 +10,8 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* The client that is interrupted; its hook gets the number of the call. */
@@ -27,6 +29,12 @@ static int go_on(unsigned int n)
 {
 	(void)n;
 	return 0;
+}
+
+static int end_always(unsigned int n)
+{
+	(void)n;
+	return 1;
 }
 
 static void setup(void)
@@ -180,6 +188,71 @@ Test(interrupt_busy, a_signal_is_not_lost_when_another_thread_reads_the_reply)
 	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
 }
 
+/* --- a signal and a reply at the same time -------------------------------- */
+
+static volatile sig_atomic_t is_signalled;
+
+static void note_signal(int number)
+{
+	(void)number;
+	is_signalled = 1;
+}
+
+static int end_signalled(void *unused)
+{
+	(void)unused;
+	return is_signalled;
+}
+
+static void get_both(void *unused)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&daemon_), .interrupted = end_signalled};
+	const struct fsdp_get_options patient = {.timeout_ms = -1};
+	const char *other = "test/other";
+	struct fsdp_pending *pending;
+	struct fsdp_tensor *tensor;
+	struct fsdp_client *its;
+
+	(void)unused;
+	must(signal(SIGUSR1, note_signal) != SIG_ERR);
+	must(fsdp_connect(&options, &its) == 0);
+	must(fsdp_get_begin(its, &other, 1, &patient, &pending) == 0);
+	must(get(its, "test/late", -1, &tensor) == -EINTR);
+}
+
+static bool is_asleep(pid_t pid)
+{
+	char path[64], state = '?';
+	FILE *file;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	file = fopen(path, "re");
+	must(file);
+	must(fscanf(file, "%*d (%*[^)]) %c", &state) == 1);
+	(void)fclose(file);
+	return state == 'S';
+}
+
+/* While the process is stopped, it gets a signal, a reply to its other request,
+ * and then the reply that it waits for. */
+Test(interrupt_busy, a_signal_is_not_late_when_another_reply_comes_with_it)
+{
+	pid_t pid = child_start(get_both, NULL);
+
+	wait_until_parked(2);
+	while (!is_asleep(pid))
+		;
+	must(kill(pid, SIGSTOP) == 0);
+	must(waitpid(pid, NULL, WUNTRACED) == pid);
+	put(client, "test/other", 1);
+	put(client, "test/late", 2);
+	wait_until_parked(0);
+	must(kill(pid, SIGUSR1) == 0);
+	must(kill(pid, SIGCONT) == 0);
+	cr_expect(zero(int, child_wait(pid)));
+}
+
 /* --- a broadcast with a limit of lag -------------------------------------- */
 
 #define NAME    "data/weights"
@@ -253,12 +326,6 @@ Test(interrupt_channel, the_thread_of_a_descriptor_does_not_call_the_hook)
 	cr_expect(eq(int, fsdp_ping(mine), -EINTR));
 	cr_expect(zero(u32, atomic_load(&n_elsewhere)));
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
-}
-
-static int end_always(unsigned int n)
-{
-	(void)n;
-	return 1;
 }
 
 /* The descriptor's thread waits for the reply to its request, too. */
