@@ -44,6 +44,8 @@ int connection_begin_call(struct connection *c, const struct request *request,
 	return 0;
 }
 
+/* If the wait for an earlier reply was interrupted (`ret->is_interrupted`), the
+ * request is sent again, but nobody waits for the reply. */
 static int call_once(struct connection *c, const struct request *request,
 		     int fd, struct received *ret, struct error *err)
 {
@@ -52,7 +54,7 @@ static int call_once(struct connection *c, const struct request *request,
 	struct call *call;
 	int r;
 
-	ret->is_interrupted = ret->is_refused = false;
+	ret->is_refused = false;
 	if (fd >= 0 && own_fd < 0)
 		return error_errno(err, -errno,
 				   "cannot duplicate a descriptor");
@@ -61,6 +63,7 @@ static int call_once(struct connection *c, const struct request *request,
 		(void)close(own_fd);
 	if (r < 0)
 		return r;
+	call->is_interrupted = ret->is_interrupted;
 	r = reader_run(c, call, err);
 	pthread_mutex_unlock(&c->lock);
 	if (r < 0)
@@ -78,6 +81,7 @@ int connection_call(struct connection *c, const struct request *request, int fd,
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
 
+	ret->is_interrupted = false;
 	/* When this reply is received, all earlier ones have been received,
 	 * which frees space for recorded replies. So CALL_AGAIN means that
 	 * other threads used the space; try again after a pause. */

@@ -253,6 +253,84 @@ Test(interrupt_busy, a_signal_is_not_late_when_another_reply_comes_with_it)
 	cr_expect(zero(int, child_wait(pid)));
 }
 
+/* --- a request that is repeated -------------------------------------------
+ * The broker can record no further reply before the client has read those that
+ * it got.
+ */
+
+#define N_RECORDED 64 /* replies of a session */
+
+static atomic_bool may_read;
+
+static int count_mine(const struct fsdp_peer *peer, void *ret)
+{
+	if (peer->n_waiting)
+		*(uint64_t *)ret = peer->n_requests;
+	return 0;
+}
+
+/* Return how many requests came from the client that has a get parked. */
+static uint64_t count_requests(void)
+{
+	uint64_t n = 0;
+
+	must(fsdp_clients(client, count_mine, &n) == 0);
+	return n;
+}
+
+static void begin_gets(struct fsdp_pending *pending[N_RECORDED])
+{
+	const char *name = "test/a";
+
+	for (int i = 0; i < N_RECORDED; i++)
+		must(fsdp_get_begin(mine, &name, 1, NULL, &pending[i]) == 0);
+}
+
+static uint64_t n_expected;
+
+/* The thread that reads does not read before the broker has refused to execute
+ * the request of the main thread. */
+static int end_first_refused(unsigned int n)
+{
+	struct fsdp_tensor *none;
+
+	if (!pthread_equal(pthread_self(), main_thread)) {
+		while (!atomic_load(&may_read))
+			nap_ms(1);
+		return atomic_load(&is_over);
+	}
+	if (!end_first(n))
+		return 0;
+	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+	while (count_requests() < n_expected)
+		nap_ms(1);
+	atomic_store(&may_read, true);
+	must(get(client, "test/none", 500, &none) == -ETIMEDOUT);
+	return 1;
+}
+
+Test(interrupt_busy, a_signal_is_not_lost_when_a_request_is_repeated)
+{
+	struct fsdp_pending *pending[N_RECORDED];
+	pthread_t thread;
+	void *r;
+
+	put(client, "test/a", 1);
+	must(pthread_create(&thread, NULL, read_on, NULL) == 0);
+	wait_until_parked(1);
+	n_expected = count_requests() + N_RECORDED + 1;
+	must(kill(daemon_broker_pid(&daemon_), SIGSTOP) == 0);
+	main_thread = pthread_self();
+	hook = end_first_refused;
+	begin_gets(pending);
+	cr_expect(eq(int, open_none(), -EINTR), "%s", fsdp_error());
+	atomic_store(&is_over, true);
+	must(pthread_join(thread, &r) == 0);
+	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
+	for (int i = 0; i < N_RECORDED; i++)
+		fsdp_get_cancel(pending[i]);
+}
+
 /* --- a broadcast with a limit of lag -------------------------------------- */
 
 #define NAME    "data/weights"
