@@ -328,17 +328,41 @@ static int add_loop(scmp_filter_ctx filter)
 	return add_rules(filter, SCMP_ACT_ERRNO(EPERM), &setup, 1);
 }
 
-#define NAMESPACES                                                             \
-	(CLONE_NEWCGROUP | CLONE_NEWIPC | CLONE_NEWNET | CLONE_NEWNS |         \
-	 CLONE_NEWPID | CLONE_NEWUSER | CLONE_NEWUTS)
+/* A filter cannot see the flags of clone3(), so that call must fail with
+ * ENOSYS; then libraries use clone(). */
+static int refuse_clone3(scmp_filter_ctx filter)
+{
+	return seccomp_rule_add_exact(filter, SCMP_ACT_ERRNO(ENOSYS),
+				      SCMP_SYS(clone3), 0);
+}
 
-/* Allows clone() unless it makes a namespace. A filter cannot see the flags of
- * clone3(), so that call must fail with ENOSYS; then libraries use clone(). */
+static const uint64_t namespaces[] = {
+	CLONE_NEWCGROUP, CLONE_NEWIPC,  CLONE_NEWNET, CLONE_NEWNS,
+	CLONE_NEWPID,    CLONE_NEWUSER, CLONE_NEWUTS,
+};
+
+/* Refuses clone() if it makes a namespace. */
+static int deny_namespaces(scmp_filter_ctx filter)
+{
+	int r = refuse_clone3(filter);
+
+	for (size_t i = 0; r == 0 && i < N_ELEMENTS(namespaces); i++)
+		r = seccomp_rule_add_exact(
+			filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
+			SCMP_A0(SCMP_CMP_MASKED_EQ, namespaces[i],
+				namespaces[i]));
+	return r;
+}
+
+/* Allows clone() unless it makes a namespace (see also refuse_clone3()). */
 static int allow_clone(scmp_filter_ctx filter)
 {
-	return seccomp_rule_add_exact(
-		filter, SCMP_ACT_ALLOW, SCMP_SYS(clone), 1,
-		SCMP_A0(SCMP_CMP_MASKED_EQ, NAMESPACES, 0));
+	uint64_t mask = 0;
+
+	for (size_t i = 0; i < N_ELEMENTS(namespaces); i++)
+		mask |= namespaces[i];
+	return seccomp_rule_add_exact(filter, SCMP_ACT_ALLOW, SCMP_SYS(clone),
+				      1, SCMP_A0(SCMP_CMP_MASKED_EQ, mask, 0));
 }
 
 static int add_broker(scmp_filter_ctx filter)
@@ -358,7 +382,9 @@ static int add_broker(scmp_filter_ctx filter)
 
 static int add_devices(scmp_filter_ctx filter)
 {
-	return deny(filter, denied, N_ELEMENTS(denied));
+	int r = deny(filter, denied, N_ELEMENTS(denied));
+
+	return r < 0 ? r : deny_namespaces(filter);
 }
 
 static int add_worker_devices(scmp_filter_ctx filter)
@@ -366,17 +392,15 @@ static int add_worker_devices(scmp_filter_ctx filter)
 	return deny(filter, denied_to_worker, N_DENIED_BESIDE_DRIVER);
 }
 
-/* Allows clone() only to make threads (see also allow_clone()). */
+/* Allows clone() only to make threads. */
 static int deny_forks(scmp_filter_ctx filter)
 {
-	int r = seccomp_rule_add_exact(
-		filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone), 1,
-		SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
+	int r = refuse_clone3(filter);
 
-	if (r == 0)
-		r = seccomp_rule_add_exact(filter, SCMP_ACT_ERRNO(ENOSYS),
-					   SCMP_SYS(clone3), 0);
-	return r;
+	return r < 0 ? r
+		     : seccomp_rule_add_exact(
+			       filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(clone),
+			       1, SCMP_A0(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
 }
 
 static int add_worker(scmp_filter_ctx filter)
@@ -396,8 +420,7 @@ static int add_exporter(scmp_filter_ctx filter)
 		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM),
 				     SCMP_SYS(openat), 0);
 	if (r == 0)
-		r = seccomp_rule_add(filter, SCMP_ACT_ERRNO(ENOSYS),
-				     SCMP_SYS(clone3), 0);
+		r = refuse_clone3(filter);
 	if (r == 0)
 		r = allow_clone(filter);
 	if (r == 0)

@@ -17,7 +17,8 @@ enum sandbox {
 	/* For fsdpd, and so for fsdp-worker, with a CUDA driver. No list has
 	 * all calls that the driver and NCCL need, so only calls that they
 	 * cannot need are refused, with EPERM and a record in the kernel's
-	 * audit log. */
+	 * audit log. clone3 is refused with ENOSYS, since it could make
+	 * namespaces; libraries use clone then. */
 	SANDBOX_BROKER_DEVICES,
 	/* For both on a node without a driver. In addition, all calls that are
 	 * not on a list are refused, with ENOSYS and a record. */

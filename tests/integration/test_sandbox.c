@@ -117,7 +117,7 @@ Test(sandbox, of_a_node_without_a_driver_refuses_calls_that_are_not_listed)
 	cr_expect(log_has(strerror(ENOSYS)));
 }
 
-Test(sandbox, with_a_driver_allows_other_calls_and_files)
+static void start_with_driver(int call)
 {
 	char driver[PATH_MAX];
 
@@ -125,14 +125,25 @@ Test(sandbox, with_a_driver_allows_other_calls_and_files)
 		cr_skip_test("CTest names the fake driver");
 	snprintf(driver, sizeof(driver), "FSDP_LIBCUDA=%s",
 		 getenv("FSDP_LIBCUDA"));
-	/* The kernel refuses this call for its NULL pointer, so the filter has
-	 * permitted it. */
-	start_trying("[access]\n", SYS_symlinkat, driver);
+	start_trying("[access]\n", call, driver);
 	if (log_has("no sandbox"))
 		cr_skip_test("a build with sanitizers has none");
+}
+
+Test(sandbox, with_a_driver_allows_other_calls_and_files)
+{
+	/* The kernel refuses this call for its NULL pointer, so the filter has
+	 * permitted it. */
+	start_with_driver(SYS_symlinkat);
 	cr_expect(log_has("Bad address"));
 	expect_status("sandbox_calls", 1);
 	expect_status("sandbox_files", 0);
+}
+
+Test(sandbox, with_a_driver_leaves_no_way_to_make_namespaces_unseen)
+{
+	start_with_driver(SYS_clone3);
+	cr_expect(log_has(strerror(ENOSYS)));
 }
 
 /* The broker looks for devices once it is confined. */

@@ -141,14 +141,37 @@ static int try_clone(unsigned long flags)
 	return pid < 0 ? errno : 0;
 }
 
+static const unsigned long namespaces[] = {
+	CLONE_NEWCGROUP, CLONE_NEWIPC,  CLONE_NEWNET, CLONE_NEWNS,
+	CLONE_NEWPID,    CLONE_NEWUSER, CLONE_NEWUTS,
+};
+
+static void expect_no_namespaces(int error)
+{
+	cr_expect(zero(int, try_clone(0)));
+	for (size_t i = 0; i < sizeof(namespaces) / sizeof(*namespaces); i++)
+		cr_expect(eq(int, try_clone(namespaces[i]), error), "%#lx",
+			  namespaces[i]);
+	cr_expect(eq(int, try_call(SYS_clone3), ENOSYS));
+}
+
 Test(sandbox, of_the_broker_allows_children_only_without_namespaces)
 {
 	enter(SANDBOX_BROKER);
-	cr_expect(zero(int, try_clone(0)));
-	cr_expect(eq(int, try_clone(CLONE_NEWUSER), ENOSYS));
-	cr_expect(eq(int, try_clone(CLONE_NEWNS), ENOSYS));
-	cr_expect(eq(int, try_clone(CLONE_NEWNET), ENOSYS));
-	cr_expect(eq(int, try_call(SYS_clone3), ENOSYS));
+	expect_no_namespaces(ENOSYS);
+}
+
+Test(sandbox, with_a_driver_allows_children_only_without_namespaces)
+{
+	enter(SANDBOX_BROKER_DEVICES);
+	expect_no_namespaces(EPERM);
+}
+
+Test(sandbox, of_a_worker_with_a_driver_keeps_namespaces_away_too)
+{
+	enter(SANDBOX_BROKER_DEVICES);
+	enter(SANDBOX_WORKER_DEVICES);
+	expect_no_namespaces(EPERM);
 }
 
 /* Without the sandbox, these would fail with another error. */
@@ -211,10 +234,15 @@ Test(sandbox, of_a_worker_without_a_driver_allows_threads_but_no_fork)
 	cr_expect(zero(int, pthread_join(thread, NULL)));
 }
 
-Test(sandbox, of_a_worker_with_a_driver_allows_it_to_fork)
+Test(sandbox, of_a_worker_with_a_driver_allows_threads_and_forks)
 {
+	pthread_t thread;
+
+	enter(SANDBOX_BROKER_DEVICES);
 	enter(SANDBOX_WORKER_DEVICES);
 	cr_expect(can_fork());
+	cr_assert(zero(int, pthread_create(&thread, NULL, do_nothing, NULL)));
+	cr_expect(zero(int, pthread_join(thread, NULL)));
 }
 
 Test(sandbox, applies_to_programs_that_are_started_later)
