@@ -70,7 +70,7 @@ class Left(Error, BrokenPipeError):
 
 class Invalid(Error, ValueError):
     """An argument is wrong, or the object is closed or not held (EINVAL,
-    ERANGE, ENAMETOOLONG)."""
+    ERANGE, EOVERFLOW, ENAMETOOLONG)."""
 
 
 _CLASSES = {
@@ -90,6 +90,7 @@ _CLASSES = {
     errno.EPIPE: Left,
     errno.EINVAL: Invalid,
     errno.ERANGE: Invalid,
+    errno.EOVERFLOW: Invalid,  # Channel.get() makes Lagged of it
     errno.ENAMETOOLONG: Invalid,
 }
 

@@ -13,7 +13,8 @@ static enum fsdp_dtype find_dtype(const char *name)
 	return 0;
 }
 
-static int parse_dim(PyObject *dims, Py_ssize_t i, int64_t *ret)
+static int parse_dim(PyObject *dims, const char *what, Py_ssize_t i,
+		     int64_t *ret)
 {
 	PyObject *dim = PySequence_GetItem(dims, i);
 	PyObject *index = dim ? PyNumber_Index(dim) : NULL;
@@ -23,7 +24,14 @@ static int parse_dim(PyObject *dims, Py_ssize_t i, int64_t *ret)
 		return -1;
 	*ret = PyLong_AsLongLong(index);
 	Py_DECREF(index);
-	return *ret == -1 && PyErr_Occurred() ? -1 : 0;
+	if (*ret != -1 || !PyErr_Occurred())
+		return 0;
+	if (PyErr_ExceptionMatches(PyExc_OverflowError)) {
+		PyErr_Clear();
+		errors_raise_text(-EOVERFLOW, "%s[%zd] is beyond 64 bits", what,
+				  i);
+	}
+	return -1;
 }
 
 int spec_parse_dims(PyObject *dims, const char *what, int64_t *ret,
@@ -41,7 +49,7 @@ int spec_parse_dims(PyObject *dims, const char *what, int64_t *ret,
 		return -1;
 	}
 	for (Py_ssize_t i = 0; i < n; i++)
-		if (parse_dim(dims, i, &ret[i]) < 0)
+		if (parse_dim(dims, what, i, &ret[i]) < 0)
 			return -1;
 	*ret_n = (uint32_t)n;
 	return 0;

@@ -273,6 +273,10 @@ def test_invalid_arguments_are_refused(c):
         c.alloc((1,) * 9, "f32")
     with pytest.raises(fsdp.Invalid):
         c.alloc((-1,), "f32")
+    with pytest.raises(fsdp.Invalid, match=r"more than 2\^62 bytes"):
+        c.alloc((2**40, 2**40), "f32")
+    with pytest.raises(fsdp.Invalid, match=r"shape\[1\] is beyond 64 bits"):
+        c.alloc((1, 2**63), "f32")
     with pytest.raises(fsdp.Invalid):
         c.alloc((1,), "f32", device="disk")
     with pytest.raises(fsdp.Invalid, match="a name is empty"):

@@ -30,6 +30,7 @@ from conftest import run
         (errno.EPIPE, fsdp.Left, BrokenPipeError),
         (errno.EINVAL, fsdp.Invalid, ValueError),
         (errno.ERANGE, fsdp.Invalid, ValueError),
+        (errno.EOVERFLOW, fsdp.Invalid, ValueError),
         (errno.ENAMETOOLONG, fsdp.Invalid, ValueError),
         (errno.EPROTO, fsdp.Error, Exception),
     ],
