@@ -376,26 +376,32 @@ class _Receiver:
 
     def send(self, queue, data):
         """Write to a worker's pipe. If it is full, a thread writes the rest, so
-        that the worker need not wait until the trainer asks for a batch."""
+        that the worker need not wait until the trainer asks for a batch. If no
+        thread can be started, receive() does it."""
         with self._pipes:
             if queue.write(data):
                 return
             self._full.add(queue)
             if self._writer is None:
                 writer = threading.Thread(target=self._send_rest, daemon=True)
-                writer.start()
-                self._writer = writer
+                with contextlib.suppress(RuntimeError):
+                    writer.start()
+                    self._writer = writer
+
+    def _write_rest(self):
+        """Write to the pipes that were full. Return an object that polls for
+        room, or None if there is no rest."""
+        poll = select.poll()
+        with self._pipes:
+            for queue in list(self._full):
+                if _is_sent(queue, poll):
+                    self._full.discard(queue)
+            if self._full:
+                return poll
+            self._writer = None
 
     def _send_rest(self):
-        while True:
-            poll = select.poll()
-            with self._pipes:
-                for queue in list(self._full):
-                    if _is_sent(queue, poll):
-                        self._full.discard(queue)
-                if not self._full:
-                    self._writer = None
-                    return
+        while poll := self._write_rest():
             poll.poll(_PAUSE * 1000)
 
     def _end_task(self, worker, data):
@@ -484,17 +490,20 @@ class _Receiver:
             raise queue.Empty
         end = time.monotonic() + timeout
         while True:
+            has_rest = self._full and not self._writer and self._write_rest()
             generation = self._current()
             left = max(0, end - time.monotonic())
+            pause = min(left, _PAUSE)
             try:
-                item = generation.port.receive(left)
+                item = generation.port.receive(pause if has_rest else left)
             except Gone:
                 continue  # A worker died. torch notices this by itself.
             except (Timeout, Ended) as error:
-                if left and isinstance(error, Ended):
-                    time.sleep(min(left, _PAUSE))
-                    continue
-                raise queue.Empty from None
+                if not left:
+                    raise queue.Empty from None
+                if isinstance(error, Ended):
+                    time.sleep(pause)
+                continue
             return self._accept(generation, item)
 
     def wake(self):

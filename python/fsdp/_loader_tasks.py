@@ -68,10 +68,9 @@ class Tasks(Queue):
         data = _pickled((generation, task))
         try:
             self._receiver.send(self, _WORD.pack(len(data)) + data)
-        except (OSError, RuntimeError):
+        except OSError:
             # Python may have closed the pipe already, if the iterator was in a
-            # cycle. The worker reads the end of the pipe, and ends. RuntimeError:
-            # Python ends and starts no thread for the rest, but `done` is set.
+            # cycle. The worker reads the end of the pipe, and ends.
             if task is not None:
                 raise
 

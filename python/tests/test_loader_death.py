@@ -219,6 +219,16 @@ def test_tasks_reach_the_workers_while_the_trainer_works(broker, small_pipes, tm
     until(lambda: batches._receiver._writer is None, "the thread that wrote has ended")
 
 
+def test_no_task_is_lost_if_no_thread_can_be_started(broker, small_pipes, monkeypatch, tmp_path):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    options = {"num_workers": 2, "multiprocessing_context": "fork"}
+    batches = iter(fsdp.torch.DataLoader(Noted(tmp_path), 5000, **options))
+    assert torch.equal(torch.cat(list(batches)), torch.arange(20_000))
+
+
 def test_an_iterator_may_be_finalized_in_a_thread_that_has_its_lock(broker):
     batches = iter(fsdp.torch.DataLoader(Samples(), 2, num_workers=2))
     workers = batches._workers
