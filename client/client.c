@@ -83,13 +83,6 @@ void client_retire(struct fsdp_client *client)
 			client);
 }
 
-void client_end_share(struct fsdp_client *client, uint32_t chunk)
-{
-	if (!is_chunk_held(chunk, client))
-		mappings_end_own(&client->mappings, chunk);
-	client_retire(client);
-}
-
 static int call_once(struct fsdp_client *client, const struct request *request,
 		     struct received *ret, struct error *err)
 {
@@ -191,6 +184,34 @@ int client_call_in_slices(struct fsdp_client *client,
 		     : call_patiently(client, request,
 				      &client->connection.self.interrupt, ret,
 				      err);
+}
+
+/* Release this process's descriptor of a chunk that it shared, when none of its
+ * tensors is held here any more; then unmap retired chunks. */
+static void end_share(struct fsdp_client *client, uint32_t chunk)
+{
+	if (!is_chunk_held(chunk, client))
+		mappings_end_own(&client->mappings, chunk);
+	client_retire(client);
+}
+
+int client_unshare(const struct fsdp_tensor *tensor, int32_t timeout_ms,
+		   struct error *err)
+{
+	const struct request request = {
+		.kind = MESSAGE_UNSHARE,
+		.unshare = {.ref = {.slot = tensor->slot,
+				    .generation = tensor->generation},
+			    .timeout_ms = timeout_ms},
+	};
+	struct received received;
+	int r = client_call_in_slices(tensor->client, &request, &received, err);
+
+	if (r < 0)
+		return r;
+	received_deinit(&received);
+	end_share(tensor->client, desc_rest(tensor_desc(tensor))->chunk);
+	return 0;
 }
 
 int client_send_one_way(struct fsdp_client *client,

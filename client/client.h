@@ -86,9 +86,6 @@ int client_refuse_old_broker(struct error *err);
 
 /* Unmap chunks that the broker has retired. */
 void client_retire(struct fsdp_client *client);
-/* Release this process's descriptor of a chunk that it shared, when none of its
- * tensors is held here any more; then unmap retired chunks. */
-void client_end_share(struct fsdp_client *client, uint32_t chunk);
 
 /* Do client_check() and connection_call(). Before that, unmap retired chunks,
  * and report the progress of streams that only this process can see
@@ -103,6 +100,13 @@ int client_call(struct fsdp_client *client, const struct request *request,
 int client_call_in_slices(struct fsdp_client *client,
 			  const struct request *request, struct received *ret,
 			  struct error *err);
+
+/* Have the broker end the sharing of the tensor, by client_call_in_slices().
+ * While no such request is under way, the broker counts the hold of the handle,
+ * if it has one. Without a hold the request only asks whether the tensor has
+ * ended, which the table may show before the broker has committed it. */
+int client_unshare(const struct fsdp_tensor *tensor, int32_t timeout_ms,
+		   struct error *err);
 
 /* Do client_call() with connection_send_one_way(), without client_check() and
  * without a look at streams. */

@@ -187,21 +187,9 @@ int fsdp_release_sync(struct fsdp_client *client,
  * hold that it may count stays until the connection ends. */
 static void end_doubt(struct fsdp_tensor *tensor)
 {
-	struct fsdp_client *client = tensor->client;
-	const struct request request = {
-		.kind = MESSAGE_UNSHARE,
-		.unshare.ref = {.slot = tensor->slot,
-				.generation = tensor->generation},
-	};
-	int r;
-
-	if (!atomic_exchange(&tensor->is_in_doubt, false))
-		return;
-	r = client_command(client, &request, NULL);
-	if (r == 0)
-		client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
-	else if (r == -ETIMEDOUT) /* Others use it. */
-		tensor_give_back(client, tensor->slot, 1);
+	if (atomic_exchange(&tensor->is_in_doubt, false) &&
+	    client_unshare(tensor, 0, NULL) == -ETIMEDOUT) /* Others use it. */
+		tensor_give_back(tensor->client, tensor->slot, 1);
 }
 
 void fsdp_free(struct fsdp_tensor *tensor)

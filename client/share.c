@@ -362,12 +362,6 @@ static int keep_hold(struct fsdp_tensor *tensor, int r, struct error *err)
 int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 {
 	struct error *err = error_of_thread();
-	struct request request = {
-		.kind = MESSAGE_UNSHARE,
-		.unshare = {.timeout_ms = timeout_ms},
-	};
-	struct received received;
-	struct fsdp_client *client;
 	bool has_hold;
 	int r = client_check_tensor(tensor, err);
 
@@ -375,27 +369,16 @@ int fsdp_unshare(struct fsdp_tensor *tensor, int32_t timeout_ms)
 		r = check_own(tensor, err);
 	if (r < 0)
 		return r;
-	client = tensor->client;
-	request.unshare.ref = (struct slot_ref){
-		.slot = tensor->slot, .generation = tensor->generation};
 	has_hold = take_hold(tensor);
 	if (!has_hold && !is_gone(tensor))
 		return error_set(err, -EINVAL,
 				 "the handle is not held: a shared tensor must "
 				 "be held until it is unshared");
-	/* While no request is under way, the broker counts our hold. Without
-	 * one the request only asks whether the tensor has ended, which the
-	 * table may show before the broker has committed it. */
-	r = client_call_in_slices(client, &request, &received, err);
-	if (r == 0)
-		received_deinit(&received);
+	r = client_unshare(tensor, timeout_ms, err);
 	if (r == -EPERM && !tensor->data && has_hold) {
 		/* The tensor has no memory, so it was never shared. */
-		tensor_give_back(client, tensor->slot, 1);
-		r = 0;
+		tensor_give_back(tensor->client, tensor->slot, 1);
+		return 0;
 	}
-	if (r < 0)
-		return has_hold ? keep_hold(tensor, r, err) : r;
-	client_end_share(client, desc_rest(tensor_desc(tensor))->chunk);
-	return 0;
+	return r < 0 && has_hold ? keep_hold(tensor, r, err) : r;
 }

@@ -220,6 +220,38 @@ Test(share, unsharing_can_wait_for_the_last_release)
 	cr_expect(nothing_is_left(3));
 }
 
+Test(share, a_tensor_with_a_name_can_be_unshared_without_a_hold)
+{
+	struct fsdp_tensor *tensor = share_as("t/a", legacy_make(7));
+
+	must(fsdp_release(tensor) == 0);
+	cr_expect(zero(int, fsdp_unshare(tensor, 0)), "%s", fsdp_error());
+	cr_expect(eq(ptr, (void *)fsdp_data(tensor), NULL));
+	fsdp_free(tensor);
+	cr_expect(nothing_is_left(3));
+}
+
+/* Only a consumer holds it, and it has no name. */
+Test(share, a_tensor_in_limbo_is_not_unshared_without_a_hold)
+{
+	struct fsdp_tensor *tensor = share_as("t/a", legacy_make(7));
+	const char *name = "t/a";
+	int r;
+
+	must(have(&sharing.one, actor_gets, name) == 0);
+	must(fsdp_remove(sharing.client, &name, 1) == 0);
+	must(fsdp_release(tensor) == 0);
+	cr_expect(eq(int, fsdp_unshare(tensor, 0), -EINVAL));
+	cr_expect(says("the handle is not held"), "%s", fsdp_error());
+	must(actor_run(&sharing.one, actor_lets_go) == 0);
+	do
+		r = fsdp_unshare(tensor, 0);
+	while (r == -EINVAL);
+	cr_expect(zero(int, r), "it has ended: %s", fsdp_error());
+	fsdp_free(tensor);
+	cr_expect(nothing_is_left(3));
+}
+
 static int give_up(void *data)
 {
 	atomic_bool *is_asked = data;
