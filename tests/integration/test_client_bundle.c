@@ -4,6 +4,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
+#include "tests/lib/impatient.h"
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -281,6 +282,58 @@ Test(client_bundle, members_stay_read_only_if_an_interrupted_commit_is_done)
 	fsdp_close(client);
 	client = before;
 	chaos_stop(&chaos);
+}
+
+/* Commit a bundle whose broker dies at that point. No other broker is started
+ * while the supervisor is stopped. */
+static struct fsdp_bundle *commit_in_doubt(struct chaos *chaos,
+					   const char *point,
+					   struct fsdp_tensor **ret)
+{
+	struct fsdp_bundle *bundle;
+
+	chaos_start(chaos, NULL);
+	client = connect_impatiently(daemon_socket(&chaos->daemon), 50);
+	bundle = stage(1, ret);
+	plan_death(chaos->plan, point, 1);
+	must(kill(chaos->daemon.pid, SIGSTOP) == 0);
+	cr_expect(eq(int, fsdp_bundle_commit(bundle, NULL), -ECONNREFUSED),
+		  "%s", point);
+	cr_expect(ne(ptr, strstr(fsdp_error(), "abort the bundle"), NULL),
+		  "%s: %s", point, fsdp_error());
+	cr_expect(eq(ptr, fsdp_data_mut(ret[0]), NULL), "%s", point);
+	must(kill(chaos->daemon.pid, SIGCONT) == 0);
+	while (fsdp_ping(client) < 0)
+		nap_ms(1);
+	return bundle;
+}
+
+static const struct {
+	const char *point;
+	int r; /* of a get after the abort */
+} doubts[] = {{"verb.bundle_commit.done", -ENOENT},
+	      {"verb.bundle_commit.committed", 0}};
+
+Test(client_bundle, a_bundle_is_whole_or_gone_after_a_commit_without_a_reply)
+{
+	struct fsdp_client *before = client;
+
+	if (!chaos_has_points())
+		cr_skip_test("points are not compiled in");
+	for (size_t i = 0; i < 2; i++) {
+		struct fsdp_tensor *made[2], *got = NULL;
+		struct chaos chaos;
+
+		fsdp_bundle_abort(
+			commit_in_doubt(&chaos, doubts[i].point, made));
+		for (size_t j = 0; j < 2; j++)
+			cr_expect(eq(int, get(client, MEMBERS[j], 0, &got),
+				     doubts[i].r),
+				  "%s: %s", doubts[i].point, fsdp_error());
+		fsdp_close(client);
+		chaos_stop(&chaos);
+	}
+	client = before;
 }
 
 static int get_bundle_newer(uint64_t version, int32_t timeout_ms,

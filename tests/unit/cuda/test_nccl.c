@@ -150,6 +150,18 @@ Test(nccl, a_forked_child_cannot_use_nccl)
 	cr_expect(zero(int, status));
 }
 
+Test(nccl, a_child_forked_before_loading_can_load_nccl)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(-nccl_load(NULL));
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_expect(zero(int, status));
+	cr_expect(zero(int, nccl_load(NULL)));
+}
+
 Test(nccl, each_result_has_one_errno)
 {
 	static const struct {
