@@ -22,13 +22,17 @@ struct bounded {
 	bool is_back, is_left;
 };
 
-uint64_t bounded_until(uint32_t ms)
+uint64_t bounded_now(void)
 {
 	struct timespec now;
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &now);
-	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec +
-	       ms * NS_PER_MS;
+	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
+}
+
+uint64_t bounded_until(uint32_t ms)
+{
+	return bounded_now() + ms * NS_PER_MS;
 }
 
 static struct bounded *bounded_new(void)

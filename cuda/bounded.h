@@ -25,5 +25,7 @@ bool bounded_await(struct bounded *call, uint64_t until_ns);
 /* Stops waiting for the call and gives up the handle. The thread continues. */
 void bounded_leave(struct bounded *call);
 
-/* Returns the time of CLOCK_MONOTONIC in `ms` milliseconds. */
+/* These return the time of CLOCK_MONOTONIC in nanoseconds: now, and in `ms`
+ * milliseconds. */
+uint64_t bounded_now(void);
 uint64_t bounded_until(uint32_t ms);

@@ -23,7 +23,7 @@
 
 static void nap(uint64_t begin_ns)
 {
-	uint64_t passed_ns = bounded_until(0) - begin_ns;
+	uint64_t passed_ns = bounded_now() - begin_ns;
 	uint64_t ns = passed_ns / 32;
 	struct timespec time = {0};
 
@@ -100,15 +100,15 @@ static int check_deadline(const struct nccl_comm *comm, struct error *err)
 	    atomic_load(comm->options.is_cancelled))
 		return error_set(err, -ECANCELED, "communicator '%s' has ended",
 				 comm->options.name);
-	return bounded_until(0) < comm->deadline_ns ? NCCL_COMM_BUSY
-						    : late(comm, err);
+	return bounded_now() < comm->deadline_ns ? NCCL_COMM_BUSY
+						 : late(comm, err);
 }
 
 /* Waits until the part has finished the call that was just made on it. */
 static int await_part(const struct nccl_comm *comm, ncclComm_t part,
 		      struct error *err)
 {
-	uint64_t begin = bounded_until(0);
+	uint64_t begin = bounded_now();
 	int r;
 
 	for (;;) {
@@ -123,7 +123,7 @@ static int await_part(const struct nccl_comm *comm, ncclComm_t part,
 
 int nccl_comm_wait(struct nccl_comm *comm, struct error *err)
 {
-	uint64_t begin = bounded_until(0);
+	uint64_t begin = bounded_now();
 	int r;
 
 	for (;;) {
@@ -160,7 +160,7 @@ static int ask_stream(CUstream stream, struct error *err)
 static int wait_stream(struct nccl_comm *comm, CUstream stream,
 		       struct error *err)
 {
-	uint64_t begin = bounded_until(0);
+	uint64_t begin = bounded_now();
 
 	begin_deadline(comm);
 	for (;;) {
