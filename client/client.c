@@ -119,10 +119,11 @@ static int32_t next_slice(const struct fsdp_client *client,
 	return interrupt_slice(interrupt, left_ms);
 }
 
-/* Tell whether a request may have been refused since its time was over. */
-static bool is_by_time(int r)
+/* Tell whether a request was refused since its time was over, not at once. */
+static bool is_by_time(int r, int64_t took_ms, int32_t timeout_ms)
 {
-	return r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT;
+	return (r == -ETIMEDOUT || r == -ENOMEM || r == -EDQUOT) &&
+	       took_ms >= timeout_ms;
 }
 
 /* Make a call that waits in slices; between them, look at our streams and call
@@ -136,6 +137,7 @@ static int call_patiently(struct fsdp_client *client,
 	int32_t *timeout_ms = request_timeout(&copy);
 	int64_t start_ms = clock_now_ms(), now_ms = start_ms, begun_ms;
 	int32_t whole_ms, left_ms;
+	bool is_late;
 	int r;
 
 	if (!timeout_ms)
@@ -148,14 +150,14 @@ static int call_patiently(struct fsdp_client *client,
 		now_ms = clock_now_ms();
 		if (whole_ms >= 0)
 			left_ms = (int32_t)(whole_ms - (now_ms - start_ms));
-		if (!is_by_time(r) || *timeout_ms <= 0 ||
-		    now_ms - begun_ms < *timeout_ms ||
+		is_late = is_by_time(r, now_ms - begun_ms, *timeout_ms);
+		if (!is_late || *timeout_ms <= 0 ||
 		    (whole_ms >= 0 && left_ms <= 0))
 			break;
 		if (ret->is_interrupted || interrupt_is_asked(interrupt))
 			return interrupt_refuse(err);
 	}
-	if (is_by_time(r) && *timeout_ms != whole_ms)
+	if (is_late && *timeout_ms != whole_ms)
 		error_wrap(err, r, "after %lld ms",
 			   (long long)(now_ms - start_ms));
 	return r;

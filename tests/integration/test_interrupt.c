@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,24 @@ Test(interrupt_busy, a_thread_that_never_sleeps_long_is_interrupted)
 	if (n == MANY_PINGS)
 		must(pthread_join(thread, &r) == 0);
 	cr_expect(eq(int, (int)(intptr_t)r, -EINTR));
+}
+
+/* --- what is refused ------------------------------------------------------ */
+
+/* With a hook, the call waits in slices. */
+Test(interrupt_channel, a_refusal_that_no_time_can_change_names_no_time)
+{
+	const struct fsdp_channel_options huge = {.capacity = UINT64_C(1) << 50,
+						  .n_slots = 2,
+						  .timeout_ms = 60000};
+	struct fsdp_channel *channel;
+
+	cr_expect(eq(int,
+		     fsdp_channel_open(mine, "data/huge", &huge, FSDP_PRODUCER,
+				       &channel),
+		     -EDQUOT));
+	cr_expect(eq(ptr, strstr(fsdp_error(), "after "), NULL), "%s",
+		  fsdp_error());
 }
 
 /* --- a function that reports each signal once ------------------------------
