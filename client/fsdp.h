@@ -390,10 +390,10 @@ struct fsdp_get_options {
 	 * removed, or is not known to be written; get it without this option.
 	 * Only fsdp_get() accepts it (-EINVAL). */
 	bool known_only;
-	/* For bundles only: get exactly this version, which may be an older one
-	 * that is kept (fsdp_bundle_options.n_kept) or a future one; 0: the
-	 * newest. -ESTALE: the version is no longer kept. -EINVAL: newer_than
-	 * is set, too. */
+	/* For bundles only (-EINVAL): get exactly this version, which may be an
+	 * older one that is kept (fsdp_bundle_options.n_kept) or a future one;
+	 * 0: the newest. -ESTALE: the version is no longer kept. -EINVAL:
+	 * newer_than is set, too. */
 	uint64_t version;
 };
 

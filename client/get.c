@@ -62,6 +62,15 @@ bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,
 	return false;
 }
 
+int get_check(const struct fsdp_get_options *options, struct error *err)
+{
+	if (__builtin_expect(!options->version, 1))
+		return 0;
+	return error_set(err, -EINVAL,
+			 "options->version is for bundles only, because a "
+			 "name keeps only its newest version; leave it 0");
+}
+
 struct request get_request(const char *const *names, size_t n,
 			   const struct fsdp_get_options *options)
 {
@@ -168,7 +177,7 @@ int fsdp_get(struct fsdp_client *client, const char *const *names, size_t n,
 		return r;
 	desc = sized_look(&room, options ? options : &defaults,
 			  SIZED(fsdp_get_options), err);
-	if (!desc)
+	if (!desc || get_check(desc, err) < 0)
 		return err->code;
 	if (!get_desc(client, names, n, desc, got)) {
 		if (desc->known_only)

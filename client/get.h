@@ -13,6 +13,9 @@ struct fsdp_client;
 struct fsdp_get_options;
 struct fsdp_tensor;
 
+/* Refuse options that only a get of a bundle can have (-EINVAL). */
+int get_check(const struct fsdp_get_options *options, struct error *err);
+
 /* Acquire all tensors from the cache, without a system call. Returns false, and
  * acquires no tensor, if one is missing or not newer than requested. */
 bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,

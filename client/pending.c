@@ -79,6 +79,8 @@ int fsdp_get_begin(struct fsdp_client *client, const char *const *names,
 	r = client_check_batch(client, n, err);
 	if (r == 0)
 		r = sized_take(&desc, options, SIZED(fsdp_get_options), err);
+	if (r == 0)
+		r = get_check(&desc, err);
 	if (r == 0 && (n == 0 || desc.known_only))
 		r = error_set(
 			err, -EINVAL,

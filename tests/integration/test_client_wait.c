@@ -74,6 +74,23 @@ Test(client_wait, the_version_that_was_read_is_not_returned_again)
 	cr_expect(eq(int, get_newer("test/step", 1, 20, &version), -ETIMEDOUT));
 }
 
+/* Otherwise the caller would get another version than it asked for. */
+Test(client_wait, only_a_bundle_can_be_gotten_at_a_given_version)
+{
+	const struct fsdp_get_options options = {.struct_size = sizeof(options),
+						 .version = 2};
+	struct fsdp_tensor *tensor = NULL;
+	struct fsdp_pending *pending;
+	const char *name = "test/step";
+
+	put(client, name, 1);
+	cr_expect(eq(int, fsdp_get(client, &name, 1, &options, &tensor),
+		     -EINVAL));
+	cr_expect(eq(int, fsdp_get_begin(client, &name, 1, &options, &pending),
+		     -EINVAL));
+	cr_expect(eq(ptr, tensor, NULL));
+}
+
 Test(client_wait,
      a_reader_of_a_later_version_gets_an_error_if_the_name_restarts)
 {
