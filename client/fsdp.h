@@ -334,7 +334,7 @@ enum fsdp_publish_flags {
 struct fsdp_publication {
 	size_t struct_size;
 	struct fsdp_tensor *tensor;
-	/* NULL: anonymous; only holds and tickets keep it. */
+	/* NULL or "": anonymous; only holds and tickets keep it. */
 	const char *name;
 	uint32_t flags;   /* enum fsdp_publish_flags */
 	uint64_t ttl_ms;  /* the name is removed after this; 0: never */
@@ -551,8 +551,10 @@ struct fsdp_info {
 	uint32_t n_dims;
 	int64_t shape[FSDP_MAX_DIMS];
 	int64_t strides[FSDP_MAX_DIMS]; /* elements */
-	uint64_t size;                  /* bytes of the elements */
-	uint64_t version;               /* of the name; 0: anonymous */
+	/* bytes from the first element to the end of the last one; the gaps
+	 * between the elements of a view with strides count, too */
+	uint64_t size;
+	uint64_t version; /* of the name; 0: anonymous */
 	/* Together they identify this version on the node for ever. */
 	uint32_t slot;
 	uint64_t generation;
