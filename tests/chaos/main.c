@@ -86,7 +86,7 @@ static void take_stock(struct storm *storm, struct inventory *ret)
 	storm_await(storm, 500);
 	storm_end(storm);
 	remove_names(storm);
-	inventory_settle(storm, ret);
+	inventory_settle(&storm->chaos.daemon, ret);
 	storm->broker_rest_ms = 0;
 	(void)broker_may_die(storm);
 }
@@ -138,7 +138,7 @@ static void run(uint64_t seed, unsigned int n_kills)
 	storm_end(&storm);
 	check_books(&storm);
 	remove_names(&storm);
-	must(inventory_await(&storm, &before));
+	must(inventory_await(&storm.chaos.daemon, &before));
 	inventory_drop(&before);
 	report(&storm, seed, clock_ms() - start);
 	chaos_stop(&storm.chaos);

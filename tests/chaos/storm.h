@@ -10,6 +10,7 @@
 #include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/exact.h"
+#include "tests/lib/inventory.h"
 #include "tests/lib/soak.h"
 #include <signal.h>
 #include <stdbool.h>
@@ -76,21 +77,3 @@ trouble_fn limit_memory;
 void clock_prepare(struct storm *storm); /* call it before the broker starts */
 void clock_finish(struct storm *storm);
 trouble_fn jump_clocks;
-
-/* --- what is left: inventory.c ------------------------------------------- */
-
-struct inventory {
-	char *lines[512]; /* descriptors and shared mappings of a process */
-	size_t n;
-};
-
-/* Take the broker's inventory when it has not changed for a while, because the
- * broker still closes descriptors after its last reply. */
-void inventory_settle(const struct storm *storm, struct inventory *ret);
-void inventory_drop(struct inventory *inventory);
-/* Wait until the broker's inventory is as expected. Returns false if that does
- * not happen, and prints the differences. */
-bool inventory_await(const struct storm *storm,
-		     const struct inventory *expected);
-/* Returns the bytes of the chunks that the supervisor keeps. */
-uint64_t inventory_chunk_bytes(pid_t supervisor);

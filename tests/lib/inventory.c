@@ -2,7 +2,8 @@
  * Lists what a process has open and mapped, one line of text each, in order.
  * The lines leave out what differs between two brokers that have the same.
  */
-#include "tests/chaos/storm.h"
+#include "tests/lib/inventory.h"
+#include "tests/lib/chaos.h"
 #include "tests/lib/patience.h"
 #include <dirent.h>
 #include <string.h>
@@ -114,9 +115,9 @@ static size_t count_differences(const struct inventory *a,
 	return n;
 }
 
-void inventory_settle(const struct storm *storm, struct inventory *ret)
+void inventory_settle(const struct daemon *daemon, struct inventory *ret)
 {
-	pid_t pid = daemon_broker_pid(&storm->chaos.daemon);
+	pid_t pid = daemon_broker_pid(daemon);
 	struct inventory now = {.n = 0};
 
 	take(pid, ret);
@@ -130,7 +131,7 @@ void inventory_settle(const struct storm *storm, struct inventory *ret)
 	}
 }
 
-bool inventory_await(const struct storm *storm,
+bool inventory_await(const struct daemon *daemon,
 		     const struct inventory *expected)
 {
 	struct inventory now = {.n = 0};
@@ -139,7 +140,7 @@ bool inventory_await(const struct storm *storm,
 	for (int i = 0; n > 0 && i < PATIENCE_MS / 10; i++) {
 		inventory_drop(&now);
 		nap_ms(10);
-		take(daemon_broker_pid(&storm->chaos.daemon), &now);
+		take(daemon_broker_pid(daemon), &now);
 		n = count_differences(expected, &now, false);
 	}
 	(void)count_differences(expected, &now, true);
