@@ -1,0 +1,95 @@
+/*
+ * Writes to all files that the broker has sent writable: the ref-counter file,
+ * channels, boards, and chunks.
+ */
+#include "tests/hostile/hostile.h"
+#include "tests/lib/chaos.h"
+#include <pthread.h>
+#include <sched.h>
+
+#define BURST 100 /* words between two looks at the files */
+
+/* A value that a word may have, or one that it can never have. */
+static uint64_t invent(struct chance *chance, uint64_t old)
+{
+	static const uint64_t values[] = {0,
+					  1,
+					  UINT64_MAX,
+					  INT64_MAX,
+					  INT32_MAX,
+					  UINT32_MAX,
+					  UINT64_C(1) << 63,
+					  UINT64_C(0x8000000080000000)};
+
+	switch (draw(chance, 6)) {
+	case 0:
+		return old + 1 + draw(chance, 3);
+	case 1:
+		return old - 1 - draw(chance, 3);
+	case 2:
+		return old ^ UINT64_C(1) << draw(chance, 64);
+	case 3:
+		return draw(chance, 4096);
+	case 4:
+		return (uint64_t)draw(chance, UINT32_MAX) << 32 |
+		       draw(chance, UINT32_MAX);
+	default:
+		return values[draw(chance, sizeof(values) / sizeof(values[0]))];
+	}
+}
+
+/* Most words that processes share are in the first pages. */
+static size_t choose_offset(struct chance *chance, size_t size)
+{
+	static const size_t reach[] = {512, 4096, 16384, 131072, SIZE_MAX};
+	size_t max = reach[draw(chance, sizeof(reach) / sizeof(reach[0]))];
+
+	if (max > size)
+		max = size;
+	return draw(chance, (uint32_t)(max / 8)) * 8;
+}
+
+static void scribble(struct chance *chance, const struct file *file)
+{
+	uint8_t *at = file->map + choose_offset(chance, file->size);
+	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)at;
+	uint64_t value = invent(chance, atomic_load(word));
+
+	if (draw(chance, 3))
+		atomic_store(word, value);
+	else
+		atomic_store((_Atomic uint32_t *)(void *)at, (uint32_t)value);
+}
+
+/* A fast one soon leaves nothing that works, and a slow one lets others reach
+ * more states. */
+static void *run(void *data)
+{
+	static const uint32_t pauses[] = {0, 2000, 50000, 1000000};
+	struct scribbler *scribbler = data;
+	struct chance *chance = &scribbler->chance;
+	uint32_t pause = pauses[draw(chance, 4)];
+	struct file files[MAX_FILES];
+	uint32_t n;
+
+	for (;;) {
+		n = files_map(files, scribbler->spares_chunks);
+		for (uint32_t i = 0; n && i < BURST; i++) {
+			scribble(chance, &files[draw(chance, n)]);
+			for (uint32_t j = draw(chance, pause + 1); j; j--)
+				atomic_signal_fence(memory_order_seq_cst);
+		}
+		atomic_fetch_add(&scribbler->siege->n_words, n ? BURST : 0);
+		(void)sched_yield();
+	}
+	return NULL;
+}
+
+void scribble_begin(const struct scribbler *scribbler)
+{
+	static struct scribbler copy; /* one for each process */
+	pthread_t thread;
+
+	copy = *scribbler;
+	must(pthread_create(&thread, NULL, run, &copy) == 0);
+}
