@@ -72,14 +72,19 @@ static int call_close(const struct fsdp_channel *channel, bool is_end,
 	return client_command(channel->client, &request, err);
 }
 
+/* The handles of the buffers have ended already, or end with the
+ * connection. */
 static void free_one(struct fsdp_channel *channel, bool is_forked)
 {
 	while (channel->items) {
 		struct fsdp_item *item = channel->items;
 
 		channel->items = item->next;
+		(void)buffer_end_use(item->buffer);
 		free(item);
 	}
+	for (uint32_t i = 0; i < SLOTS_MAX; i++)
+		(void)buffer_end_use(channel->buffers[i]);
 	channel_watch_free(channel, is_forked);
 	if (!is_forked)
 		slots_close(&channel->slots);
@@ -234,8 +239,10 @@ int fsdp_channel_close(struct fsdp_channel *channel)
 		return 0;
 	drop_items(channel);
 	r = call_close(channel, false, err);
-	for (uint32_t i = 0; i < SLOTS_MAX; i++)
-		fsdp_free(channel->buffers[i].tensor);
+	for (uint32_t i = 0; i < SLOTS_MAX; i++) {
+		fsdp_free(buffer_end_use(channel->buffers[i]));
+		channel->buffers[i] = NULL;
+	}
 	unlink_channel(channel);
 	free_one(channel, false);
 	return r;

@@ -22,23 +22,23 @@ struct fsdp_item {
 	struct fsdp_channel *channel;
 	_Atomic int use; /* enum item_use */
 	struct slots_hold hold;
-	uint8_t *data;            /* address of its buffer */
-	uint64_t used;            /* bytes of the buffer that its arrays use */
-	struct fsdp_tensor *kept; /* set by fsdp_item_keep() */
-	struct slots_head head;   /* private copy, which was checked */
-	struct fsdp_item *next;   /* in the channel's `items` */
+	struct buffer *buffer;  /* it is a user of this buffer; or NULL */
+	uint64_t used;          /* bytes of the buffer that its arrays use */
+	bool is_kept;           /* by fsdp_item_keep() */
+	struct slots_head head; /* private copy, which was checked */
+	struct fsdp_item *next; /* in the channel's `items` */
 	struct fsdp_item *next_free;
 };
 
-/* A buffer as this process knows it. Only the thread that has claimed its slot
- * uses it; atomic changes of the slot's word order these threads. */
+/* A buffer as this process knows it. Its users are the list of the channel's
+ * buffers and each item in it. So its memory stays while this process reads or
+ * writes an item, although other processes may write that the slot is free, and
+ * take the buffer out of the channel. */
 struct buffer {
 	struct slot_ref ref;
-	/* Owned; NULL: it was not requested yet. A thread that has not claimed
-	 * the slot may, under the lock, take a tensor that has left the
-	 * channel. */
-	struct fsdp_tensor *_Atomic tensor;
+	struct fsdp_tensor *tensor; /* owned */
 	uint8_t *data;
+	uint32_t n_users; /* protected by the channel's lock */
 };
 
 struct watch;
@@ -73,7 +73,7 @@ struct fsdp_channel {
 	/* owned; NULL: fsdp_channel_fd() was not called */
 	struct watch *_Atomic watch;
 	struct fsdp_item *items, *free_items;
-	struct buffer buffers[SLOTS_MAX];
+	struct buffer *buffers[SLOTS_MAX]; /* NULL: not requested yet */
 	struct fsdp_channel *next;
 	char name[FSDP_MAX_NAME + 1];
 };
@@ -88,15 +88,20 @@ int channel_notify(struct fsdp_channel *channel, const struct request *request,
 
 /* Tell whether the tensor that this process knows is still a buffer of the
  * channel. */
-bool channel_has_buffer(const struct fsdp_channel *channel, uint32_t at);
-/* Find the address of a buffer whose slot the caller has claimed. -EAGAIN: only
- * the broker knows it, and a call with this time-out must not ask. */
+bool channel_has_buffer(const struct fsdp_channel *channel,
+			const struct buffer *buffer);
+/* Find a buffer whose slot the caller has claimed. The caller is then one of
+ * its users. -EAGAIN: only the broker knows it, and a call with this time-out
+ * must not ask. */
 int channel_find_buffer(struct fsdp_channel *channel, uint32_t at,
-			int32_t timeout_ms, uint8_t **ret, struct error *err);
-/* Take the buffer out of the channel; the caller must have received the item in
- * it. `*ret` is its tensor. */
-int channel_take_out(struct fsdp_channel *channel, uint32_t at,
-		     struct fsdp_tensor **ret, struct error *err);
+			int32_t timeout_ms, struct buffer **ret,
+			struct error *err);
+/* Take the buffer of a received item out of the channel. */
+int channel_take_out(const struct fsdp_item *item, struct error *err);
+/* Remove one user. Called with the lock, or by the thread that frees the
+ * channel. If it was the last one, this returns the tensor, which the caller
+ * frees without the lock, or else NULL. `buffer` may be NULL. */
+struct fsdp_tensor *buffer_end_use(struct buffer *buffer);
 
 /* The number of producers that have died; and whether there were producers and
  * all of them have ended or left. */

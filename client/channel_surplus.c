@@ -15,31 +15,31 @@ void channel_report_free(struct fsdp_channel *channel, uint32_t at)
 	connection_ring_anew(&channel->client->connection);
 }
 
-/* Find a buffer from index `limit` on that has left the channel, and take its
- * tensor from the list. If this consumer was cut, items that it still reads
- * have left as well, and are not taken: the broker cuts a consumer before it
- * takes away its buffers, so channel_is_cut() is called last. */
-static struct fsdp_tensor *take_surplus(struct fsdp_channel *channel,
-					uint32_t limit)
+/* Find a buffer from index `limit` on that has left the channel, and remove it
+ * from the list. Returns false if there is none. An item in it, which may have
+ * left as well, keeps it. */
+static bool take_surplus(struct fsdp_channel *channel, uint32_t limit,
+			 struct fsdp_tensor **ret)
 {
-	struct fsdp_tensor *taken = NULL;
+	bool is_found = false;
 	uint32_t n = limit;
 
 	pthread_mutex_lock(&channel->lock);
-	for (uint32_t i = limit; i < SLOTS_MAX && !taken; i++) {
-		struct buffer *buffer = &channel->buffers[i];
+	for (uint32_t i = limit; i < SLOTS_MAX && !is_found; i++) {
+		struct buffer *buffer = channel->buffers[i];
 
-		if (!buffer->tensor)
+		if (!buffer)
 			continue;
 		n = SLOTS_MAX;
-		if (channel_has_buffer(channel, i) || channel_is_cut(channel))
+		is_found = !channel_has_buffer(channel, buffer);
+		if (!is_found)
 			continue;
-		taken = buffer->tensor;
-		buffer->tensor = NULL;
+		channel->buffers[i] = NULL;
+		*ret = buffer_end_use(buffer);
 	}
 	atomic_store_explicit(&channel->n_buffers, n, memory_order_relaxed);
 	pthread_mutex_unlock(&channel->lock);
-	return taken;
+	return is_found;
 }
 
 void channel_forget_surplus(struct fsdp_channel *channel)
@@ -50,6 +50,6 @@ void channel_forget_surplus(struct fsdp_channel *channel)
 	if (!limit || limit >= atomic_load_explicit(&channel->n_buffers,
 						    memory_order_relaxed))
 		return;
-	while ((tensor = take_surplus(channel, limit)))
+	while (take_surplus(channel, limit, &tensor))
 		fsdp_free(tensor);
 }

@@ -47,13 +47,17 @@ static struct fsdp_item *item_new(struct fsdp_channel *channel)
 static void item_free(struct fsdp_item *item)
 {
 	struct fsdp_channel *channel = item->channel;
+	struct fsdp_tensor *tensor;
 
-	item->kept = NULL;
 	atomic_store_explicit(&item->use, ITEM_FREE, memory_order_release);
 	pthread_mutex_lock(&channel->lock);
+	tensor = buffer_end_use(item->buffer);
+	item->buffer = NULL;
+	item->is_kept = false;
 	item->next_free = channel->free_items;
 	channel->free_items = item;
 	pthread_mutex_unlock(&channel->lock);
+	fsdp_free(tensor);
 }
 
 static int check_item(const struct fsdp_item *item, enum item_use use,
@@ -221,7 +225,7 @@ static int begin(struct fsdp_channel *channel, int32_t timeout_ms,
 	int r;
 
 	r = item ? channel_find_buffer(channel, hold->at, timeout_ms,
-				       &item->data, err)
+				       &item->buffer, err)
 		 : error_nomem(err, "an item");
 	if (r < 0) {
 		if (item)
@@ -305,7 +309,7 @@ int fsdp_item_part(struct fsdp_item *item, const struct fsdp_spec *spec,
 		.dtype = type.dtype, .n_dims = type.n_dims, .offset = at};
 	memcpy(part->shape, type.shape, sizeof(part->shape));
 	item->used = at + size;
-	*ret = item->data + at;
+	*ret = item->buffer->data + at;
 	return 0;
 }
 
@@ -479,8 +483,8 @@ static int accept_item(struct fsdp_channel *channel, int32_t timeout_ms,
 	slots_read(&channel->slots, &item->hold, &item->head);
 	if (check_head(&item->head, channel->slots.capacity) < 0)
 		return refuse(channel, item, err);
-	r = channel_find_buffer(channel, item->hold.at, timeout_ms, &item->data,
-				err);
+	r = channel_find_buffer(channel, item->hold.at, timeout_ms,
+				&item->buffer, err);
 	/* Check this last: when a consumer is cut, its slot may get another
 	 * buffer. */
 	if (channel_is_cut(channel)) {
@@ -562,13 +566,14 @@ int fsdp_item_view(const struct fsdp_item *item, uint32_t i,
 
 	if (r < 0)
 		return r;
-	data = item->data + item->head.parts[i].offset;
+	data = item->buffer->data + item->head.parts[i].offset;
 	view.dtype = (enum fsdp_dtype)type.dtype;
 	view.n_dims = type.n_dims;
 	memcpy(view.shape, type.shape, sizeof(view.shape));
 	view.size = tensor_type_numel(&type) * dtype_size(type.dtype);
 	view.data = data;
-	view.data_mut = may_change(item->channel) && !item->kept ? data : NULL;
+	view.data_mut =
+		may_change(item->channel) && !item->is_kept ? data : NULL;
 	return sized_give(ret, &view, SIZED(fsdp_item_view), err);
 }
 
@@ -581,9 +586,7 @@ int fsdp_item_release(struct fsdp_item *item)
 	if (r < 0 || !end_use(item, ITEM_RECEIVED))
 		return r;
 	channel = item->channel;
-	if (item->kept)
-		fsdp_free(item->kept);
-	else
+	if (!item->is_kept)
 		give_back(channel, &item->hold);
 	item_free(item);
 	return 0;
@@ -598,14 +601,14 @@ int fsdp_item_keep(struct fsdp_item *item, uint32_t i, struct fsdp_tensor **ret)
 	struct fsdp_spec spec;
 	int r = find_part(item, i, &type, err);
 
-	if (r == 0 && !item->kept)
-		r = channel_take_out(item->channel, item->hold.at, &item->kept,
-				     err);
+	if (r == 0 && !item->is_kept)
+		r = channel_take_out(item, err);
 	if (r < 0)
 		return r;
+	item->is_kept = true;
 	spec = (struct fsdp_spec){.dtype = (enum fsdp_dtype)type.dtype,
 				  .n_dims = type.n_dims};
 	memcpy(spec.shape, type.shape, sizeof(spec.shape));
-	return fsdp_view(item->kept, &spec, NULL, item->head.parts[i].offset,
-			 ret);
+	return fsdp_view(item->buffer->tensor, &spec, NULL,
+			 item->head.parts[i].offset, ret);
 }
