@@ -12,6 +12,7 @@
 #define LAG_VERSION   2 /* its users must set masks of readers */
 #define SLOTS_SIZE    (2 * LAYOUT_PAGE_SIZE)
 #define NO_CPU        (-1)
+#define MAX_LOOKS     256 /* then slots_take() has found nothing */
 
 _Static_assert(offsetof(struct slots_page, limit) == 20, "layout");
 _Static_assert(offsetof(struct slots_page, capacity) == 24, "layout");
@@ -283,16 +284,14 @@ bool slots_claim(struct slots *slots, uint32_t place, struct slots_hold *ret)
 
 static void copy_head(struct slots_head *to, const struct slots_head *from)
 {
-	size_t size = offsetof(struct slots_head, parts);
+	size_t size = from->kind == SLOTS_ERROR
+			      ? strnlen(from->text, SLOTS_TEXT - 1) + 1
+			      : from->n_parts * sizeof(from->parts[0]);
 
-	size += from->kind == SLOTS_ERROR
-			? strnlen(from->text, SLOTS_TEXT - 1) + 1
-			: from->n_parts * sizeof(from->parts[0]);
-	memcpy(to, from, size);
+	memcpy(to, from, offsetof(struct slots_head, parts) + size);
 }
 
-/* Frees the slot of an item that no consumer of the broadcast needs any
- * more. */
+/* Frees the slot of an item that no consumer of the broadcast needs. */
 static void finish(struct slots *slots, const struct slots_hold *hold)
 {
 	uint64_t number = slots_number(hold->word);
@@ -479,10 +478,11 @@ bool slots_take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 		struct slots_hold *ret)
 {
 	struct slots_hold best;
+	uint32_t n = 0;
 
 	do {
 		best.word = UINT64_MAX;
-		while (look(slots, place, seen, &best))
+		while (n++ < MAX_LOOKS && look(slots, place, seen, &best))
 			;
 		if (best.word == UINT64_MAX)
 			return false;

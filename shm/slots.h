@@ -292,7 +292,8 @@ void slots_publish(struct slots *slots, uint32_t place,
 /* Gives the slot back without an item. */
 void slots_cancel(struct slots *slots, const struct slots_hold *hold);
 
-/* Takes the oldest item. Returns false if there is no item. */
+/* Takes the oldest item. Returns false if there is no item, or if other users
+ * change the words so fast that none is found. */
 bool slots_take(struct slots *slots, uint32_t place, struct slots_seen *seen,
 		struct slots_hold *ret);
 /* Copies the head of the item, which the caller must check. */
