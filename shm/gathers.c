@@ -340,10 +340,12 @@ static struct gathers_buffer *find_live(const struct board *board,
 {
 	uint64_t word = load(&page_of(board)->filling[group]);
 	uint32_t i = (uint32_t)word & ((1 << NUMBER_SHIFT) - 1);
-	struct gathers_buffer *buffer = &page_of(board)->buffers[i];
+	struct gathers_buffer *buffer;
 
-	if (!word || i >= GATHERS_BUFFERS ||
-	    atomic_load_explicit(&buffer->group, memory_order_relaxed) !=
+	if (!word || i >= GATHERS_BUFFERS)
+		return NULL;
+	buffer = &page_of(board)->buffers[i];
+	if (atomic_load_explicit(&buffer->group, memory_order_relaxed) !=
 		    group ||
 	    peek(&buffer->last) != word >> NUMBER_SHIFT)
 		return NULL;

@@ -368,8 +368,10 @@ Test(gathers, invalid_words_are_ignored)
 	struct gathers_turn turn;
 
 	/* The buffer is invalid. */
-	page->filling[0] = UINT64_C(9) << 16 | GATHERS_BUFFERS;
+	page->filling[0] = UINT64_C(9) << 16 | UINT16_MAX;
 	cr_expect(eq(int, gathers_find(&board, 1, 0, &fill), -EPROTO));
+	gathers_keep(&board, 9, 0, STEP);
+	cr_expect(zero(int, gathers_choose(&board, 10, 0, SIZE, STEP)));
 	/* The board claims more buffers than there are, all of them in use by
 	 * no group. */
 	board.page->gathers_lock.n_buffers = UINT32_MAX;
