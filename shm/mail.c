@@ -48,7 +48,8 @@ static uint32_t load(const _Atomic uint32_t *word)
 	return atomic_load_explicit(word, memory_order_seq_cst);
 }
 
-/* The other rank can write any count. With an invalid one there is no space. */
+/* The other rank can write any count. With an invalid one there is neither
+ * space nor mail. */
 bool mail_has_room(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t to)
 {
@@ -60,7 +61,9 @@ bool mail_has_room(const struct board *board, uint32_t rank,
 bool mail_has_come(const struct board *board, uint32_t rank,
 		   const struct mail_counts *counts, uint32_t from)
 {
-	return load(&board->boxes[from].sent[rank]) != counts->received[from];
+	uint32_t sent = load(&board->boxes[from].sent[rank]);
+
+	return sent - counts->received[from] - 1 < MAIL_SLOTS;
 }
 
 static void count(const struct board *board, _Atomic uint32_t *word,

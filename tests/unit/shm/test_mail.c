@@ -56,6 +56,14 @@ Test(mail, an_invalid_counter_leaves_no_capacity)
 	cr_expect(not(mail_has_room(&board, 0, &counts[0], 1)));
 }
 
+Test(mail, an_invalid_counter_brings_no_mail)
+{
+	atomic_store(&board.boxes[0].sent[1], MAIL_SLOTS + 1);
+	cr_expect(not(mail_has_come(&board, 1, &counts[1], 0)));
+	atomic_store(&board.boxes[0].sent[1], UINT32_MAX);
+	cr_expect(not(mail_has_come(&board, 1, &counts[1], 0)));
+}
+
 Test(mail, pieces_of_all_pairs_are_disjoint)
 {
 	const struct mail_head head = {7, 8, 9};
