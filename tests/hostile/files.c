@@ -21,15 +21,17 @@ static uint32_t n_files;
 
 /* --- those of the broker ------------------------------------------------- */
 
-static bool is_chunk(int fd)
+static void find_kind(struct file *file)
 {
 	char path[64], target[256];
 	ssize_t n;
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", file->fd);
 	n = readlink(path, target, sizeof(target) - 1);
 	target[n < 0 ? 0 : n] = '\0';
-	return strstr(target, "fsdp-chunk") || strstr(target, "fsdp-bundle");
+	file->is_chunk =
+		strstr(target, "fsdp-chunk") || strstr(target, "fsdp-bundle");
+	file->is_channel = strstr(target, "fsdp-channel");
 }
 
 static void map(struct file *file)
@@ -55,7 +57,7 @@ void files_note(int fd)
 
 	if (file.fd < 0)
 		return;
-	file.is_chunk = is_chunk(file.fd);
+	find_kind(&file);
 	map(&file);
 	pthread_mutex_lock(&lock);
 	if (n_files < MAX_FILES)

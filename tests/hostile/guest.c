@@ -14,7 +14,6 @@
 
 #define CAPACITY   4096
 #define N_HELD     3 /* items of a channel at a time */
-#define N_KEPT     4
 #define WORLD      3
 #define TIMEOUT_MS 300
 #define NUMEL      (64 * 64)
@@ -52,6 +51,38 @@ static int end_call(const struct guest *guest, int r)
 
 #define CALL(guest, call) (begin_call(guest, #call), end_call(guest, call))
 
+/* --- what must stay as it is --------------------------------------------- */
+
+/* Tensors of the class of the channel that hostile processes may only read, and
+ * of one that they may not even read. */
+static struct fsdp_tensor *make(struct guest *guest, uint32_t i)
+{
+	static const struct fsdp_spec spec = {FSDP_U8, 1, {CAPACITY}};
+	const struct fsdp_access access = {.gid = getegid(),
+					   .mode = i % 2 ? 0640 : 0600};
+	struct fsdp_tensor *tensor = NULL;
+	int r = CALL(guest, fsdp_alloc(guest->client, &spec, 1, &access, 100,
+				       &tensor));
+
+	must(r == 0 || is_shortage(r));
+	if (r == 0)
+		pattern_fill(tensor, i);
+	return tensor;
+}
+
+static void check(struct guest *guest)
+{
+	for (uint32_t i = 0; guest->caller && i < GUEST_KEPT; i++) {
+		struct fsdp_tensor **kept = &guest->kept[i];
+
+		must(!*kept || pattern_is(*kept, i));
+		if (*kept && draw(&guest->chance, 2))
+			continue;
+		fsdp_free(*kept);
+		*kept = make(guest, i);
+	}
+}
+
 /* --- channels ------------------------------------------------------------ */
 
 /* Hostile processes may write the memory of the first two, and only read that
@@ -80,6 +111,17 @@ static const struct {
 };
 #define N_CHANNELS (sizeof(channels) / sizeof(channels[0]))
 
+/* All processes use one of them, or the run, at the same time. */
+static uint32_t turn(void)
+{
+	return (uint32_t)(clock_ms() / 256 % (N_CHANNELS + 1));
+}
+
+bool guest_is_run_time(void)
+{
+	return turn() == N_CHANNELS;
+}
+
 struct stream {
 	struct fsdp_channel *channel;
 	enum fsdp_channel_role role;
@@ -95,7 +137,7 @@ static void produce(struct guest *guest, struct stream *stream, uint32_t i)
 	void *data = NULL;
 
 	if (!*item) {
-		if (CALL(guest, fsdp_item_begin(stream->channel, 5, item)) < 0)
+		if (CALL(guest, fsdp_item_begin(stream->channel, 2, item)) < 0)
 			*item = NULL;
 		else if (CALL(guest, fsdp_item_part(*item, &spec, &data)) == 0)
 			memset(stream->data[i] = data, 0x55, CAPACITY);
@@ -140,7 +182,7 @@ static void consume(struct guest *guest, struct stream *stream, uint32_t i)
 	struct fsdp_item **item = &stream->held[i];
 
 	if (!*item) {
-		if (CALL(guest, fsdp_item_receive(stream->channel, 5, item)) <
+		if (CALL(guest, fsdp_item_receive(stream->channel, 2, item)) <
 		    0)
 			*item = NULL;
 		else
@@ -148,7 +190,7 @@ static void consume(struct guest *guest, struct stream *stream, uint32_t i)
 		return;
 	}
 	look_at(guest, *item);
-	if (draw(&guest->chance, 6) == 0)
+	if (draw(&guest->chance, guest->caller ? 8 : 2) == 0)
 		keep(guest, stream, *item);
 	(void)CALL(guest, fsdp_item_release(*item));
 	*item = NULL;
@@ -156,12 +198,14 @@ static void consume(struct guest *guest, struct stream *stream, uint32_t i)
 
 static int open_stream(struct guest *guest, struct stream *stream)
 {
-	size_t i = draw(&guest->chance, N_CHANNELS);
+	uint32_t i = turn() % N_CHANNELS;
 	struct fsdp_channel_options options = channels[i].options;
 	const char *name = channels[i].name;
 
 	options.access.gid = getegid();
-	stream->role = draw(&guest->chance, 2) ? FSDP_PRODUCER : FSDP_CONSUMER;
+	stream->role = draw(&guest->chance, 8) < 1 + 3 * guest->rank
+			       ? FSDP_CONSUMER
+			       : FSDP_PRODUCER;
 	/* only the guests make the channels, so these are theirs */
 	if (!guest->caller)
 		options = (struct fsdp_channel_options){0};
@@ -173,11 +217,11 @@ void guest_use_channel(struct guest *guest)
 {
 	struct stream stream = {.kept = NULL};
 	struct fsdp_channel_info info = {.struct_size = sizeof(info)};
-	uint32_t n = 20 + draw(&guest->chance, 100);
+	uint32_t n = 20 + draw(&guest->chance, 500), at_turn = turn();
 
 	if (open_stream(guest, &stream) < 0)
 		return;
-	for (uint32_t i = 0; i < n && !guest_is_run_time(); i++) {
+	for (uint32_t i = 0; i < n && turn() == at_turn; i++) {
 		uint32_t at = draw(&guest->chance, N_HELD);
 
 		if (stream.role == FSDP_PRODUCER)
@@ -185,7 +229,9 @@ void guest_use_channel(struct guest *guest)
 		else
 			consume(guest, &stream, at);
 		(void)CALL(guest, fsdp_channel_info(stream.channel, &info));
-		if (draw(&guest->chance, 40) == 0)
+		if (draw(&guest->chance, 4) == 0)
+			check(guest);
+		if (draw(&guest->chance, 200) == 0)
 			(void)CALL(guest,
 				   fsdp_channel_resize(
 					   stream.channel,
@@ -291,11 +337,6 @@ static int train(struct guest *guest, struct fsdp_comm *comm)
 	return r;
 }
 
-bool guest_is_run_time(void)
-{
-	return clock_ms() / 512 % 3 == 0;
-}
-
 void guest_use_run(struct guest *guest)
 {
 	const struct fsdp_comm_options options = {
@@ -309,38 +350,11 @@ void guest_use_run(struct guest *guest)
 				       guest->rank, &options, &comm)) < 0)
 		return;
 	(void)train(guest, comm);
+	check(guest);
 	(void)CALL(guest, fsdp_comm_leave(comm));
 }
 
-/* --- what must stay as it is --------------------------------------------- */
-
-/* Tensors of the class of the channel that hostile processes may only read, and
- * of one that they may not even read. */
-static struct fsdp_tensor *make(struct guest *guest, uint32_t i)
-{
-	static const struct fsdp_spec spec = {FSDP_U8, 1, {CAPACITY}};
-	const struct fsdp_access access = {.gid = getegid(),
-					   .mode = i % 2 ? 0640 : 0600};
-	struct fsdp_tensor *tensor = NULL;
-	int r = CALL(guest, fsdp_alloc(guest->client, &spec, 1, &access, 100,
-				       &tensor));
-
-	must(r == 0 || is_shortage(r));
-	if (r == 0)
-		pattern_fill(tensor, i);
-	return tensor;
-}
-
-static void check(struct guest *guest, struct fsdp_tensor **kept)
-{
-	for (uint32_t i = 0; i < N_KEPT; i++) {
-		must(!kept[i] || pattern_is(kept[i], i));
-		if (kept[i] && draw(&guest->chance, 3))
-			continue;
-		fsdp_free(kept[i]);
-		kept[i] = make(guest, i);
-	}
-}
+/* --- a guest -------------------------------------------------------------- */
 
 void guest_live(void *data)
 {
@@ -351,17 +365,15 @@ void guest_live(void *data)
 			      .chance = {life->seed},
 			      .caller = &life->siege->guests[life->number],
 			      .rank = life->number};
-	struct fsdp_tensor *kept[N_KEPT] = {NULL};
 
 	siege_become(life->siege, USER_GUEST);
 	must(fsdp_connect(&options, &guest.client) == 0);
 	while (!atomic_load(&life->siege->must_end)) {
-		check(&guest, kept);
 		if (guest_is_run_time())
 			guest_use_run(&guest);
 		else
 			guest_use_channel(&guest);
 	}
-	check(&guest, kept);
+	check(&guest);
 	must(fsdp_close(guest.client) == 0);
 }

@@ -66,16 +66,18 @@ void calm_consumer(void *life);
 
 /* --- guest.c ------------------------------------------------------------- */
 
+#define GUEST_KEPT 8
+
 /* A process that uses what guests and hostile processes share. */
 struct guest {
 	struct siege *siege;
 	struct fsdp_client *client;
 	struct chance chance;
-	struct caller *caller; /* NULL: a hostile one */
-	uint32_t rank;         /* in the run */
+	struct caller *caller;                /* NULL: a hostile one */
+	uint32_t rank;                        /* in the run */
+	struct fsdp_tensor *kept[GUEST_KEPT]; /* of a guest, whole */
 };
 
-/* All processes that share the run use it at the same times. */
 bool guest_is_run_time(void);
 void guest_use_channel(struct guest *guest);
 void guest_use_run(struct guest *guest);
@@ -92,7 +94,7 @@ void hostile_live(void *life);
  * and if it may write the file, a mapping. */
 struct file {
 	int fd;
-	bool is_chunk;
+	bool is_chunk, is_channel;
 	uint8_t *map; /* NULL: it is not mapped */
 	size_t size;
 };

@@ -2,6 +2,7 @@
  * Writes to all files that the broker has sent writable: the ref-counter file,
  * channels, boards, and chunks.
  */
+#include "shm/slots.h"
 #include "tests/hostile/hostile.h"
 #include "tests/lib/chaos.h"
 #include <pthread.h>
@@ -49,12 +50,32 @@ static size_t choose_offset(struct chance *chance, size_t size)
 	return draw(chance, (uint32_t)(max / 8)) * 8;
 }
 
+/* Writes what a user of the channel may write: that a slot is in any state, and
+ * whose it is. Most slots stay usable. */
+static void forge(struct chance *chance, const struct file *file)
+{
+	static const enum slots_state states[] = {
+		SLOTS_FREE,   SLOTS_FREE,   SLOTS_FREE,    SLOTS_QUEUED,
+		SLOTS_QUEUED, SLOTS_QUEUED, SLOTS_WRITING, SLOTS_HELD,
+	};
+	struct slots_page *page = (void *)file->map;
+	_Atomic uint64_t *word = &page->words[draw(chance, 6)];
+
+	atomic_store(word,
+		     slots_word(slots_number(atomic_load(word)),
+				1 + draw(chance, 6), states[draw(chance, 8)]));
+}
+
 static void scribble(struct chance *chance, const struct file *file)
 {
 	uint8_t *at = file->map + choose_offset(chance, file->size);
 	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)at;
 	uint64_t value = invent(chance, atomic_load(word));
 
+	if (file->is_channel && draw(chance, 16)) {
+		forge(chance, file);
+		return;
+	}
 	if (draw(chance, 3))
 		atomic_store(word, value);
 	else
