@@ -79,6 +79,11 @@ static int handle_hello(struct peer *peer, struct frame *frame,
 		return r;
 	take_session(peer, admission.session);
 	reply_hello(peer, frame->number, &admission);
+	/* Nobody knows a new session whose reply could not be sent. A client
+	 * that gave up has said goodbye, but what it sent is not read any
+	 * more. */
+	if (peer->is_closing && !peer->hello.request.is_reconnect)
+		session_end(admission.session, 0);
 	return 0;
 }
 

@@ -10,10 +10,12 @@
 #include "tests/lib/wire_repeat.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 static struct daemon daemon_;
@@ -124,6 +126,27 @@ Test(wire_reconnect, goodbye_ends_the_session)
 				    wire->doorbell_fd),
 		     -ESTALE));
 	wire_close(again);
+	wire_close(wire);
+}
+
+/* A client that gives up while the broker does not answer closes its
+ * connection, and connects again later. */
+Test(wire_reconnect, a_session_whose_client_did_not_wait_for_it_ends)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_)),
+		    *early = wire_connect(daemon_socket(&daemon_));
+	const struct request hello = {
+		.kind = MESSAGE_HELLO,
+		.hello = {.major = PROTOCOL_MAJOR},
+	};
+	struct pollfd closed = {.fd = early->fd};
+
+	cr_assert(zero(int, shutdown(early->fd, SHUT_RD)));
+	wire_send(early, &hello);
+	while (poll(&closed, 1, -1) < 0 || !(closed.revents & POLLHUP))
+		;
+	cr_assert(eq(u64, wire_status(wire, "sessions"), 1));
+	wire_close(early);
 	wire_close(wire);
 }
 
