@@ -50,20 +50,27 @@ static uint64_t monotonic_ms(void)
 
 /* --- the broker ---------------------------------------------------------- */
 
-static int connect_broker(struct collector *collector)
-{
-	struct fsdp_connect_options options = {.path = collector->socket,
-					       .reconnect_ms = RECONNECT_MS};
-
-	if (collector->client)
-		return 0;
-	return fsdp_connect(&options, &collector->client);
-}
-
 static void disconnect(struct collector *collector)
 {
 	fsdp_close(collector->client);
 	collector->client = NULL;
+}
+
+/*
+ * A connection goes on by itself when the broker is there again, and only one
+ * whose session is lost is replaced. If it was closed while the broker is away,
+ * its session would stay until this process ends.
+ */
+static int connect_broker(struct collector *collector)
+{
+	struct fsdp_connect_options options = {.path = collector->socket,
+					       .reconnect_ms = RECONNECT_MS};
+	int r = collector->client ? fsdp_ping(collector->client) : -ESTALE;
+
+	if (r != -ESTALE && r != -EBADF)
+		return r;
+	disconnect(collector);
+	return fsdp_connect(&options, &collector->client);
 }
 
 static void add_sample(struct collector *collector)
@@ -81,7 +88,6 @@ static void add_sample(struct collector *collector)
 		pthread_mutex_unlock(&collector->lock);
 	} else {
 		history_add_gap(&collector->history, at_ms);
-		disconnect(collector);
 	}
 	snapshot_deinit(&snapshot);
 }
@@ -144,7 +150,6 @@ static void collect(struct collector *collector, bool wants_status)
 	if (r < 0) {
 		status = documents_away(fsdp_error(), &collector->history);
 		metrics = documents_metrics(NULL, &size);
-		disconnect(collector);
 	}
 	pthread_mutex_lock(&collector->lock);
 	collector->answered_ms = r < 0 ? 0 : monotonic_ms();

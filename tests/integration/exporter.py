@@ -50,9 +50,9 @@ def until(what, holds, limit_s=60):
     check(what, True)
 
 
-def start_broker():
+def start_broker(*options):
     (folder / "socket").unlink(missing_ok=True)
-    broker = start(build / "fsdpd", "--socket", folder / "socket")
+    broker = start(build / "fsdpd", "--socket", folder / "socket", *options)
     until("the broker listens", (folder / "socket").exists)
     return broker
 
@@ -509,6 +509,34 @@ def check_death(broker, page):
     return broker
 
 
+def count_sessions():
+    """Count the exporter's sessions."""
+    listed = subprocess.run([build / "fsdpctl", "clients"], check=True,
+                            timeout=60, capture_output=True, text=True)
+    return listed.stdout.count("fsdp-exporter")
+
+
+def check_outage():
+    """Check that the exporter goes on with its session after an outage."""
+    supervisor = start_broker("--supervised")
+    until("it has a session of a supervised broker", lambda: not is_down()
+          and count_sessions() == 1)
+    broker = int(Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children")
+                 .read_text())
+    supervisor.send_signal(signal.SIGSTOP)
+    try:
+        os.kill(broker, signal.SIGKILL)
+        until("a broker that is not started again is down", is_down)
+        check("it still is", is_down())
+        supervisor.send_signal(signal.SIGCONT)
+        until("it is up when it was started again", lambda: not is_down())
+        check("the exporter has one session", count_sessions() == 1)
+    finally:
+        supervisor.send_signal(signal.SIGCONT)
+        supervisor.terminate()
+        supervisor.wait(timeout=60)
+
+
 def check_usual_place():
     """Check that an exporter in its sandbox finds a broker that begins later,
     where users have theirs."""
@@ -574,6 +602,11 @@ try:
     check_usual_place()
     check_stopped(broker)
     broker = check_death(broker, page)
+    broker.kill()
+    broker.wait()
+    check_outage()
+    broker = start_broker()
+    until("the exporter finds a new broker", lambda: not is_down())
     if page:
         check("the page logged no error", not page.errors, page.errors)
     broker.send_signal(signal.SIGSTOP)
