@@ -369,6 +369,16 @@ static int check_user(const struct holdings *holdings,
 		record->access.mode, holdings->credentials.uid);
 }
 
+static void note_place(struct holdings *holdings, uint32_t channel)
+{
+	holdings->channels[channel / 64] |= UINT64_C(1) << channel % 64;
+}
+
+static bool may_have_place(const struct holdings *holdings, uint32_t channel)
+{
+	return holdings->channels[channel / 64] >> channel % 64 & 1;
+}
+
 static int take_place(struct holdings *holdings, uint32_t channel,
 		      uint32_t role, uint32_t *ret, struct error *err)
 {
@@ -390,6 +400,7 @@ static int take_place(struct holdings *holdings, uint32_t channel,
 		.role = (uint16_t)role,
 		.born_ms = now_ms(),
 	};
+	note_place(holdings, channel);
 	*ret = place;
 	return 0;
 }
@@ -535,16 +546,24 @@ void channel_look(struct store *store, struct channel_place place)
 						     .place = i});
 }
 
-void channels_end_session(struct store *store, uint32_t session, bool died)
+static void leave_all_places(const struct holdings *holdings, uint32_t channel,
+			     bool died)
 {
-	for (uint32_t i = 1; i <= n_touched(store); i++) {
-		const struct channel_record *record = record_of(store, i);
+	const struct channel_record *record =
+		record_of(holdings->store, channel);
 
-		for (uint32_t j = 0; record->id && j < SLOTS_USERS; j++) {
-			if (record->users[j].session == session)
-				leave(store, (struct channel_place){i, j},
-				      died);
-		}
+	for (uint32_t i = 0; record->id && i < SLOTS_USERS; i++) {
+		if (record->users[i].session == holdings->index)
+			leave(holdings->store,
+			      (struct channel_place){channel, i}, died);
+	}
+}
+
+void channels_end_session(const struct holdings *holdings, bool died)
+{
+	for (uint32_t i = 1; i <= n_touched(holdings->store); i++) {
+		if (may_have_place(holdings, i))
+			leave_all_places(holdings, i, died);
 	}
 }
 
@@ -677,6 +696,17 @@ static void adopt_cuts(struct store *store, uint32_t channel,
 		slots_cut(&store->channels.slots[channel], present, late);
 }
 
+static void adopt_places(struct store *store, uint32_t channel)
+{
+	const struct channel_record *record = record_of(store, channel);
+
+	for (uint32_t i = 0; i < SLOTS_USERS; i++) {
+		if (record->users[i].session)
+			note_place(store->holdings[record->users[i].session],
+				   channel);
+	}
+}
+
 static int adopt(struct store *store, uint32_t channel, struct error *err)
 {
 	const struct channel_record *record = record_of(store, channel);
@@ -698,6 +728,7 @@ static int adopt(struct store *store, uint32_t channel, struct error *err)
 		return 0;
 	}
 	store->pools.n_channels++;
+	adopt_places(store, channel);
 	channel_adopt_size(store, channel);
 	adopt_buffers(store, channel);
 	channel_refill(store, channel);

@@ -100,7 +100,7 @@ void channel_look(struct store *store, struct channel_place place);
 
 /* Removes the users of a session that has ended. `died`: its process ended
  * without closing the session. */
-void channels_end_session(struct store *store, uint32_t session, bool died);
+void channels_end_session(const struct holdings *holdings, bool died);
 
 /* Returns the first user at or after a cursor, and moves the cursor past it.
  * The cursor is 0 at first. If there is no further user, it returns false and

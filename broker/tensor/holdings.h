@@ -7,6 +7,7 @@
  * holding everything that it was granted (grant.h).
  */
 #pragma once
+#include "broker/catalog/catalog.h"
 #include "broker/tensor/access.h"
 #include "broker/tensor/chore.h"
 #include "shm/refs.h"
@@ -39,6 +40,9 @@ struct holdings {
 	uint64_t n_bytes;
 	/* After a reconnect, the next grant whose slot is updated; 0: none. */
 	uint32_t grant_hand;
+	/* One bit for each record of a channel in which the session has a
+	 * place, or has had one. */
+	uint64_t channels[CATALOG_CHANNELS / 64 + 1];
 	/* The last block that shared_chunk_end_session() has finished. */
 	uint32_t shared_hand;
 };
