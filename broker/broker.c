@@ -114,13 +114,6 @@ static bool on_rerun(void *data, struct waiter *waiter)
 	return verb_rerun(data, waiter);
 }
 
-static void on_session_end(void *data, struct session *session)
-{
-	struct broker *broker = data;
-
-	comms_end_session(&broker->comms, session);
-}
-
 static void on_jobs_room(void *data)
 {
 	struct broker *broker = data;
@@ -204,7 +197,7 @@ void broker_link(struct broker *broker)
 		.data = broker,
 		.on_request = on_request,
 		.on_rerun = on_rerun,
-		.on_end = on_session_end,
+		.on_end = comm_end_session,
 	};
 	broker->engine.hooks = (struct engine_hooks){
 		.data = broker,

@@ -229,11 +229,39 @@ bool comm_is_over(const struct comm *comm)
 	return comm->n_left == comm->n_joined;
 }
 
+void comm_attach(struct comm *comm, uint32_t rank, struct session *session)
+{
+	const struct session_record *record = session_record(session);
+	struct comm_rank *member = &comm->ranks[rank];
+
+	assert(!member->session);
+	member->comm = comm;
+	member->session = session;
+	member->pid = record->pid;
+	memcpy(member->command, record->command, sizeof(member->command));
+	member->session_next = session->first_rank;
+	if (member->session_next)
+		member->session_next->session_prev = member;
+	session->first_rank = member;
+}
+
+static void detach(struct comm_rank *member)
+{
+	if (member->session_prev)
+		member->session_prev->session_next = member->session_next;
+	else
+		member->session->first_rank = member->session_next;
+	if (member->session_next)
+		member->session_next->session_prev = member->session_prev;
+	member->session_next = member->session_prev = NULL;
+	member->session = NULL;
+}
+
 /* Note that the rank has left or died. The caller decides about the run. */
 static void part(struct comm *comm, uint32_t rank)
 {
 	assert(!comm->ranks[rank].has_left && comm->n_left < comm->n_joined);
-	comm->ranks[rank].session = NULL;
+	detach(&comm->ranks[rank]);
 	comm->ranks[rank].has_left = true;
 	comm->n_left++;
 	run_record_note_rank(comm, rank);
@@ -300,15 +328,14 @@ static bool has_died(const struct session *session)
 	return session->pidfd < 0 || process_has_ended(session->pidfd);
 }
 
-void comms_end_session(struct comms *comms, struct session *session)
+void comm_end_session(struct session *session)
 {
-	struct comm *comm = comms->first;
-	bool is_dead = comm && has_died(session);
-	uint32_t rank;
+	bool is_dead = session->first_rank && has_died(session);
 
-	for (; comm; comm = comm->next) {
-		if (!comm_find_rank(comm, session, &rank))
-			continue;
+	while (session->first_rank) {
+		struct comm *comm = session->first_rank->comm;
+		uint32_t rank = (uint32_t)(session->first_rank - comm->ranks);
+
 		if (!is_dead) {
 			comm_leave(comm, rank);
 			continue;

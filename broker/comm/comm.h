@@ -61,11 +61,13 @@ static inline uint32_t rank_first(uint64_t mask)
 }
 
 struct comm_rank {
+	struct comm *comm;
 	uint32_t rank;  /* among all ranks, perhaps on several nodes */
 	bool is_placed; /* it is known which rank has this place */
 	struct device_uuid device; /* valid once joined; all 0: the host */
 	/* NULL if it has not joined, or has left or died. */
 	struct session *session;
+	struct comm_rank *session_next, *session_prev;
 	bool has_left;    /* or died */
 	bool is_answered; /* it got the reply that it has joined */
 	uint32_t pid;     /* kept for messages after it is gone */
@@ -167,11 +169,14 @@ struct comms {
 
 /* Remove the session from all of its communicators, because it ends. If its
  * process has died, its runs fail. */
-void comms_end_session(struct comms *comms, struct session *session);
+void comm_end_session(struct session *session);
 
 /* Find the place of a rank among the ranks of this node: its own place or a
  * free one. Returns false if no place is left. */
 bool comm_find_place(const struct comm *comm, uint32_t rank, uint32_t *ret);
+
+/* Make the session that rank. */
+void comm_attach(struct comm *comm, uint32_t rank, struct session *session);
 
 /* Let the rank leave. The run fails if other ranks then request something that
  * needs all ranks. */

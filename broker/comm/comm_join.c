@@ -22,21 +22,16 @@
 
 /* Find the run in which this same request has joined and waits for its
  * reply. */
-static struct comm *find_waiting(struct comms *comms,
-				 const struct session *session,
+static struct comm *find_waiting(const struct session *session,
 				 const struct comm_join_request *request)
 {
-	struct comm *comm = comms->first;
-	uint32_t place;
+	const struct comm_rank *member = session->first_rank;
 
-	for (; comm; comm = comm->next) {
-		if (!strcmp(comm->name, request->name) &&
-		    comm_find_place(comm, request->rank, &place) &&
-		    comm->ranks[place].session == session &&
-		    !comm->ranks[place].is_answered)
-			return comm;
-	}
-	return NULL;
+	while (member &&
+	       (member->is_answered || member->rank != request->rank ||
+		strcmp(member->comm->name, request->name)))
+		member = member->session_next;
+	return member ? member->comm : NULL;
 }
 
 /* --- checks -------------------------------------------------------------- */
@@ -171,14 +166,13 @@ static int check_device(const struct comm *comm,
 			 request->rank, comm->name, kept, mine);
 }
 
-static int check_number(struct comms *comms, const struct session *session,
-			struct error *err)
+static int check_number(const struct session *session, struct error *err)
 {
-	const struct comm *comm = comms->first;
-	uint32_t n = 0, rank;
+	const struct comm_rank *member = session->first_rank;
+	uint32_t n = 0;
 
-	for (; comm; comm = comm->next)
-		n += comm_find_rank(comm, session, &rank);
+	for (; member; member = member->session_next)
+		n++;
 	if (n < COMM_MAX_OF_SESSION)
 		return 0;
 	return error_set(err, -EMFILE,
@@ -229,7 +223,6 @@ static void run(struct comm *comm)
 static void add_rank(struct comm *comm, struct session *session,
 		     const struct comm_join_request *request)
 {
-	const struct session_record *record = session_record(session);
 	struct comm_rank *member;
 	uint32_t place = 0;
 	bool is_found = comm_find_place(comm, request->rank, &place);
@@ -239,9 +232,7 @@ static void add_rank(struct comm *comm, struct session *session,
 	member->rank = request->rank;
 	member->is_placed = true;
 	member->device = request->device;
-	member->session = session;
-	member->pid = record->pid;
-	memcpy(member->command, record->command, sizeof(member->command));
+	comm_attach(comm, place, session);
 	if (request->has_nccl_id) {
 		comm->has_nccl_id = true;
 		memcpy(comm->nccl_id, request->nccl_id, MESSAGE_NCCL_ID_SIZE);
@@ -283,7 +274,7 @@ static int join(struct comms *comms, struct session *session,
 {
 	int r;
 
-	r = check_number(comms, session, err);
+	r = check_number(session, err);
 	if (r == 0 && comm) {
 		r = check_options(comm, request, err);
 		if (r == 0)
@@ -368,7 +359,7 @@ int comm_join(struct comms *comms, struct session *session,
 	      const struct comm_join_request *request, bool is_late,
 	      struct comm **ret, struct error *err)
 {
-	struct comm *comm = find_waiting(comms, session, request);
+	struct comm *comm = find_waiting(session, request);
 
 	if (!comm)
 		return enter(comms, session, request,

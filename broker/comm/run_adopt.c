@@ -81,7 +81,6 @@ static void take_rank(struct comm *comm, uint32_t i,
 
 	comm->n_joined++;
 	comm->n_left += !session;
-	member->session = session;
 	member->has_left = !session;
 	member->is_answered = from->is_answered;
 	member->step = from->step;
@@ -90,11 +89,8 @@ static void take_rank(struct comm *comm, uint32_t i,
 		comm->committing = from->step;
 		comm->committing_since_ms = now_ms();
 	}
-	if (!session)
-		return;
-	member->pid = session_record(session)->pid;
-	memcpy(member->command, session_record(session)->command,
-	       sizeof(member->command));
+	if (session)
+		comm_attach(comm, i, session);
 }
 
 static void take_ranks(struct comm *comm, const struct sessions *sessions)

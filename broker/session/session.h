@@ -17,6 +17,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
+struct comm_rank;
 struct sessions;
 struct error;
 struct frame;
@@ -47,7 +48,7 @@ struct session_hooks {
 	bool (*on_rerun)(void *data, struct waiter *waiter);
 	/* Remove an ending session from its communicators. This is called
 	 * before its holds are dropped; the caller commits. */
-	void (*on_end)(void *data, struct session *session);
+	void (*on_end)(struct session *session);
 };
 
 struct session {
@@ -64,6 +65,7 @@ struct session {
 	struct peer *peer; /* NULL: not connected */
 	struct waiter *first_waiter; /* parked requests, newest first */
 	uint32_t n_waiting;
+	struct comm_rank *first_rank; /* its ranks, newest first (comm.h) */
 	uint64_t n_requests;
 	/* The following fields belong to the present connection. */
 	/* For each chunk record, the id of the chunk whose descriptor the

@@ -281,7 +281,7 @@ void session_end(struct session *session, uint64_t goodbye)
 		peer_attach(session, NULL);
 	waiters_drop_session(session);
 	lease_end_session(&session->holdings);
-	sessions->hooks.on_end(sessions->hooks.data, session);
+	sessions->hooks.on_end(session);
 	channels_end_session(&session->holdings, !goodbye);
 	catalog_commit(&sessions->store->catalog);
 	if (session_may_work(sessions) && session_end_round(session))
