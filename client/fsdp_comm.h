@@ -31,6 +31,10 @@
  * fails, too, except on host memory where the ranks do all work alone: they
  * continue while the broker is restarted (docs/fsdp.md).
  *
+ * When the broker ends a run on devices, a thread of the library aborts NCCL
+ * within some 0.1 s, so that streams which wait for other ranks go on. What
+ * they compute after that is undefined, and cannot be committed.
+ *
  * The design follows PyTorch: parameter groups, sharding, divide factors and
  * reduction are those of FSDP2 (torch/distributed/fsdp/_fully_shard), and the
  * limiter is that of FSDP1. docs/fsdp.md lists every difference.

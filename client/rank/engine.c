@@ -196,6 +196,27 @@ static int announce(struct rank_engine *engine,
 				 tensor, err);
 }
 
+/* Gather from these shards, on the gather stream. They may be NULL. */
+static int gather_from(struct rank_engine *engine, struct fsdp_group *group,
+		       const struct fsdp_tensor *shards, struct error *err)
+{
+	int r = engine_enter_nccl(engine, err);
+
+	if (r < 0)
+		return r;
+	if (shards)
+		r = announce(engine, shards, err);
+	if (r == 0)
+		r = announce(engine, group->full, err);
+	if (r == 0)
+		r = device_group_gather(group->engine->work, engine->nccl.comm,
+					address_of(shards),
+					address_of(group->full),
+					engine->nccl.gather_stream, err);
+	engine_leave_nccl(engine);
+	return r;
+}
+
 static int gather(struct rank_engine *engine, struct fsdp_group *group,
 		  struct error *err)
 {
@@ -204,15 +225,8 @@ static int gather(struct rank_engine *engine, struct fsdp_group *group,
 
 	if (group->is_offloaded)
 		r = offload_shards_in(engine, group, &shards, err);
-	if (r == 0 && shards)
-		r = announce(engine, shards, err);
 	if (r == 0)
-		r = announce(engine, group->full, err);
-	if (r < 0)
-		return r;
-	r = device_group_gather(group->engine->work, engine->nccl.comm,
-				address_of(shards), address_of(group->full),
-				engine->nccl.gather_stream, err);
+		r = gather_from(engine, group, shards, err);
 	if (r == 0 && group->is_offloaded)
 		r = offload_gathered(engine, err);
 	return r;
@@ -256,23 +270,37 @@ static int begin_unshard(struct rank_engine *engine,
 	return 0;
 }
 
+static int reduce_input(struct rank_engine *engine,
+			const struct engine_work *work, struct error *err)
+{
+	int r = engine_enter_nccl(engine, err);
+
+	if (r < 0)
+		return r;
+	r = announce(engine, work->input, err);
+	if (r == 0)
+		r = device_group_reduce(work->group->engine->work,
+					engine->nccl.comm, &work->reduce,
+					engine->nccl.reduce_stream, err);
+	engine_leave_nccl(engine);
+	return r;
+}
+
 /* Enqueue a reduction with its addresses. `*ret_stream` is the stream on which
  * it ends. */
 static int reduce(struct rank_engine *engine, struct engine_work *work,
 		  CUstream *ret_stream, struct error *err)
 {
 	struct fsdp_group *group = work->group;
-	int r = announce(engine, work->input, err);
+	int r = 0;
 
 	work->reduce.input = address_of(work->input);
 	work->reduce.grads = address_of(group->grads);
 	work->reduce.partial = address_of(group->engine->partial);
-	if (r == 0 && group->is_offloaded)
+	if (group->is_offloaded)
 		r = offload_grads_in(engine, group, &work->reduce, err);
 	if (r == 0)
-		r = device_group_reduce(group->engine->work, engine->nccl.comm,
-					&work->reduce,
-					engine->nccl.reduce_stream, err);
+		r = reduce_input(engine, work, err);
 	*ret_stream = engine->nccl.reduce_stream;
 	if (r == 0 && group->is_offloaded)
 		r = offload_grads_out(engine, group, &work->reduce, ret_stream,
@@ -350,6 +378,12 @@ static void pump(struct rank_engine *engine)
 
 /* --- waiting ------------------------------------------------------------- */
 
+/* What was enqueued before the run ended may be undefined. */
+static int check_verdict(struct fsdp_comm *comm, struct error *err)
+{
+	return comm->verdict ? comm_check_run(comm, err) : 0;
+}
+
 static int check_known(const struct fsdp_work *work, struct error *err)
 {
 	const struct engine_group *own = work->group->engine;
@@ -395,13 +429,12 @@ int engine_wait(const struct fsdp_work *work, void *stream, int32_t timeout_ms,
 	struct fsdp_group *group = work->group;
 	int64_t deadline_ms = timeout_ms < 0 ? -1 : clock_now_ms() + timeout_ms;
 	const struct event *event;
-	int r;
+	int r = check_verdict(work->comm, err);
 
-	if (stream) {
+	if (r == 0 && stream)
 		r = context_check_stream(engine->device, stream, err);
-		if (r < 0)
-			return r;
-	}
+	if (r < 0)
+		return r;
 	r = begin_until(engine, group, work->kind, work->sequence, deadline_ms,
 			err);
 	if (r == 0)
@@ -468,9 +501,11 @@ static int release(struct rank_engine *engine, struct fsdp_group *group,
 int engine_begin(struct fsdp_group *group, struct error *err)
 {
 	struct rank_engine *engine = group->comm->engine;
+	int r = check_verdict(group->comm, err);
 
-	return begin_until(engine, group, WORK_UNSHARD, group->open,
-			   clock_now_ms() + engine->timeout_ms, err);
+	return r < 0 ? r
+		     : begin_until(engine, group, WORK_UNSHARD, group->open,
+				   clock_now_ms() + engine->timeout_ms, err);
 }
 
 int engine_begin_reductions(struct rank_engine *engine, struct error *err)

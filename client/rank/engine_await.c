@@ -73,7 +73,12 @@ static int look(struct rank_engine *engine, const struct event *event,
 	context_leave();
 	if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
 		return driver_error(err, result, "cannot wait for a stream");
+	/* The watch has the lock while it aborts NCCL, which may take some
+	 * seconds. */
+	if (pthread_mutex_trylock(&engine->nccl_lock) != 0)
+		return NCCL_COMM_BUSY;
 	r = nccl_comm_poll(engine->nccl.comm, err);
+	pthread_mutex_unlock(&engine->nccl_lock);
 	if (r != 0)
 		return r;
 	return result == CUDA_ERROR_NOT_READY ? NCCL_COMM_BUSY : 0;

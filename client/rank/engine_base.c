@@ -5,6 +5,7 @@
 #include "client/rank/engine_impl.h"
 #include "cuda/context.h"
 #include "cuda/event_cache.h"
+#include <errno.h>
 #include <stdlib.h>
 
 /* --- streams ------------------------------------------------------------- */
@@ -72,6 +73,25 @@ void engine_drop_first(struct rank_engine *engine)
 	free(work);
 }
 
+static bool is_ending(const struct rank_engine *engine)
+{
+	return !engine->nccl.comm || engine->nccl.comm->is_ending;
+}
+
+int engine_enter_nccl(struct rank_engine *engine, struct error *err)
+{
+	pthread_mutex_lock(&engine->nccl_lock);
+	if (!is_ending(engine))
+		return 0;
+	pthread_mutex_unlock(&engine->nccl_lock);
+	return error_set(err, -ECONNABORTED, "NCCL was aborted");
+}
+
+void engine_leave_nccl(struct rank_engine *engine)
+{
+	pthread_mutex_unlock(&engine->nccl_lock);
+}
+
 int engine_abort_nccl(struct rank_engine *engine, struct error *err)
 {
 	int r = nccl_comm_abort(&engine->nccl.comm, err);
@@ -81,17 +101,26 @@ int engine_abort_nccl(struct rank_engine *engine, struct error *err)
 	return r;
 }
 
-/* Abort the engine. NCCL is waited for only once, because a call that fails may
- * find that the engine has failed already. */
+void engine_abort_once(struct rank_engine *engine)
+{
+	if (!is_ending(engine))
+		(void)engine_abort_nccl(engine, &engine->stuck);
+}
+
+/* NCCL is waited for only once, because a call that fails may find that the
+ * engine has failed already. */
 void engine_abort(struct rank_engine *engine)
 {
 	struct error *failure = &engine->comm->failure;
 	struct error cause = *failure, stuck;
-	const struct nccl_comm *comm = engine->nccl.comm;
 
-	if (comm && comm->is_ending)
-		return;
-	if (engine_abort_nccl(engine, &stuck) < 0 && cause.code < 0)
+	pthread_mutex_lock(&engine->nccl_lock);
+	engine_abort_once(engine);
+	stuck = engine->stuck;
+	if (cause.code < 0)
+		engine->stuck.code = 0;
+	pthread_mutex_unlock(&engine->nccl_lock);
+	if (stuck.code < 0 && cause.code < 0)
 		error_set(failure, cause.code, "%.300s; %s", cause.msg,
 			  stuck.msg);
 }

@@ -1,6 +1,7 @@
 /* Internals that engine*.c and offload.c share. */
 #pragma once
 #include "client/rank/engine.h"
+#include "client/rank/engine_watch.h"
 #include "client/rank/registrations.h"
 #include "collective/device/device_group.h"
 #include "cuda/nccl_rank.h"
@@ -53,6 +54,12 @@ struct rank_engine {
 	struct fsdp_comm *comm;
 	const struct device *device;
 	struct nccl_rank nccl; /* owned */
+	/* of NCCL's communicator, which the watch may abort; held for calls of
+	 * NCCL */
+	pthread_mutex_t nccl_lock;
+	/* why an abort did not end, until the communicator's failure says it */
+	struct error stuck;
+	struct engine_watch watch;
 	int32_t timeout_ms;
 	struct staging *staging;          /* owned; NULL: not needed yet */
 	struct engine_work *first, *last; /* owned, in the order of the calls */
@@ -89,8 +96,16 @@ struct engine_group {
 
 void engine_drop_first(struct rank_engine *engine); /* the list is not empty */
 
-/* Abort NCCL. Memory that NCCL still uses stays registered. */
+/* Take the lock for calls of NCCL. Returns -ECONNABORTED, without the lock, if
+ * NCCL has been ended or is ending: what it uses must then stay as it is. */
+int engine_enter_nccl(struct rank_engine *engine, struct error *err);
+void engine_leave_nccl(struct rank_engine *engine);
+
+/* Abort NCCL. Memory that NCCL still uses stays registered. The watch was
+ * stopped. */
 int engine_abort_nccl(struct rank_engine *engine, struct error *err);
+/* Do the same with the lock, unless NCCL is ending already. */
+void engine_abort_once(struct rank_engine *engine);
 
 /* Record a new event after the current work of the stream. */
 int engine_record(struct rank_engine *engine, CUstream stream,

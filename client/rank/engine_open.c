@@ -44,7 +44,11 @@ static int verify_equal(struct rank_engine *engine, uint64_t value,
 
 	if (!engine->nccl.words)
 		return 0;
-	r = nccl_rank_begin_verify(&engine->nccl, value, err);
+	r = engine_enter_nccl(engine, err);
+	if (r == 0) {
+		r = nccl_rank_begin_verify(&engine->nccl, value, err);
+		engine_leave_nccl(engine);
+	}
 	if (r == 0)
 		r = await_gather_stream(engine, err);
 	if (r == 0)
@@ -66,6 +70,7 @@ static int open_nccl(struct rank_engine *engine,
 		.n_replicas = joined->n_ranks / joined->n_shards,
 		.rank = joined->rank,
 		.timeout_ms = (uint32_t)joined->timeout_ms,
+		.is_cancelled = &engine->watch.is_over,
 	};
 	int r = nccl_rank_open(&options, joined->n_local < joined->n_ranks,
 			       &engine->nccl, err);
@@ -88,6 +93,8 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	engine->timeout_ms = joined->timeout_ms;
 	engine->registrations.is_wanted =
 		joined->memory == COMM_MEMORY_REGISTERED;
+	pthread_mutex_init(&engine->nccl_lock, NULL);
+	engine_watch_init(&engine->watch);
 	/* Errors after this point fail the communicator. */
 	comm->engine = engine;
 	r = device_find(&joined->device, &engine->device, err);
@@ -99,6 +106,8 @@ int engine_new(struct fsdp_comm *comm, const struct comm_join_request *joined,
 	if (r == 0)
 		r = verify_equal(engine, joined->memory,
 				 "the kind of memory (enum fsdp_memory)", err);
+	if (r == 0)
+		r = engine_watch_start(engine, err);
 	if (r < 0) {
 		engine_abort(engine);
 		engine_free(engine);
@@ -204,6 +213,7 @@ int engine_quiesce(struct rank_engine *engine, struct error *err)
 	int64_t deadline_ms = clock_now_ms() + engine->timeout_ms;
 	int r;
 
+	engine_watch_stop(engine);
 	r = end_nccl(engine, err);
 	if (r < 0)
 		return r;
@@ -229,6 +239,8 @@ void engine_free(struct rank_engine *engine)
 	if (engine->device)
 		free_on_device(engine);
 	nccl_rank_free(&engine->nccl);
+	engine_watch_deinit(&engine->watch);
+	pthread_mutex_destroy(&engine->nccl_lock);
 	free(engine);
 }
 
