@@ -217,8 +217,9 @@ FSDP_API int fsdp_channels(struct fsdp_client *client, fsdp_channel_fn *fn,
 /*
  * Begins an item in a free buffer; waits up to `timeout_ms` for one. The caller
  * owns the item until it is sent or cancelled, and may begin several items at a
- * time. -ETIMEDOUT: no buffer has become free. -EPIPE: there were consumers,
- * and all of them have left or were cut. -ENODATA: this producer has ended.
+ * time. -ETIMEDOUT: no buffer has become free, or a broadcast has no consumer
+ * yet. -EPIPE: there were consumers, and all of them have left or were cut.
+ * -ENODATA: this producer has ended.
  */
 FSDP_API int fsdp_item_begin(struct fsdp_channel *channel, int32_t timeout_ms,
 			     struct fsdp_item **ret);

@@ -82,7 +82,6 @@ static int check_item(const struct fsdp_item *item, enum item_use use,
 
 struct patience {
 	struct fsdp_channel *channel;
-	const char *what; /* the call waits for it */
 	int64_t until_ns;
 	int64_t asked_ms; /* when the interrupt function was last called */
 	bool is_begun;
@@ -96,6 +95,17 @@ static int64_t end_of_slice(const struct patience *patience)
 		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
 
 	return patience->until_ns < slice_ns ? patience->until_ns : slice_ns;
+}
+
+static const char *missing(const struct fsdp_channel *channel)
+{
+	const struct slots *slots = &channel->slots;
+
+	if (channel->role == FSDP_CONSUMER)
+		return "item";
+	return slots->mode == SLOTS_BROADCAST && !slots_consumers(slots)
+		       ? "consumer"
+		       : "free slot";
 }
 
 /* Returns 0 if the caller may wait. Its last sleep was cut or has ended
@@ -114,7 +124,7 @@ static int check_patience(struct patience *patience, bool is_cut,
 		return 0;
 	channel_watch_arm(channel);
 	return error_set(err, -ETIMEDOUT, "channel '%s' has no %s yet",
-			 channel->name, patience->what);
+			 channel->name, missing(channel));
 }
 
 /* Call this before each wait. The first call reads the clock; a call of the
@@ -181,7 +191,7 @@ static int wait_and_claim(struct fsdp_channel *channel, int32_t timeout_ms,
 				  .place = channel->place,
 				  .is_over = channel_has_news,
 				  .data = channel};
-	struct patience patience = {.channel = channel, .what = "free slot"};
+	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int64_t until_ns;
 	int r = CLAIM_WAIT;
@@ -397,7 +407,7 @@ static int take(struct fsdp_channel *channel, int32_t timeout_ms,
 				  .seen = &channel->seen,
 				  .is_over = channel_has_news,
 				  .data = channel};
-	struct patience patience = {.channel = channel, .what = "item"};
+	struct patience patience = {.channel = channel};
 	enum bell_outcome outcome;
 	int r = 0;
 

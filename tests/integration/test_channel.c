@@ -299,6 +299,8 @@ Test(channel, every_consumer_receives_all_items_of_a_broadcast)
 	from = open_as(client, &options, FSDP_PRODUCER);
 	/* A broadcast needs a consumer: without one, no item can be begun. */
 	cr_expect(eq(int, try_begin(from), -ETIMEDOUT));
+	cr_expect(eq(str, (char *)fsdp_error(),
+		     "channel '" NAME "' has no consumer yet"));
 	for (int i = 0; i < 2; i++)
 		to[i] = open_as(client, &options, FSDP_CONSUMER);
 	for (uint64_t i = 0; i < 40; i += 4) {
