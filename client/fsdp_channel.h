@@ -242,8 +242,9 @@ FSDP_API void fsdp_item_cancel(struct fsdp_item *item);
 
 /*
  * Sends an error in place of an item: the fsdp_item_receive() that receives it
- * returns -EREMOTEIO, and fsdp_error() then returns `text`. The call waits for
- * a free buffer and fails like fsdp_item_begin(). -E2BIG: the text has
+ * returns -EREMOTEIO, and fsdp_error() then returns the first 511 bytes of
+ * `text`, with '?' in place of control characters. The call waits for a free
+ * buffer and fails like fsdp_item_begin(). -E2BIG: the text has
  * FSDP_ITEM_TEXT bytes or more.
  */
 FSDP_API int fsdp_item_fail(struct fsdp_channel *channel, int32_t timeout_ms,

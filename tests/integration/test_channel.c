@@ -481,6 +481,19 @@ Test(channel, an_error_is_received_in_the_order_of_sending)
 	cr_expect(eq(u64, receive_number(to), 2));
 }
 
+Test(channel, a_long_error_is_received_as_the_beginning_of_its_text)
+{
+	struct fsdp_channel *from = producer(), *to = consumer();
+	char text[FSDP_ITEM_TEXT] = "line 1\nline 2";
+
+	memset(text + strlen(text), 'x', sizeof(text) - 1 - strlen(text));
+	cr_assert(zero(int, fsdp_item_fail(from, 0, text)));
+	cr_expect(eq(int, try_receive(to), -EREMOTEIO));
+	text[strcspn(text, "\n")] = '?';
+	text[511] = '\0';
+	cr_expect(eq(str, (char *)fsdp_error(), text));
+}
+
 Test(channel, producers_get_an_error_when_all_consumers_have_left)
 {
 	struct fsdp_channel *from = producer(), *to = consumer();
