@@ -1,6 +1,7 @@
 /*
  * Files: those that the broker has sent, and others that it does not expect.
  */
+#include "shm/memfd.h"
 #include "tests/hostile/hostile.h"
 #include "tests/lib/chaos.h"
 #include <fcntl.h>
@@ -31,7 +32,10 @@ static void find_kind(struct file *file)
 	target[n < 0 ? 0 : n] = '\0';
 	file->is_chunk =
 		strstr(target, "fsdp-chunk") || strstr(target, "fsdp-bundle");
-	file->is_channel = strstr(target, "fsdp-channel");
+	if (strstr(target, "fsdp-channel"))
+		file->forge = forge_slots;
+	else if (strstr(target, "fsdp-board"))
+		file->forge = forge_board;
 }
 
 static void map(struct file *file)
@@ -40,11 +44,7 @@ static void map(struct file *file)
 	void *at;
 
 	if (fstat(file->fd, &status) < 0 || !S_ISREG(status.st_mode) ||
-	    status.st_size == 0)
-		return;
-	at = mmap(NULL, (size_t)status.st_size, PROT_READ | PROT_WRITE,
-		  MAP_SHARED, file->fd, 0);
-	if (at == MAP_FAILED)
+	    memfd_map(file->fd, (uint64_t)status.st_size, true, &at, NULL) < 0)
 		return;
 	file->map = at;
 	file->size = (size_t)status.st_size;

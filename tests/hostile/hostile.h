@@ -94,7 +94,9 @@ void hostile_live(void *life);
  * and if it may write the file, a mapping. */
 struct file {
 	int fd;
-	bool is_chunk, is_channel;
+	bool is_chunk;
+	/* writes words that could be right; NULL: there are none */
+	void (*forge)(struct chance *chance, const struct file *file);
 	uint8_t *map; /* NULL: it is not mapped */
 	size_t size;
 };
@@ -118,6 +120,10 @@ struct scribbler {
 	struct chance chance;
 	bool spares_chunks;
 };
+
+/* Writes to the words of a channel, or of a board. */
+void forge_slots(struct chance *chance, const struct file *file);
+void forge_board(struct chance *chance, const struct file *file);
 
 /* Writes to these files again and again, from a thread. */
 void scribble_begin(const struct scribbler *scribbler);

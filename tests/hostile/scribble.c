@@ -2,13 +2,15 @@
  * Writes to all files that the broker has sent writable: the ref-counter file,
  * channels, boards, and chunks.
  */
+#include "shm/board.h"
 #include "shm/slots.h"
 #include "tests/hostile/hostile.h"
 #include "tests/lib/chaos.h"
 #include <pthread.h>
 #include <sched.h>
 
-#define BURST 100 /* words between two looks at the files */
+#define N(list) (sizeof(list) / sizeof((list)[0]))
+#define BURST   100 /* words between two looks at the files */
 
 /* A value that a word may have, or one that it can never have. */
 static uint64_t invent(struct chance *chance, uint64_t old)
@@ -43,7 +45,7 @@ static uint64_t invent(struct chance *chance, uint64_t old)
 static size_t choose_offset(struct chance *chance, size_t size)
 {
 	static const size_t reach[] = {512, 4096, 16384, 131072, SIZE_MAX};
-	size_t max = reach[draw(chance, sizeof(reach) / sizeof(reach[0]))];
+	size_t max = reach[draw(chance, N(reach))];
 
 	if (max > size)
 		max = size;
@@ -52,7 +54,7 @@ static size_t choose_offset(struct chance *chance, size_t size)
 
 /* Writes what a user of the channel may write: that a slot is in any state, and
  * whose it is. Most slots stay usable. */
-static void forge(struct chance *chance, const struct file *file)
+void forge_slots(struct chance *chance, const struct file *file)
 {
 	static const enum slots_state states[] = {
 		SLOTS_FREE,   SLOTS_FREE,   SLOTS_FREE,    SLOTS_QUEUED,
@@ -61,9 +63,51 @@ static void forge(struct chance *chance, const struct file *file)
 	struct slots_page *page = (void *)file->map;
 	_Atomic uint64_t *word = &page->words[draw(chance, 6)];
 
-	atomic_store(word,
-		     slots_word(slots_number(atomic_load(word)),
-				1 + draw(chance, 6), states[draw(chance, 8)]));
+	atomic_store(word, slots_word(slots_number(atomic_load(word)),
+				      1 + draw(chance, 6),
+				      states[draw(chance, N(states))]));
+}
+
+/* Writes numbers of a run that are nearly right. */
+void forge_board(struct chance *chance, const struct file *file)
+{
+	struct board_page *page = (void *)file->map;
+	uint32_t rank = draw(chance, N_GUESTS + 1), one = draw(chance, 3) - 1;
+	struct box *box = (struct box *)(page + 1) + rank;
+	struct gathers_buffer *buffer = &page->gathers.buffers[draw(chance, 4)];
+	struct pieces *pieces = draw(chance, 2)
+					? &buffer->pieces
+					: &page->pieces[draw(chance, 8)];
+	_Atomic uint32_t *const words[] = {
+		&page->ranks[rank].arrived,
+		&page->ranks[rank].handed_in,
+		&page->ranks[rank].working,
+		&page->recalls,
+		&page->gathers_lock.owner,
+		&buffer->version,
+		&buffer->lap,
+		&box->put,
+		&box->taken,
+		&box->sent[draw(chance, N_GUESTS + 1)],
+		&box->received[draw(chance, N_GUESTS + 1)],
+		&page->cells[rank][draw(chance, 8)].slot,
+		(_Atomic uint32_t *)&pieces->next,
+		(_Atomic uint32_t *)&pieces->done,
+	};
+	_Atomic uint64_t *const longer[] = {
+		&page->gathers.filling[0],
+		&page->gathers.ended[rank][0],
+		&page->gathers.ranks[rank].began,
+		&page->gathers.order[draw(chance, 8)],
+		&buffer->last,
+		&buffer->size,
+	};
+
+	if (draw(chance, 3))
+		(void)atomic_fetch_add(words[draw(chance, N(words))], one);
+	else
+		(void)atomic_fetch_add(longer[draw(chance, N(longer))],
+				       (uint64_t)(int32_t)one);
 }
 
 static void scribble(struct chance *chance, const struct file *file)
@@ -72,8 +116,8 @@ static void scribble(struct chance *chance, const struct file *file)
 	_Atomic uint64_t *word = (_Atomic uint64_t *)(void *)at;
 	uint64_t value = invent(chance, atomic_load(word));
 
-	if (file->is_channel && draw(chance, 16)) {
-		forge(chance, file);
+	if (file->forge && draw(chance, 16)) {
+		file->forge(chance, file);
 		return;
 	}
 	if (draw(chance, 3))
@@ -89,7 +133,7 @@ static void *run(void *data)
 	static const uint32_t pauses[] = {0, 2000, 50000, 1000000};
 	struct scribbler *scribbler = data;
 	struct chance *chance = &scribbler->chance;
-	uint32_t pause = pauses[draw(chance, 4)];
+	uint32_t pause = pauses[draw(chance, N(pauses))];
 	struct file files[MAX_FILES];
 	uint32_t n;
 
