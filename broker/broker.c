@@ -554,6 +554,7 @@ void broker_close(struct broker *broker)
 	evictable_deinit(&broker->store);
 	events_deinit(&broker->store.events);
 	accounts_deinit(&broker->base.accounts);
+	deaths_deinit(&broker->sessions.deaths);
 	if (broker->sessions.table_readonly_fd >= 0)
 		close(broker->sessions.table_readonly_fd);
 	if (broker->parent_fd >= 0)

@@ -175,18 +175,19 @@ static bool read_exit_status(int pidfd, pid_t pid, int *ret)
 	return ask_exit_status(pidfd, ret);
 }
 
-bool process_describe_end(int pidfd, pid_t pid, char ret[PROCESS_END_SIZE])
+enum process_end process_describe_end(int pidfd, pid_t pid,
+				      char ret[PROCESS_END_SIZE])
 {
 	int status = 0;
 
 	snprintf(ret, PROCESS_END_SIZE, "has ended");
 	if (!read_exit_status(pidfd, pid, &status))
-		return false;
+		return PROCESS_END_UNKNOWN;
 	if (WIFSIGNALED(status))
 		snprintf(ret, PROCESS_END_SIZE, "was killed by signal %d (%s)",
 			 WTERMSIG(status), strsignal(WTERMSIG(status)));
 	else
 		snprintf(ret, PROCESS_END_SIZE, "exited with status %d",
 			 WEXITSTATUS(status));
-	return true;
+	return status == 0 ? PROCESS_END_NORMAL : PROCESS_END_FAILED;
 }

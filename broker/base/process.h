@@ -34,10 +34,17 @@ bool process_has_ended(int pidfd);
 int process_read_file(const char *path, char *buffer, size_t size,
 		      struct error *err);
 
+enum process_end {
+	PROCESS_END_UNKNOWN = 0, /* the kernel does not report it */
+	PROCESS_END_FAILED,
+	PROCESS_END_NORMAL, /* it exited with status 0 */
+};
+
 /*
  * Describes how the process ended, to follow its name in a sentence: "was
- * killed by signal 9 (Killed)", "exited with status 1". Returns false, with
- * "has ended", if the kernel does not report it (before Linux 6.15 it does so
- * only until the parent has waited for the process). The pidfd may be -1.
+ * killed by signal 9 (Killed)", "exited with status 1", or "has ended" if it is
+ * unknown. Linux before 6.15 reports it only until the parent has waited for
+ * the process, and from then on later kernels do. The pidfd may be -1.
  */
-bool process_describe_end(int pidfd, pid_t pid, char ret[PROCESS_END_SIZE]);
+enum process_end process_describe_end(int pidfd, pid_t pid,
+				      char ret[PROCESS_END_SIZE]);

@@ -8,6 +8,7 @@
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
 #include "broker/base/process.h"
+#include "broker/session/death.h"
 #include "broker/session/peer.h"
 #include "broker/session/recorded_reply.h"
 #include "broker/session/sessions.h"
@@ -49,24 +50,6 @@ struct session *session_at(const struct sessions *sessions, uint32_t index)
 }
 
 /* --- watchers ------------------------------------------------------------ */
-
-/* Log at most one line a second, even if many processes exit. */
-static void log_death(const struct session *session)
-{
-	const struct session_record *record = session_record(session);
-	struct sessions *sessions = session->sessions;
-	char end[PROCESS_END_SIZE];
-	uint32_t n;
-
-	if (!log_limit_allows(&sessions->deaths, &n))
-		return;
-	(void)process_describe_end(session->pidfd, (pid_t)record->pid, end);
-	log_line(LOG_LEVEL_INFO,
-		 "process %u (%s) of uid %u %s without a goodbye (%llu so "
-		 "far)",
-		 record->pid, record->command, record->uid, end,
-		 (unsigned long long)sessions->n_dead_sessions);
-}
 
 static void on_quarantine_over(void *data, uint32_t index)
 {
@@ -115,8 +98,7 @@ static void note_death(struct session *session)
 		peer_close(session->peer);
 	if (session->is_ending || session->is_dead)
 		return;
-	session->sessions->n_dead_sessions++;
-	log_death(session);
+	death_note(session);
 	session_end_dead(session);
 }
 

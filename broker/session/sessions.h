@@ -3,7 +3,7 @@
  */
 #pragma once
 #include "broker/base/base.h"
-#include "broker/base/log.h"
+#include "broker/session/death.h"
 #include "broker/session/listener.h"
 #include "broker/session/peer.h"
 #include "broker/session/session.h"
@@ -37,11 +37,10 @@ struct sessions {
 	/* The limit of session_may_work(), and the iteration of the loop that
 	 * it is for, by its begin. */
 	uint64_t work_end_ns, work_turn_ns;
-	struct log_limit deaths;
+	struct deaths deaths;
 	/* Adopted sessions whose process could not be watched at once. */
 	uint32_t n_unwatched;
 	/* Counters since the start. */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
-	uint64_t n_dead_sessions;
 	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };

@@ -338,7 +338,7 @@ static void add_counters(const struct broker *broker,
 	add(reply, "evicted", broker->store.n_evicted);
 	add(reply, "eviction_looks", broker->store.evictables.n_looked);
 	add(reply, "freed_slots", broker->store.n_freed_slots);
-	add(reply, "dead_sessions", broker->sessions.n_dead_sessions);
+	add(reply, "dead_sessions", broker->sessions.deaths.n);
 	add(reply, "limbo_collected", broker->store.limbo.n_collected);
 	add(reply, "doorbell_rings", broker->store.limbo.n_rings);
 	add(reply, "loop_longest_ns", broker->base.loop.meter.longest_ns);

@@ -165,6 +165,39 @@ Test(fsdpd, the_log_tells_how_a_client_ended)
 	daemon_stop(&daemon_);
 }
 
+/* Returns the process, which has ended without a goodbye. */
+static pid_t connect_and_end(bool is_killed)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		(void)connect_to(&daemon_);
+		if (is_killed)
+			raise(SIGKILL);
+		_exit(0);
+	}
+	cr_assert(eq(int, waitpid(pid, NULL, 0), pid));
+	return pid;
+}
+
+Test(fsdpd, the_log_does_not_mention_clients_that_exit_normally)
+{
+	char normal[32], killed[32];
+
+	daemon_start(&daemon_);
+	snprintf(normal, sizeof(normal), "process %d (",
+		 (int)connect_and_end(false));
+	snprintf(killed, sizeof(killed), "process %d (",
+		 (int)connect_and_end(true));
+	while (!daemon_log_has(&daemon_, "without a goodbye"))
+		nap_ms(1);
+	if (daemon_log_has(&daemon_, "has ended without a goodbye"))
+		cr_skip_test("Linux before 6.15 forgets how processes ended");
+	cr_expect(daemon_log_has(&daemon_, killed));
+	cr_expect(not(daemon_log_has(&daemon_, normal)));
+	daemon_stop(&daemon_);
+}
+
 Test(fsdpd, a_second_broker_on_the_same_path_is_refused)
 {
 	struct fsdp_client *client;

@@ -115,13 +115,17 @@ static size_t count_differences(const struct inventory *a,
 	return n;
 }
 
+/* The broker keeps the pidfds of clients that have died for a second
+ * (broker/session/death.h). */
+#define SETTLE_MS 2000
+
 void inventory_settle(const struct daemon *daemon, struct inventory *ret)
 {
 	pid_t pid = daemon_broker_pid(daemon);
 	struct inventory now = {.n = 0};
 
 	take(pid, ret);
-	for (int i = 0; i < 30; i++) {
+	for (int i = 0; i < SETTLE_MS / 10; i++) {
 		nap_ms(10);
 		take(pid, &now);
 		if (count_differences(ret, &now, false) > 0)
