@@ -26,6 +26,8 @@
 #define N_INNOCENT (N_CLIENTS + N_RANKS + 2 + N_GUESTS)
 /* Only a process that hangs reaches it. */
 #define CALL_MS 60000
+/* The supervisor gives up at the fifth death of a broker within 10 s. */
+#define BROKER_PAUSE_MS 2600
 
 struct field {
 	struct siege *siege;
@@ -33,7 +35,8 @@ struct field {
 	struct chance chance;
 	pid_t innocent[N_INNOCENT], hostile[N_HOSTILE];
 	uint64_t n_ops, moved_ms; /* of the calm clients */
-	unsigned int n_lives;
+	uint64_t killed_ms;       /* when a broker was killed last */
+	unsigned int n_lives, n_brokers;
 };
 
 void siege_become(const struct siege *siege, enum siege_user user)
@@ -171,11 +174,22 @@ static bool are_any(const struct field *field)
 	return i < N_HOSTILE;
 }
 
+/* The next broker finds files that hostile processes have written. */
+static void kill_broker(struct field *field)
+{
+	if (clock_ms() < field->killed_ms + BROKER_PAUSE_MS)
+		return;
+	daemon_kill_broker(&field->daemon);
+	field->killed_ms = clock_ms();
+	field->n_brokers++;
+}
+
 static void attack(struct field *field, unsigned int n_lives)
 {
 	field->moved_ms = clock_ms();
 	do {
 		revive(field, n_lives);
+		kill_broker(field);
 		check_innocent(field);
 		nap_ms(1);
 	} while (are_any(field));
@@ -227,9 +241,11 @@ static void await_ops(struct field *field, uint64_t n)
 	}
 }
 
-/* List what a broker has that has worked without hostile processes. */
+/* List what a broker has that was restarted, and has worked without hostile
+ * processes. */
 static void take_stock(struct field *field, struct inventory *ret)
 {
+	kill_broker(field);
 	start_innocent(field);
 	await_ops(field, 300);
 	end_innocent(field);
@@ -248,12 +264,13 @@ static void report(const struct field *field, uint64_t ms)
 		n_items += atomic_load(&siege->guests[i].n_items);
 		n_steps += atomic_load(&siege->guests[i].n_steps);
 	}
-	printf("hostile: %u lives in %.1f s: %llu spoilt frames, %llu abuses "
+	printf("hostile: %u lives in %.1f s, %u brokers killed: %llu spoilt "
+	       "frames, %llu abuses "
 	       "of files, %llu words\n"
 	       "calm: %llu operations, %llu refused, %llu items, %llu steps of "
 	       "training\nguests: %llu calls, %llu refused, %llu items, %llu "
 	       "steps\n",
-	       field->n_lives, (double)ms / 1000,
+	       field->n_lives, (double)ms / 1000, field->n_brokers,
 	       (unsigned long long)atomic_load(&siege->n_frames),
 	       (unsigned long long)atomic_load(&siege->n_files),
 	       (unsigned long long)atomic_load(&siege->n_words),
@@ -267,7 +284,8 @@ static void report(const struct field *field, uint64_t ms)
 
 static void run(uint64_t seed, unsigned int n_lives)
 {
-	const struct daemon_options options = {.config = CONFIG};
+	const struct daemon_options options = {.is_supervised = true,
+					       .config = CONFIG};
 	struct field field = {.siege = shared_memory(sizeof(struct siege)),
 			      .chance = {seed << 1 | 1}};
 	struct inventory before = {.n = 0};
