@@ -157,12 +157,10 @@ static void look_at(struct guest *guest, const struct fsdp_item *item)
 	struct fsdp_item_view view = {.struct_size = sizeof(view)};
 
 	for (uint32_t i = 0; i < fsdp_item_n_parts(item); i++) {
-		volatile uint8_t sum = 0;
-
 		if (CALL(guest, fsdp_item_view(item, i, &view)) < 0)
 			continue;
 		for (uint64_t j = 0; j < view.size; j++)
-			sum ^= ((const uint8_t *)view.data)[j];
+			(void)((const volatile uint8_t *)view.data)[j];
 	}
 }
 
@@ -251,7 +249,6 @@ static int gather(struct guest *guest, struct fsdp_group *group)
 {
 	struct fsdp_param param = {.struct_size = sizeof(param)};
 	struct fsdp_work work;
-	volatile float sum = 0;
 	int r = CALL(guest, fsdp_unshard(group, &work));
 
 	if (r == 0)
@@ -259,7 +256,7 @@ static int gather(struct guest *guest, struct fsdp_group *group)
 	if (r == 0)
 		r = CALL(guest, fsdp_param(group, 0, &param));
 	for (uint64_t i = 0; r == 0 && i < param.numel; i++)
-		sum += ((const float *)param.data)[i];
+		(void)((const volatile float *)param.data)[i];
 	return r < 0 ? r : CALL(guest, fsdp_reshard(group, 0));
 }
 
