@@ -40,16 +40,19 @@ static int check_old(const struct store *store, const struct holdings *holdings,
 				 "there is no bundle \"%s\" to replace", name);
 	}
 	record = catalog_bundle(&store->catalog, old);
-	if (!(flags & PUBLISH_REPLACE))
-		return error_set(err, -EEXIST,
-				 "bundle \"%s\" exists; to replace it, pass "
-				 "FSDP_REPLACE (fsdpctl: --replace; "
-				 "Python: replace=True)",
-				 name);
 	if (!access_is_owner(&holdings->credentials, record->owner_uid))
-		return error_set(err, -EPERM, "bundle \"%s\" belongs to uid %u",
+		return error_set(err,
+				 flags & PUBLISH_REPLACE ? -EPERM : -EEXIST,
+				 "bundle \"%s\" exists and belongs to uid %u; "
+				 "use another name",
 				 name, record->owner_uid);
-	return 0;
+	if (flags & PUBLISH_REPLACE)
+		return 0;
+	return error_set(err, -EEXIST,
+			 "bundle \"%s\" exists; to replace it, pass "
+			 "FSDP_REPLACE (fsdpctl: --replace; "
+			 "Python: replace=True)",
+			 name);
 }
 
 /* Checks that no bundle contains another one, so that a name tells which bundle

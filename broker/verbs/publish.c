@@ -111,16 +111,18 @@ static int check_old(const struct verb_call *call,
 		return error_set(err, -ENOENT,
 				 "there is no such name to replace");
 	}
-	if (!(item->flags & PUBLISH_REPLACE))
-		return error_set(err, -EEXIST,
-				 "the name exists; to replace it, pass "
-				 "FSDP_REPLACE (fsdpctl: --replace; "
-				 "Python: replace=True)");
 	uid = slot_access(&call->broker->store, old).uid;
-	if (access_is_owner(&call->session->holdings.credentials, uid))
+	if (!access_is_owner(&call->session->holdings.credentials, uid))
+		return error_set(
+			err, item->flags & PUBLISH_REPLACE ? -EPERM : -EEXIST,
+			"the tensor that has the name belongs to uid %u; use "
+			"another name",
+			uid);
+	if (item->flags & PUBLISH_REPLACE)
 		return 0;
-	return error_set(err, -EPERM,
-			 "the tensor that has the name belongs to uid %u", uid);
+	return error_set(err, -EEXIST,
+			 "the name exists; to replace it, pass FSDP_REPLACE "
+			 "(fsdpctl: --replace; Python: replace=True)");
 }
 
 static int check_name(const struct verb_call *call,

@@ -234,6 +234,11 @@ Test(bundle, protects_the_names_in_it)
 	cr_assert(eq(int, begin(&alice, "m/", 0, &id), -EEXIST));
 	cr_assert(eq(int, begin(&alice, "m/sub/", 0, &id), -EEXIST));
 	cr_assert(eq(int, begin(&bob, "m/", PUBLISH_REPLACE, &id), -EPERM));
+	/* It would not help him to ask for a replacement. */
+	cr_assert(eq(int, begin(&bob, "m/", 0, &id), -EEXIST));
+	cr_assert(eq(str, bob.sentence,
+		     (char *)"bundle \"m/\" exists and belongs to uid 1000; "
+			     "use another name"));
 	put(&alice, "top/sub/", 1, refs);
 	cr_assert(eq(int, begin(&alice, "top/", 0, &id), -EEXIST));
 }

@@ -20,6 +20,11 @@ Test(prefix, the_first_component_belongs_to_its_first_user)
 	client_open(&root, broker, 0, 0);
 	ref = client_alloc(&root, 1);
 	cr_assert(eq(int, client_publish(&root, &ref, "mine/b", 0, 0), 1));
+	ref = client_alloc(&alice, 1);
+	cr_assert(
+		eq(int, client_publish(&alice, &ref, "mine/b", 0, 0), -EEXIST));
+	cr_assert(
+		ne(ptr, strstr(alice.sentence, "belongs to uid 0; use"), NULL));
 	cr_assert(eq(u64, used(broker, 1000, ACCOUNT_PREFIXES), 1));
 }
 
