@@ -41,5 +41,10 @@ void listener_close(struct listener *listener);
  * While some user has too many descriptors to close they cannot (Linux 6.16),
  * because the broker does not know yet whose connection it is. Until then
  * libfsdp repeats its hello.
+ *
+ * At other times they can, since the hello of a client that reconnects brings
+ * two descriptors. To refuse them always, the protocol would need a second
+ * frame for these, and little would be gained: descriptors in sockets that were
+ * not accepted count against the RLIMIT_NOFILE of their sender.
  */
 void listener_update(struct sessions *sessions);
