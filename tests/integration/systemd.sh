@@ -154,7 +154,7 @@ configure()
 	local folder=$root/etc/fsdpd/fsdpd.conf.d
 
 	mkdir -p "$folder"
-	printf '[memory]\nwarm_ms = %s\n' "$1" >"$folder/site.conf"
+	printf '[%s]\n%s = %s\n' "$@" >"$folder/site.conf"
 }
 
 has_warm_ms()
@@ -173,9 +173,7 @@ print(r.urlopen('http://127.0.0.1:9471/metrics').read().decode())" |
 # The group of the exporter is in no file: only libnss_systemd knows it.
 reload_finds_group()
 {
-	mkdir -p "$root/etc/fsdpd/fsdpd.conf.d"
-	printf '[access]\nadmin_group = %s\n' fsdp-exporter \
-		>"$root/etc/fsdpd/fsdpd.conf.d/site.conf"
+	configure access admin_group fsdp-exporter
 	inside getent group fsdp-exporter >/dev/null &&
 		inside systemctl reload fsdpd &&
 		as_user fsdpctl config | grep -q "admin_group.*/site.conf:2"
@@ -196,17 +194,17 @@ reloads()
 	local before
 
 	before=$(main_pid)
-	configure 77s
+	configure memory warm_ms 77s
 	check "systemctl reload" inside systemctl reload fsdpd
 	check "the new value is used" has_warm_ms 77s
-	configure 77x
+	configure memory warm_ms 77x
 	check "systemctl reload fails on a bad file" \
 		eval '! inside systemctl reload fsdpd'
 	check "the journal names its line" journal_has "/site.conf:2: "
 	check "the value has stayed" has_warm_ms 77s
 	check "the same broker runs" test "$(main_pid)" = "$before"
 	check "the tensor is there" tensor_is_there
-	configure 78s
+	configure memory warm_ms 78s
 }
 
 watchdog_kills_it()
