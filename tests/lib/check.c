@@ -152,25 +152,3 @@ void check_abort(void)
 	criterion_abort_test();
 	abort();
 }
-
-/* --- Criterion's own assertions ------------------------------------------- */
-
-/*
- * They show differences of texts by libgit2. So Criterion begins it in each
- * process, where it reads all certificates of /etc/ssl: that takes 4 ms of CPU
- * for each test, and 14 ms under AddressSanitizer. Ours do not use it, so it
- * does not begin. The program's definitions have precedence over those of
- * libgit2.
- */
-__attribute__((visibility("default"))) int git_libgit2_init(void);
-__attribute__((visibility("default"))) int git_libgit2_shutdown(void);
-
-int git_libgit2_init(void)
-{
-	return 1;
-}
-
-int git_libgit2_shutdown(void)
-{
-	return 0;
-}
