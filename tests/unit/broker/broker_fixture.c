@@ -11,41 +11,16 @@ void must(int r, const struct error *err)
 struct broker *broker;
 struct client alice, bob;
 
-static void limit(struct config *config)
-{
-	config->memory_max = UINT64_C(64) << 20;
-	config->memory_reserve = 0;
-	config->chunk_min = UINT64_C(2) << 20;
-	config->warm_ms = 3600 * 1000;
-	config->quota_bytes = config->memory_max;
-}
-
-static void on_closer(void *data, uint32_t uid)
-{
-	struct broker *self = data;
-
-	peers_resume(&self->sessions, uid);
-}
-
 struct broker *broker_make(void)
 {
 	struct broker *self = calloc(1, sizeof(*self));
 	struct error err = ERROR_NULL;
 
 	cr_assert(self != NULL);
-	must(loop_open(&self->base.loop, &err), &err);
-	broker_link(self);
-	must(config_init(&self->base.config, &err), &err);
-	limit(&self->base.config);
+	must(parts_open(self, &err), &err);
 	must(catalog_create(&self->store.catalog, &err), &err);
 	must(table_create(&self->store.table, &err), &err);
-	must(closer_init(&self->base.closer, &self->base.loop.uv, on_closer,
-			 self, &err),
-	     &err);
 	accounts_init(&self->base.accounts, &self->base.config);
-	must(deadlines_init(&self->base.deadlines, &self->base.loop.uv, NULL,
-			    &err),
-	     &err);
 	pools_init(&self->store.pools);
 	return self;
 }

@@ -22,6 +22,7 @@
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
 #include "tests/unit/broker/loop_fixture.h"
+#include "tests/unit/broker/parts_fixture.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
