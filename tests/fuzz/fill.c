@@ -63,15 +63,17 @@ static uint64_t choose_in(struct input *input, const struct field *field)
 	return field->min + byte % (field->max - field->min + 1);
 }
 
-/* A number without a rule: a count, a rank, a version, a cursor, a uid. */
+/* A number without a rule: a count, a rank, a version, a cursor, a uid, or an
+ * id that may also be 0. */
 static uint64_t choose_any(struct input *input)
 {
+	static const char *const ids[] = {NULL, "group", "bundle", "session"};
 	uint8_t byte = input_byte(input);
 
 	if (byte < 160)
 		return byte & 7;
 	if (byte < 200)
-		return seen_number(input, NULL);
+		return seen_number(input, ids[(byte - 160) / 10]);
 	if (byte < 220)
 		return 1000 + (byte & 1);
 	return choose_size(input);

@@ -6,7 +6,8 @@
  * all names were removed.
  *
  * An input is a list of operations. Each begins with a byte that chooses the
- * process and the operation; the bytes of a request follow (fill.h).
+ * process and the operation; the bytes of a request follow (fill.h). With
+ * FSDP_FUZZ_LOG in the environment, replies and the broker's log are printed.
  */
 #include "proto/error.h"
 #include "proto/frame.h"
@@ -16,6 +17,7 @@
 #include "tests/fuzz/kernel.h"
 #include "tests/fuzz/process.h"
 #include "tests/fuzz/seen.h"
+#include "tests/fuzz/worker.h"
 #include "tests/fuzz/world.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -136,29 +138,51 @@ static void use_refs(struct process *process, struct input *input)
 		(void)eventfd_write(process->doorbell_fd, 1);
 }
 
-/* Write one word anywhere to one of the process's own files. */
-static void scribble(struct process *process, struct input *input)
+/* Returns any word, or one as channels have it (shm/slots.h). */
+static uint64_t choose_word(struct input *input)
+{
+	uint8_t byte = input_byte(input);
+
+	if (byte >= 64)
+		return input_odd(input);
+	return (uint64_t)input_byte(input) << 16 | (uint64_t)byte;
+}
+
+static void scribble_file(struct process *process, struct input *input)
+{
+	int file = process->files[input_below(input, N_FILES)];
+	uint64_t word = choose_word(input);
+	uint32_t at = input_byte(input);
+
+	if (input_byte(input) & 1)
+		at |= (uint32_t)input_byte(input) << 8;
+	if (file >= 0)
+		(void)pwrite(file, &word, sizeof(word), (off_t)at * 8);
+}
+
+static void scribble_refs(struct process *process, struct input *input)
 {
 	struct slot_ref ref = seen_ref(input);
 	struct refs_entry *entry;
-	uint64_t word = input_odd(input);
-	int file = process->files[input_below(input, N_FILES)];
-	off_t at = 8 * ((off_t)input_byte(input) | input_byte(input) << 8);
+	uint32_t at = ref.slot / 64;
 
-	if (input_byte(input) & 1) {
-		if (file >= 0)
-			(void)pwrite(file, &word, sizeof(word), at);
-		return;
-	}
 	if (!process->has_session || ref.slot >= TABLE_SLOTS)
 		return;
 	entry = &process->refs.entries[ref.slot];
-	atomic_store(&entry->delta, (int32_t)word);
-	atomic_store(&entry->timeline, (uint16_t)input_odd(input));
+	atomic_store(&entry->delta, (int32_t)input_odd(input));
+	atomic_store(&entry->timeline, (uint16_t)input_byte(input));
 	atomic_store(&entry->fence, input_odd(input));
-	atomic_store(&process->refs.bitmap[at / 8 % (TABLE_SLOTS / 64)], word);
-	atomic_store(&process->refs.summary[at / 8 % (TABLE_SLOTS / 4096)],
-		     word);
+	atomic_store(&process->refs.bitmap[at], input_odd(input));
+	atomic_store(&process->refs.summary[at / 64], input_odd(input));
+}
+
+/* Write anything to one of the files that the process shares. */
+static void scribble(struct process *process, struct input *input)
+{
+	if (input_byte(input) & 1)
+		scribble_file(process, input);
+	else
+		scribble_refs(process, input);
 }
 
 static void ring(struct process *process)
@@ -214,6 +238,9 @@ static void operate(struct process *process, struct input *input, uint8_t what)
 	case 51:
 		keeper_refuse(input_byte(input) & 1 ? -EAGAIN : -ENFILE);
 		break;
+	case 50:
+		worker_act(input);
+		break;
 	default:
 		if (process->sock_fd < 0)
 			process_hello(process, 0);
@@ -233,9 +260,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		uint8_t byte = input_byte(&input);
 
 		operate(&processes[byte >> 6], &input, byte & 63);
-		/* Some operations meet in one round of the loop. */
-		if (byte & 1 || (byte & 63) > 50)
-			world_run();
+		/* Some operations meet in one round of the loop, or the work of
+		 * a thread. */
+		if (byte & 1 || (byte & 63) >= 50)
+			world_run(!(byte & 2));
 		for (int j = 0; j < N_PROCESSES; j++)
 			process_read(&processes[j]);
 	}

@@ -111,7 +111,7 @@ void process_hello(struct process *process, uint64_t budget)
 	frame.body_size = (uint32_t)size;
 	(void)frame_send(process->sock_fd, &frame, NULL);
 	free(body);
-	world_run();
+	world_run(true);
 	process_read(process);
 }
 
@@ -144,6 +144,16 @@ static void keep_files(struct process *process, struct frame *frame)
 	}
 }
 
+static void print(const struct process *process, const struct frame *frame,
+		  const struct reply *reply)
+{
+	if (getenv("FSDP_FUZZ_LOG"))
+		fprintf(stderr, "%u: %s: %d%s%s\n", process->pid,
+			message_kind_name(frame->kind), frame->code,
+			frame->code < 0 ? " " : "",
+			frame->code < 0 ? reply->sentence : "");
+}
+
 static void take_frame(struct process *process, struct frame *frame)
 {
 	struct error err = ERROR_NULL;
@@ -160,6 +170,7 @@ static void take_frame(struct process *process, struct frame *frame)
 			frame->kind, err.msg);
 		abort();
 	}
+	print(process, frame, &reply);
 	if (frame->code >= 0) {
 		seen_reply(&reply);
 		if (frame->kind == MESSAGE_HELLO && !reply.hello.is_challenge)

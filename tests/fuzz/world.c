@@ -7,6 +7,7 @@
 #include "tests/fuzz/kernel.h"
 #include "tests/fuzz/process.h"
 #include "tests/fuzz/seen.h"
+#include "tests/fuzz/worker.h"
 #include "tests/unit/broker/loop_fixture.h"
 #include "tests/unit/broker/parts_fixture.h"
 #include <dirent.h>
@@ -61,7 +62,8 @@ static void broker_end(void)
 	world_broker = NULL;
 }
 
-void world_run(void)
+/* Run what is due, without waiting. */
+static void run_once(void)
 {
 	struct timespec begin, end;
 
@@ -71,6 +73,20 @@ void world_run(void)
 	ENSURE((uint64_t)(end.tv_sec - begin.tv_sec) * 1000000000 +
 		       (uint64_t)end.tv_nsec - (uint64_t)begin.tv_nsec <
 	       MAX_ROUND_NS);
+}
+
+void world_run(bool waits)
+{
+	uv_loop_t *loop = &world_broker->base.loop.uv;
+
+	run_once();
+	for (int i = 0; waits && i < SETTLE_STEPS; i++) {
+		if (loop->active_reqs.count == 0 &&
+		    uv_backend_timeout(loop) != 0)
+			break;
+		loop_step(loop);
+	}
+	run_once();
 }
 
 void world_sleep(uint64_t ms)
@@ -135,6 +151,8 @@ void world_open(void)
 {
 	static const uint32_t uids[N_PROCESSES] = {1000, 1000, 1001, 0};
 
+	/* There is such a program, but it is not started. */
+	ENSURE(setenv("FSDP_WORKER", "/proc/self/exe", true) == 0);
 	seen_clear();
 	broker_start();
 	for (int i = 0; i < N_PROCESSES; i++)
@@ -304,6 +322,8 @@ static void complain(void)
 void world_close(void)
 {
 	keeper_refuse(0);
+	/* Its jobs keep memory as long as it runs. */
+	worker_clear();
 	for (int i = 0; i < N_PROCESSES; i++)
 		process_end(&processes[i]);
 	settle();
@@ -313,6 +333,7 @@ void world_close(void)
 	if (!is_empty())
 		complain();
 	broker_end();
+	worker_clear();
 	keeper_clear();
 	ahead_ms = 0;
 	kernel_set_ahead(0);

@@ -5,6 +5,7 @@
  */
 #pragma once
 #include "broker/broker.h"
+#include <stdbool.h>
 #include <stdint.h>
 
 extern struct broker *world_broker;
@@ -21,5 +22,6 @@ void world_sleep(uint64_t ms);
 /* Stop the broker and start the next one with the files that were kept. */
 void world_restart(void);
 
-/* Run what is due, without waiting. */
-void world_run(void);
+/* Run what is due. With `waits`, do so until only clients and time can cause
+ * more work. */
+void world_run(bool waits);
