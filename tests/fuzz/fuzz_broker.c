@@ -200,6 +200,45 @@ static void sleep_some(struct input *input)
 	world_sleep(times[input_below(input, 5)]);
 }
 
+/* Say hello, sometimes with other files than those of the session. */
+static void say_hello(struct process *process, struct input *input)
+{
+	uint8_t byte = input_byte(input);
+	int fds[2];
+
+	if (byte < 128) {
+		process_hello(process, byte ? 0 : 1 << 20, NULL);
+		return;
+	}
+	fds[0] = byte & 1 ? make_fd(input)
+			  : fcntl(process->refs.fd, F_DUPFD_CLOEXEC, 3);
+	fds[1] = make_fd(input);
+	if (process->has_session && fds[0] >= 0 && fds[1] >= 0)
+		process_hello(process, 0, fds);
+	for (int i = 0; i < 2; i++) {
+		if (fds[i] >= 0)
+			close(fds[i]);
+	}
+}
+
+/* Lower a limit, as a reload of the configuration may do. */
+static void limit(struct input *input)
+{
+	struct config *config = &world_broker->base.config;
+	uint64_t *const quotas[] = {
+		&config->quota_slots,   &config->quota_sessions,
+		&config->quota_waiting, &config->quota_prefixes,
+		&config->quota_chunks,  &config->quota_grants,
+		&config->quota_tickets, &config->quota_bundles,
+		&config->quota_groups,  &config->quota_timelines,
+		&config->quota_bytes,   &config->quota_queue,
+		&config->quota_refs};
+	uint32_t i = input_below(input, sizeof(quotas) / sizeof(*quotas));
+
+	/* The last ones are in bytes. */
+	*quotas[i] = (uint64_t)input_byte(input) << (i < 10 ? 0 : 16);
+}
+
 static void operate(struct process *process, struct input *input, uint8_t what)
 {
 	switch (what) {
@@ -210,7 +249,7 @@ static void operate(struct process *process, struct input *input, uint8_t what)
 		process_disconnect(process);
 		break;
 	case 61:
-		process_hello(process, input_byte(input) ? 0 : 1 << 20);
+		say_hello(process, input);
 		break;
 	case 60:
 		world_restart();
@@ -238,12 +277,15 @@ static void operate(struct process *process, struct input *input, uint8_t what)
 	case 51:
 		keeper_refuse(input_byte(input) & 1 ? -EAGAIN : -ENFILE);
 		break;
+	case 49:
+		limit(input);
+		break;
 	case 50:
 		worker_act(input);
 		break;
 	default:
 		if (process->sock_fd < 0)
-			process_hello(process, 0);
+			process_hello(process, 0, NULL);
 		send_request(process, input);
 	}
 }
@@ -262,7 +304,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		operate(&processes[byte >> 6], &input, byte & 63);
 		/* Some operations meet in one round of the loop, or the work of
 		 * a thread. */
-		if (byte & 1 || (byte & 63) >= 50)
+		if (byte & 1 || (byte & 63) >= 49)
 			world_run(!(byte & 2));
 		for (int j = 0; j < N_PROCESSES; j++)
 			process_read(&processes[j]);

@@ -85,7 +85,7 @@ void process_connect(struct process *process)
 	(void)peer_new(&world_broker->sessions, fds[1], receiver_read, &err);
 }
 
-void process_hello(struct process *process, uint64_t budget)
+void process_hello(struct process *process, uint64_t budget, const int fds[2])
 {
 	struct request request = {
 		.kind = MESSAGE_HELLO,
@@ -103,8 +103,8 @@ void process_hello(struct process *process, uint64_t budget)
 	if (process->has_session) {
 		memcpy(request.hello.token, process->token, TOKEN_SIZE);
 		frame.n_fds = 2;
-		frame.fds[0] = process->refs.fd;
-		frame.fds[1] = process->doorbell_fd;
+		frame.fds[0] = fds ? fds[0] : process->refs.fd;
+		frame.fds[1] = fds ? fds[1] : process->doorbell_fd;
 	}
 	ENSURE(request_encode(&request, &body, &size, NULL) == 0);
 	frame.body = body;

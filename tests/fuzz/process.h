@@ -45,8 +45,9 @@ void process_connect(struct process *process);
 
 void process_disconnect(struct process *process);
 
-/* Connect and say hello, for the session that the process has, or a new one. */
-void process_hello(struct process *process, uint64_t budget);
+/* Connect and say hello, for the session that the process has, with these files
+ * or (NULL) its own, or for a new session. */
+void process_hello(struct process *process, uint64_t budget, const int fds[2]);
 
 /* Read the replies that have come. */
 void process_read(struct process *process);

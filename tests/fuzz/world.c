@@ -271,8 +271,12 @@ static void remove_all(void)
 {
 	struct process *root = &processes[N_PROCESSES - 1];
 
+	/* The input may have lowered the limits. */
+	config_deinit(&world_broker->base.config);
+	ENSURE(config_load(&world_broker->base.config,
+			   &world_broker->config_source, NULL) == 0);
 	process_begin(root, 0);
-	process_hello(root, 0);
+	process_hello(root, 0, NULL);
 	for (int i = 0; i < SETTLE_STEPS && !root->has_session; i++) {
 		loop_step(&world_broker->base.loop.uv);
 		process_read(root);
