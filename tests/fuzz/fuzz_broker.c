@@ -5,8 +5,9 @@
  * hold the loop for long, or leave anything when all processes have ended and
  * all names were removed.
  *
- * An input is a list of operations. Each begins with a byte that chooses the
- * process and the operation; the bytes of a request follow (fill.h). With
+ * An input is a list of operations, with a byte SEPARATOR after each, so that a
+ * change of one leaves the others as they are. The first byte of each chooses
+ * the process and the operation; the bytes of a request follow (fill.h). With
  * FSDP_FUZZ_LOG in the environment, replies and the broker's log are printed.
  */
 #include "proto/error.h"
@@ -28,6 +29,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#define SEPARATOR      0xfe
 #define MAX_OPERATIONS 200
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -290,24 +292,32 @@ static void operate(struct process *process, struct input *input, uint8_t what)
 	}
 }
 
+static void take_step(struct input *input)
+{
+	uint8_t byte = input_byte(input);
+
+	operate(&processes[byte >> 6], input, byte & 63);
+	/* Some operations meet in one round of the loop, or the work of a
+	 * thread. */
+	if (byte & 1 || (byte & 63) >= 49)
+		world_run(!(byte & 2));
+	for (int i = 0; i < N_PROCESSES; i++)
+		process_read(&processes[i]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct input input = {data, data + size};
+	const uint8_t *end = data + size, *next;
 
 	/* Nothing is logged, unless a request of root's changes the level. */
 	if (!getenv("FSDP_FUZZ_LOG"))
 		log_set_level((enum log_level)0);
 	world_open();
-	for (int i = 0; i < MAX_OPERATIONS && input.at < input.end; i++) {
-		uint8_t byte = input_byte(&input);
-
-		operate(&processes[byte >> 6], &input, byte & 63);
-		/* Some operations meet in one round of the loop, or the work of
-		 * a thread. */
-		if (byte & 1 || (byte & 63) >= 49)
-			world_run(!(byte & 2));
-		for (int j = 0; j < N_PROCESSES; j++)
-			process_read(&processes[j]);
+	for (int i = 0; i < MAX_OPERATIONS && data < end; i++) {
+		next = memchr(data, SEPARATOR, (size_t)(end - data));
+		next = next ? next : end;
+		take_step(&(struct input){data, next});
+		data = next + 1;
 	}
 	world_close();
 	return 0;
