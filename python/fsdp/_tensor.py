@@ -207,12 +207,12 @@ def __deepcopy__(self, memo):
 
 @_method
 def __reduce__(self):
-    """A tensor with a name is pickled as name and version. Any other tensor is
+    """A tensor with a name is pickled as the name and its identity. Any other tensor is
     pickled as a ticket for one process, which expires after a minute."""
     from ._pickle import redeem_pickled, reopen_pickled
 
     if self.name:
-        return reopen_pickled, (self.name, self.version)
+        return reopen_pickled, (self.name, self.version, self._id)
     return redeem_pickled, (self.ticket(),)
 
 

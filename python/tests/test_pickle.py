@@ -26,6 +26,15 @@ def test_a_version_that_was_replaced_cannot_be_unpickled(c):
         pickle.loads(data)
 
 
+def test_a_name_that_was_removed_and_published_again_is_another_tensor(c):
+    old = c.put("a/x", b"old")
+    data = pickle.dumps(old)
+    c.remove("a/x")
+    assert c.put("a/x", b"new").version == old.version
+    with pytest.raises(fsdp.Gone, match="another tensor"):
+        pickle.loads(data)
+
+
 def test_an_unnamed_tensor_is_pickled_as_a_ticket(c):
     tensor = c.alloc(3, "u8")
     tensor.copy_from(b"abc")
