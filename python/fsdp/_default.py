@@ -7,7 +7,8 @@ import threading
 from . import _fsdp
 from ._client import Client
 
-_lock = threading.Lock()
+# A signal handler may call default() while default() waits.
+_lock = threading.RLock()
 _clients = {}
 
 
@@ -49,7 +50,7 @@ def redeem(ticket, *, writable=False):
 
 def _forget():
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _clients.clear()
 
 

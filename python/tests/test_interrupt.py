@@ -374,3 +374,51 @@ def test_a_handler_may_drop_what_belongs_to_the_connection(broker, make, await_e
         """,
     )
     expect_after_signal(process, signal.SIGUSR1, "whole\n")
+
+
+def expect_refused_in_handler(broker, call, calls_of_handler, said):
+    """Interrupts a call to which the broker does not reply by a handler that
+    makes other calls, and expects their errors."""
+    process = start(
+        broker,
+        f"""
+        import contextlib, faulthandler, fsdp, signal, sys
+        faulthandler.dump_traceback_later(60, exit=True)
+        c = fsdp.connect()
+        stage = c.stage("a/handler/")
+        def handler(*_):
+            for refused in {calls_of_handler}:
+                try:
+                    eval(refused)
+                except (RuntimeError, fsdp.Error) as error:
+                    print(type(error).__name__, flush=True)
+            print("handled", flush=True)
+        signal.signal(signal.SIGUSR1, handler)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print("calls", flush=True)
+        {call}
+        stage.abort()
+        print("whole", flush=True)
+        """,
+    )
+    assert process.stdout.readline() == "ready\n"
+    os.kill(broker.pid(), signal.SIGSTOP)
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "calls\n"
+        until(lambda: sleeps(process.pid), "the call waits")
+        process.send_signal(signal.SIGUSR1)
+        for line in (*said, "handled"):
+            assert process.stdout.readline() == f"{line}\n"
+    finally:
+        os.kill(broker.pid(), signal.SIGCONT)
+    out, err = process.communicate(timeout=3 * PATIENCE)
+    assert (out, err, process.returncode) == ("whole\n", "", 0)
+
+
+def test_a_handler_may_call_default_while_it_connects(broker):
+    expect_refused_in_handler(
+        broker, "fsdp.default()", ["fsdp.default()"], ["RuntimeError"]
+    )
