@@ -30,7 +30,8 @@ class Stage:
     """
 
     def __init__(self, stage, name):
-        self._stage, self._lock = stage, threading.Lock()
+        # A signal handler may call methods while one of them waits.
+        self._stage, self._lock = stage, threading.RLock()
         #: The bundle's name, which ends in "/".
         self.name = name
         #: The version, after the commit.

@@ -130,6 +130,7 @@ static PyTypeObject *stage_type;
 struct stage {
 	PyObject_HEAD struct link *link;
 	struct fsdp_bundle *bundle; /* NULL if it has ended */
+	bool is_busy; /* in a call, which a signal handler may interrupt */
 };
 
 /* Consumes the caller's use of the link. */
@@ -146,6 +147,7 @@ static PyObject *stage_new(struct link *link, const char *name,
 	}
 	stage->link = link;
 	stage->bundle = NULL;
+	stage->is_busy = false;
 	if (call_begin(&call) == 0) {
 		r = fsdp_bundle_begin(link->client, name, options,
 				      &stage->bundle);
@@ -203,8 +205,10 @@ static PyObject *alloc_members(struct stage *stage, const struct names *names,
 	if (!tensors)
 		return PyErr_NoMemory();
 	if (call_begin(&call) == 0) {
+		stage->is_busy = true;
 		r = fsdp_bundle_alloc(stage->bundle, names->items, specs,
 				      names->n, tensors);
+		stage->is_busy = false;
 		call_end(&call);
 		list = r < 0 ? errors_raise(r)
 			     : tensor_list(stage->link, tensors, names->n);
@@ -249,7 +253,9 @@ static PyObject *stage_commit(PyObject *self, PyObject *none)
 	(void)none;
 	if (!bundle_of(self) || call_begin(&call) < 0)
 		return NULL;
+	stage->is_busy = true;
 	r = fsdp_bundle_commit(stage->bundle, &version);
+	stage->is_busy = false;
 	call_end(&call);
 	if (r < 0)
 		return errors_raise(r);
@@ -274,8 +280,15 @@ static void stage_end(struct stage *stage)
 
 static PyObject *stage_abort(PyObject *self, PyObject *none)
 {
+	struct stage *stage = (struct stage *)self;
+
 	(void)none;
-	stage_end((struct stage *)self);
+	if (stage->is_busy)
+		return errors_raise_text(-EBUSY,
+					 "the stage is in the call that this "
+					 "signal handler interrupted; abort it "
+					 "after that call");
+	stage_end(stage);
 	Py_RETURN_NONE;
 }
 

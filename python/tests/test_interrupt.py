@@ -422,3 +422,13 @@ def test_a_handler_may_call_default_while_it_connects(broker):
     expect_refused_in_handler(
         broker, "fsdp.default()", ["fsdp.default()"], ["RuntimeError"]
     )
+
+
+def test_a_handler_may_call_the_stage_that_it_interrupted(broker):
+    calls = ["stage.alloc('y', 1, 'u8')", "stage.commit()", "stage.abort()"]
+    expect_refused_in_handler(
+        broker,
+        "stage.alloc('x', 1, 'u8')",
+        calls,
+        ["RuntimeError", "RuntimeError", "Error"],
+    )
