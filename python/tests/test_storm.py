@@ -6,6 +6,7 @@ each kind instead of one.
 """
 
 import contextlib
+import importlib.util
 import os
 import pathlib
 import random
@@ -17,11 +18,13 @@ import time
 import pytest
 
 import fsdp
-from conftest import PATIENCE, Broker, until
+from conftest import PATIENCE, Broker, accepts, until
 
 ROUNDS = int(os.environ.get("FSDP_STORM_ROUNDS", 1))
 SEED = os.environ.get("FSDP_STORM_SEED")
 STORM = pathlib.Path(__file__).with_name("storm_process.py")
+IS_SLOW = importlib.util.find_spec("torch") is not None
+NO_MEMORY = "cannot allocate memory for thread-local data"
 N_STEPS = 100
 
 
@@ -37,7 +40,7 @@ def begin(broker, kind, seed):
     )
 
 
-def end(process):
+def end(process, kind):
     try:
         said, _ = process.communicate(timeout=2 * PATIENCE)
     except subprocess.TimeoutExpired:
@@ -45,10 +48,13 @@ def end(process):
         time.sleep(1)
         os.killpg(process.pid, signal.SIGKILL)
         said, _ = process.communicate()
+    if kind == "limits" and NO_MEMORY in said:  # glibc cannot tell that in another way.
+        return
     assert (process.returncode, said) == (0, ""), f"status {process.returncode}: {said}"
 
 
 def expect_nothing_left(broker):
+    until(lambda: accepts(broker.path), "the broker is back")
     with fsdp.connect(broker.path) as c:
         until(lambda: c.status()["sessions"] == 1, "the sessions have ended")
         names = {entry["bundle"] or entry["name"] for entry in c.entries()}
@@ -84,7 +90,7 @@ def storm(broker, kind):
             time.sleep(rng.uniform(1, 3))
             broker.process.terminate()
         for process in processes:
-            end(process)
+            end(process, kind)
     finally:
         for process in processes:
             with contextlib.suppress(ProcessLookupError):
@@ -92,13 +98,15 @@ def storm(broker, kind):
             process.communicate()
 
 
-@pytest.mark.parametrize("kind", ["calm", "kills"])
+# With torch one kind is enough, since its import takes longer than a storm.
+@pytest.mark.parametrize("kind", ["calm"] if IS_SLOW else ["calm", "limits", "kills"])
 def test_nothing_is_wrong_or_left_after_a_storm(supervised, kind):
     for _ in range(ROUNDS):
         storm(supervised, kind)
         expect_nothing_left(supervised)
 
 
+@pytest.mark.skipif(IS_SLOW, reason="the import of torch takes longer than a storm")
 def test_nothing_crashes_after_the_end_of_the_broker():
     for _ in range(ROUNDS):
         broker = Broker()
