@@ -36,10 +36,10 @@ class Client(_fsdp.Client):
 
     def __init__(self, path=None, budget=0, reconnect=10):
         path = os.fsdecode(path) if path is not None else None
-        super().__init__(path, budget, reconnect)
         self._path = os.environ.get("FSDP_SOCKET") if path is None else path
         self._reconnect = reconnect
         self._waits = {}
+        super().__init__(path, budget, reconnect)
 
     def __enter__(self):
         return self

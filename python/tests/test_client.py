@@ -304,6 +304,14 @@ def test_a_connection_may_be_closed_while_a_thread_waits(broker, c):
     assert bytes(memoryview(got[0])) == b"abc"
 
 
+def test_a_connection_that_was_refused_shows_its_socket(tmp_path):
+    path = str(tmp_path / "none")
+    client = fsdp.Client.__new__(fsdp.Client)
+    with pytest.raises(fsdp.Disconnected):
+        client.__init__(path)
+    assert repr(client) == f"fsdp.Client({path!r}, closed)"
+
+
 def test_the_environment_determines_the_default_connection(broker, monkeypatch):
     client = fsdp.default()
     assert fsdp.default() is client and fsdp.default(broker.path) is client
