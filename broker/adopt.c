@@ -28,8 +28,14 @@
  * 58 bytes. */
 enum { MAX_NAMED_SESSIONS = 4 };
 
-/* Fail the start, but keep the files in the fd store. The next start may have
- * the memory or descriptors that were missing. */
+/* Tell whether another start may take the memory over, since it may have the
+ * memory or descriptors that were missing, or be of the earlier version. */
+static bool may_succeed_later(int r)
+{
+	return error_is_short(r) || r == -EPROTO;
+}
+
+/* Fail the start, but keep the files in the fd store. */
 static int put_off(int r, struct error *err)
 {
 	return error_wrap(err, r,
@@ -64,7 +70,7 @@ static int adopt_files(struct broker *broker, struct error *err)
 			"only one of catalog and state table was kept");
 	}
 	r = catalog_adopt(&broker->store.catalog, catalog_fd, err);
-	if (error_is_short(r))
+	if (may_succeed_later(r))
 		close(table_fd);
 	else if (r < 0)
 		end_runs(table_fd);
@@ -74,6 +80,8 @@ static int adopt_files(struct broker *broker, struct error *err)
 	if (r < 0) {
 		if (error_is_short(r))
 			catalog_put_off_adoption(&broker->store.catalog);
+		else
+			r = error_wrap(err, -EUCLEAN, "the state table");
 		catalog_close(&broker->store.catalog);
 	}
 	return r;
@@ -108,7 +116,7 @@ static int open_files(struct broker *broker, bool *ret_is_adopted,
 
 	r = adopt_files(broker, &cause);
 	*ret_is_adopted = r == 0;
-	if (error_is_short(r)) {
+	if (may_succeed_later(r)) {
 		*err = cause;
 		return put_off(r, err);
 	}

@@ -471,6 +471,16 @@ static void note_surroundings(struct broker *broker)
 
 /* --- lifetime ------------------------------------------------------------ */
 
+/* packaging/fsdpd/postinst compares the layout with that of a newer version. */
+static void report_ready(struct broker *broker)
+{
+	char state[64];
+
+	snprintf(state, sizeof(state), "READY=1\nSTATUS=catalog layout %d",
+		 CATALOG_LAYOUT_VERSION);
+	fdstore_notify(&broker->base.fdstore, state);
+}
+
 static int set_up(struct broker *broker, const struct broker_options *options,
 		  struct error *err)
 {
@@ -502,7 +512,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 			 "fsdpd ignores CUDA_MPS_PIPE_DIRECTORY: it runs no "
 			 "kernels, so it is not a client of MPS");
 	devices_start(&broker->store.devices);
-	fdstore_notify(&broker->base.fdstore, "READY=1");
+	report_ready(broker);
 	return 0;
 }
 

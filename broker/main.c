@@ -109,7 +109,8 @@ static bool parse_arguments(int argc, char **argv, int *ret_status)
 			arg_is_check = true;
 			break;
 		case ARG_VERSION:
-			puts("fsdpd " FSDP_VERSION);
+			printf("fsdpd " FSDP_VERSION "\ncatalog layout %d\n",
+			       CATALOG_LAYOUT_VERSION);
 			*ret_status = EXIT_SUCCESS;
 			return false;
 		case ARG_HELP:

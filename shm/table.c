@@ -13,7 +13,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define TABLE_MAGIC        UINT64_C(0x3142415450445346) /* "FSDPTAB1" */
+#define TABLE_MAGIC UINT64_C(0x3142415450445346) /* "FSDPTAB1" */
+/* If this changes, CATALOG_LAYOUT_VERSION must change, too, because a broker
+ * takes over both files or none. */
 #define TABLE_VERSION      2
 #define TABLE_WORDS_OFFSET LAYOUT_PAGE_SIZE
 #define TABLE_SIZE         (TABLE_WORDS_OFFSET + UINT64_C(8) * TABLE_SLOTS)

@@ -375,15 +375,30 @@ static void undo(struct catalog_header *header)
 	set_journal_size(header, 0);
 }
 
+/* The size of the file is checked later, since another layout has another. */
+static int check_layout(int fd, struct error *err)
+{
+	struct {
+		uint64_t magic;
+		uint32_t layout_version;
+	} head;
+	ssize_t n = pread(fd, &head, sizeof(head), 0);
+
+	if (n != sizeof(head) || head.magic != CATALOG_MAGIC)
+		return error_set(err, -EUCLEAN,
+				 "the file is not a catalog of fsdpd");
+	if (head.layout_version == CATALOG_LAYOUT_VERSION)
+		return 0;
+	return error_set(err, -EPROTO,
+			 "the catalog has layout %u, but this version of fsdpd "
+			 "reads only layout %u; start the earlier version, or "
+			 "drop the memory by 'systemctl stop fsdpd.socket "
+			 "fsdpd'",
+			 head.layout_version, CATALOG_LAYOUT_VERSION);
+}
+
 static int adopt(struct catalog_header *header, struct error *err)
 {
-	if (header->magic != CATALOG_MAGIC ||
-	    header->layout_version != CATALOG_LAYOUT_VERSION)
-		return error_set(err, -EPROTO,
-				 "the catalog has layout %u, but this version "
-				 "of fsdpd reads only layout %u",
-				 header->layout_version,
-				 CATALOG_LAYOUT_VERSION);
 	if (header->adoption_attempts >= MAX_ATTEMPTS)
 		return error_set(err, -EUCLEAN,
 				 "%u brokers have tried to adopt the catalog, "
@@ -407,10 +422,12 @@ int catalog_adopt(struct catalog *ret, int fd, struct error *err)
 	void *base;
 	int r;
 
+	r = check_layout(fd, err);
+	if (r < 0)
+		goto close_fd;
 	r = memfd_check(fd, CATALOG_SIZE, NULL, &cause);
 	if (r < 0) {
-		r = error_set(err, -EPROTO,
-			      "the file is not a catalog of fsdpd: %s",
+		r = error_set(err, -EUCLEAN, "the catalog is damaged: %s",
 			      cause.msg);
 		goto close_fd;
 	}

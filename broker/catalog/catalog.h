@@ -467,7 +467,8 @@ int catalog_create(struct catalog *ret, struct error *err);
 /*
  * Adopts the catalog of an earlier broker: counts the attempt and undoes an
  * unfinished request. Consumes `fd`, also on failure. -EPROTO: the layout is
- * unknown. -EUCLEAN: two earlier adoptions of it failed, or it is damaged.
+ * that of another version. -EUCLEAN: two earlier adoptions of it failed, or it
+ * is damaged.
  */
 int catalog_adopt(struct catalog *ret, int fd, struct error *err);
 

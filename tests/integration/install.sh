@@ -60,7 +60,7 @@ check "fsdpd starts there" fsdpd --version
 check "fsdpctl does" fsdpctl --version
 check "fsdp-worker does" fsdp-worker --version
 check "fsdpd finds nothing missing" test -x "$prefix/bin/fsdp-worker"
-version=$(fsdpd --version)
+version=$(fsdpd --version | head -n 1)
 pages=("$prefix"/share/man/man?/*)
 check "there are manual pages" test -s "${pages[0]}"
 check "each has the version in its footer" \

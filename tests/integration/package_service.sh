@@ -19,13 +19,24 @@ install_build()
 	# This machine may have a policy that keeps packages from starting
 	# services.
 	rm -f "$root/usr/sbin/policy-rc.d"
-	mkdir "$root/srv/packages" "$root/srv/newer" &&
+	mkdir "$root/srv/packages" "$root/srv/newer" "$root/srv/foreign" &&
 		cp "$packages"/*.deb "$root/srv/packages" &&
-		newer_packages "$root/srv/newer"
+		newer_packages newer +1 append_to &&
+		newer_packages foreign +2 give_another_layout
 }
 
-# newer_packages FOLDER: make the same packages with a higher version and
-# another program.
+append_to()
+{
+	echo "another build" >>"$1"
+}
+
+give_another_layout()
+{
+	printf '#!/bin/sh\necho "catalog layout 99"\n' >"$1"
+}
+
+# newer_packages FOLDER SUFFIX CHANGE: make the same packages with a higher
+# version, and let CHANGE change the program.
 newer_packages()
 {
 	local package tree=$dir/tree version
@@ -33,11 +44,10 @@ newer_packages()
 	for package in "$packages"/*.deb; do
 		version=$(dpkg-deb -f "$package" Version)
 		dpkg-deb -R "$package" "$tree" || return
-		sed -i -e "/^Version:/s/\$/+1/" -e "s/(= $version)/(= $version+1)/g" \
+		sed -i -e "/^Version:/s/\$/$2/" -e "s/(= $version)/(= $version$2)/g" \
 			"$tree/DEBIAN/control"
-		[[ ! -e $tree/usr/bin/fsdpd ]] ||
-			echo "another build" >>"$tree/usr/bin/fsdpd"
-		dpkg-deb --root-owner-group -b "$tree" "$1" || return
+		[[ ! -e $tree/usr/bin/fsdpd ]] || "$3" "$tree/usr/bin/fsdpd"
+		dpkg-deb --root-owner-group -b "$tree" "$root/srv/$1" || return
 		rm -rf "$tree"
 	done
 }
@@ -59,7 +69,8 @@ quietly()
 
 install_packages()
 {
-	quietly sh -c "apt-get -q -y --no-install-recommends install /srv/$1/*.deb"
+	quietly sh -c "apt-get -q -y --allow-downgrades \
+		--no-install-recommends install /srv/$1/*.deb"
 }
 
 no_process_runs()
@@ -129,7 +140,24 @@ upgrades()
 	check "the new program runs" new_program_runs
 	check "the exporter was started again" test "$(exporter_pid)" \
 		-ne "$exporter" -a "$(exporter_pid)" -ne 0
+	keeps_tensors_of_another_layout
 	stop_reader
+}
+
+# A version that cannot take the tensors over does not replace the broker.
+keeps_tensors_of_another_layout()
+{
+	local before
+
+	before=$(main_pid)
+	check "a version with another layout is installed" \
+		install_packages foreign
+	check "apt says that the broker was not restarted" \
+		grep -q "fsdpd: The earlier version still runs" "$dir/log"
+	check "the earlier one runs" test "$(main_pid)" = "$before"
+	check "the tensor is there" tensor_is_there
+	check "the reader runs" kill -0 "$reader"
+	check "the version before is installed again" install_packages newer
 }
 
 stays_disabled()

@@ -228,6 +228,27 @@ runs_upgraded()
 	inside cmp "/proc/$(main_pid)/exe" /usr/local/bin/fsdpd
 }
 
+# Kill the broker, and let the next starts find a catalog of another layout, as
+# those of another version do, until one of them says so.
+other_version_starts()
+{
+	inside bash -c '
+		set_layout()
+		{
+			printf "\\x$(printf %x "$1")" |
+				dd bs=1 seek=8 conv=notrunc of=/dev/fd/3
+		}
+		file=$(find /proc/$1/fd -lname "*fsdpd-catalog*" | head -n 1)
+		[[ $file ]] && exec 3<>"$file" || exit
+		set_layout 99
+		kill -9 "$1"
+		until journalctl -u fsdpd | grep -q "catalog has layout 99"; do
+			((SECONDS < $2)) && sleep 0.1 || exit
+		done
+		set_layout "$(fsdpd --version | sed -n "s/^catalog layout //p")"
+		' other_version_starts "$(main_pid)" "$HANG_SECONDS"
+}
+
 # save WHAT: save all tensors to a directory that survives the container.
 save()
 {
@@ -285,6 +306,7 @@ check "the journal has the watchdog" journal_has "Watchdog timeout"
 goes_on "systemctl restart" inside systemctl restart fsdpd
 goes_on "an upgrade" upgrade
 trains_on "an upgrade"
+goes_on "a start by another version" other_version_starts
 stop_training
 check "the upgraded program runs" runs_upgraded
 check "a restart reads the configuration" has_warm_ms 78s
