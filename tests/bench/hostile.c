@@ -172,6 +172,7 @@ static void be_attacker(int sock_fd, void *data)
 {
 	const struct turn *turn = data;
 	struct attacker attacker;
+	char go;
 
 	if (!turn->attack) {
 		unpin(turn->bench);
@@ -181,7 +182,9 @@ static void be_attacker(int sock_fd, void *data)
 	attacker = open_attacker(turn);
 	if (turn->attack->arm)
 		turn->attack->arm(&attacker);
+	/* Some attacks shut out the user who makes them. */
 	message_send(sock_fd, "r", 1);
+	message_receive(sock_fd, &go, 1);
 	for (;;)
 		(void)turn->attack->strike(&attacker);
 }
@@ -295,6 +298,8 @@ static void measure(struct battle *battle, const struct attack *attack,
 	for (unsigned i = 0; i < N_ATTACKERS; i++)
 		await_ready(&children[i]);
 	set_deaf(battle, attack, SIGSTOP);
+	for (unsigned i = 0; i < N_ATTACKERS; i++)
+		message_send(children[i].sock_fd, "g", 1);
 	message_send(child.sock_fd, "g", 1);
 	bystander_end(&child, battle->diary, bystander.duration_ns, samples);
 	for (unsigned i = 0; i < N_ATTACKERS; i++)
