@@ -6,6 +6,7 @@
 #include "client/clock.h"
 #include "client/own_fd.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/frame.h"
 #include <errno.h>
 #include <poll.h>
@@ -250,7 +251,14 @@ static int say_hello(const struct identity *self, int fd, int64_t deadline_ms,
 void handshake_undo(int sock_fd)
 {
 	const struct frame goodbye = {.kind = MESSAGE_GOODBYE, .number = 1};
+	char byte;
 
+	failpoint("handshake.given_up");
+	/* A reply that came too late must not stay unread: if the connection is
+	 * closed then, the broker cannot read the goodbye any more. */
+	(void)shutdown(sock_fd, SHUT_RD);
+	while (recv(sock_fd, &byte, sizeof(byte), MSG_DONTWAIT) > 0)
+		;
 	(void)frame_send(sock_fd, &goodbye, NULL);
 }
 

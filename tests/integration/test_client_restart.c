@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 CHECKED_SUITE(client_restart, client_setup_supervised, client_teardown,
@@ -391,4 +392,62 @@ Test(client_lost, holds_of_a_release_without_a_reply_are_dropped_once)
 		cr_skip_test("points are not compiled in");
 	check_late_release("verb.release.done");
 	check_late_release("verb.release.committed");
+}
+
+/* --- connecting ---------------------------------------------------------- */
+
+static char give_up_plan[64];
+
+static void give_up(void *unused)
+{
+	const struct fsdp_connect_options options = {
+		.path = daemon_socket(&daemon_), .reconnect_ms = 50};
+	struct fsdp_client *mine;
+
+	(void)unused;
+	must(setenv("FSDP_STOP_PLAN", give_up_plan, 1) == 0);
+	must(fsdp_connect(&options, &mine) < 0);
+	(void)pause();
+}
+
+static int count_peer(const struct fsdp_peer *peer, void *ret)
+{
+	(void)peer;
+	++*(uint32_t *)ret;
+	return 0;
+}
+
+static void wait_until_connected(uint32_t wanted)
+{
+	uint32_t n = 0;
+
+	while (n != wanted) {
+		n = 0;
+		must(fsdp_clients(client, count_peer, &n) == 0);
+		nap_ms(1);
+	}
+}
+
+/* The reply comes after the client has given up, and before it closes its
+ * connection. */
+Test(client_lost, a_client_that_gives_up_to_connect_leaves_no_session)
+{
+	pid_t broker = daemon_broker_pid(&daemon_), pid;
+	int status;
+
+	if (!chaos_has_points())
+		cr_skip_test("built without points");
+	(void)snprintf(give_up_plan, sizeof(give_up_plan), "%s/plan",
+		       daemon_.dir);
+	plan_write(give_up_plan, "handshake.given_up 1\n");
+	cr_assert(zero(int, kill(broker, SIGSTOP)));
+	pid = child_start(give_up, NULL);
+	cr_assert(eq(int, waitpid(pid, &status, WUNTRACED), pid));
+	cr_assert(WIFSTOPPED(status));
+	cr_assert(zero(int, kill(broker, SIGCONT)));
+	wait_until_connected(2);
+	cr_assert(zero(int, kill(pid, SIGCONT)));
+	wait_until_connected(1);
+	cr_assert(zero(int, kill(pid, SIGKILL)));
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
 }
