@@ -8,7 +8,6 @@
  * broker must have the descriptors and mappings that it had at the start.
  */
 #include "tests/chaos/storm.h"
-#include <getopt.h>
 #include <string.h>
 
 #define CONFIG                                                                 \
@@ -148,29 +147,12 @@ static void run(uint64_t seed, unsigned int n_kills)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"kills", required_argument, NULL, 'k'},
-		{"seed", required_argument, NULL, 's'},
-		{NULL, 0, NULL, 0},
-	};
-	unsigned long n_kills = 200;
-	uint64_t seed = choose_seed("FSDP_CHAOS_SEED");
-	int option;
+	struct course course = {choose_seed("FSDP_CHAOS_SEED"), 200};
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
-		if (option == 'k')
-			n_kills = strtoul(optarg, NULL, 10);
-		else if (option == 's')
-			seed = strtoull(optarg, NULL, 10);
-		else
-			return 2;
-	}
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	printf("chaos: --seed %llu --kills %lu\n", (unsigned long long)seed,
-	       n_kills);
+	course_choose(argc, argv, "kills", &course);
 	/* There is a worker to kill if it does the work of the ranks. */
-	if (seed % 2)
+	if (course.seed % 2)
 		setenv("FSDP_TEST_EXECUTOR", "worker", 1);
-	run(seed, (unsigned int)n_kills);
+	run(course.seed, course.n);
 	return 0;
 }

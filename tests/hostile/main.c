@@ -10,7 +10,6 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/inventory.h"
 #include "tests/lib/patience.h"
-#include <getopt.h>
 #include <grp.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -314,26 +313,9 @@ static void run(uint64_t seed, unsigned int n_lives)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{"lives", required_argument, NULL, 'l'},
-		{"seed", required_argument, NULL, 's'},
-		{NULL, 0, NULL, 0},
-	};
-	unsigned long n_lives = 60;
-	uint64_t seed = choose_seed("FSDP_HOSTILE_SEED");
-	int option;
+	struct course course = {choose_seed("FSDP_HOSTILE_SEED"), 60};
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) >= 0) {
-		if (option == 'l')
-			n_lives = strtoul(optarg, NULL, 10);
-		else if (option == 's')
-			seed = strtoull(optarg, NULL, 10);
-		else
-			return 2;
-	}
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	printf("hostile: --seed %llu --lives %lu\n", (unsigned long long)seed,
-	       n_lives);
-	run(seed, (unsigned int)n_lives);
+	course_choose(argc, argv, "lives", &course);
+	run(course.seed, course.n);
 	return 0;
 }
