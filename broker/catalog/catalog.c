@@ -393,7 +393,8 @@ static int check_layout(int fd, struct error *err)
 			 "the catalog has layout %u, but this version of fsdpd "
 			 "reads only layout %u; start the earlier version, or "
 			 "drop the memory by 'systemctl stop fsdpd.socket "
-			 "fsdpd'",
+			 "fsdpd' (systemd 254 and later: also 'systemctl clean "
+			 "--what=fdstore fsdpd')",
 			 head.layout_version, CATALOG_LAYOUT_VERSION);
 }
 
