@@ -16,8 +16,8 @@ void channel_report_free(struct fsdp_channel *channel, uint32_t at)
 }
 
 /* Find a buffer from index `limit` on that has left the channel, and remove it
- * from the list. Returns false if there is none. An item in it, which may have
- * left as well, keeps it. */
+ * from the list. Returns false if no buffer has left. An item that is still in
+ * the buffer keeps its memory. */
 static bool take_surplus(struct fsdp_channel *channel, uint32_t limit,
 			 struct fsdp_tensor **ret)
 {

@@ -18,7 +18,7 @@ struct session;
 #define DEATHS_MAX 16
 
 struct death {
-	int pidfd; /* owned; -1: there is none */
+	int pidfd; /* owned, or -1 if it could not be duplicated */
 	pid_t pid;
 	uid_t uid;
 	char command[PROCESS_COMMAND_SIZE];

@@ -14,7 +14,7 @@ struct error;
 struct rank_engine;
 
 struct engine_watch {
-	struct bounded *thread; /* owned; NULL: there is none */
+	struct bounded *thread; /* owned, or NULL if no thread runs */
 	/* of is_stopped */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;

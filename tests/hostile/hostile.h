@@ -95,7 +95,8 @@ void hostile_live(void *life);
 struct file {
 	int fd;
 	bool is_chunk;
-	/* writes words that could be right; NULL: there are none */
+	/* Writes words that could be right. It is NULL if only random bytes
+	 * are written. */
 	void (*forge)(struct chance *chance, const struct file *file);
 	uint8_t *map; /* NULL: it is not mapped */
 	size_t size;
