@@ -41,6 +41,12 @@ def start(*command):
     return process
 
 
+def stop(process):
+    """Kill a process and wait for its end."""
+    process.kill()
+    process.wait()
+
+
 def until(what, holds, limit_s=60):
     end = time.monotonic() + limit_s
     while not holds():
@@ -350,7 +356,7 @@ def check_others():
               "admin_group" in page.text())
     finally:
         page.close()
-    exporter.kill()
+    stop(exporter)
 
 
 def check_kinds(page):
@@ -401,13 +407,14 @@ def check_ipv6():
     except OSError as error:
         print(f"skipped: IPv6: {error}", flush=True)
         return
-    _, at = start_exporter("--address", "::1")
+    exporter, at = start_exporter("--address", "::1")
     connection = http.client.HTTPConnection("::1", at, timeout=60)
     connection.request("GET", "/icon.svg")
     check("an IPv6 address is served", connection.getresponse().status == 200)
     connection.close()
     until("it says where", lambda: f"listening at http://[::1]:{at}/\n" in
           (folder / "log").read_text())
+    stop(exporter)
 
 
 def check_sizes(page):
@@ -478,9 +485,11 @@ def check_sandbox():
               f"refused the system call {getppid} (getppid)" in said and
               f"tried the system call {getppid}: Operation not" in said, said)
         check("a filter is on", filter_mode(tried.pid) == "2")
+    stop(tried)
     free, _ = start_exporter("--no-sandbox")
     check("it can be left out",
           filter_mode(free.pid) == filter_mode(os.getpid()))
+    stop(free)
 
 
 def check_stopped(broker):
@@ -495,8 +504,7 @@ def check_stopped(broker):
 
 
 def check_death(broker, page):
-    broker.kill()
-    broker.wait()
+    stop(broker)
     until("a dead broker is down", is_down)
     check("health says so", ask("/healthz")[0].status == 503)
     check("the state says why", not status()["up"] and status()["error"])
@@ -542,16 +550,16 @@ def check_usual_place():
     where users have theirs."""
     usual = ("env", "-u", "FSDP_SOCKET", f"XDG_RUNTIME_DIR={folder}")
     (folder / "port").unlink(missing_ok=True)
-    start(*usual, build / "fsdp-exporter", "--port", 0, "--port-file",
-          folder / "port")
+    exporter = start(*usual, build / "fsdp-exporter", "--port", 0,
+                     "--port-file", folder / "port")
     until("an exporter listens that was given no socket", lambda:
           (folder / "port").exists() and
           (folder / "port").read_text().endswith("\n"))
     broker = start(*usual, build / "fsdpd")
     until("it finds the broker of its user", lambda: not is_down(
         int((folder / "port").read_text())))
-    broker.kill()
-    broker.wait()
+    stop(exporter)
+    stop(broker)
 
 
 def check_usage():
@@ -602,8 +610,7 @@ try:
     check_usual_place()
     check_stopped(broker)
     broker = check_death(broker, page)
-    broker.kill()
-    broker.wait()
+    stop(broker)
     check_outage()
     broker = start_broker()
     until("the exporter finds a new broker", lambda: not is_down())
