@@ -21,10 +21,13 @@
 #define SETTINGS     "/sys/kernel/mm/transparent_hugepage"
 #define SETTING_SIZE 128
 
-/* Populating holds the mmap lock of the process. With steps of this size the
- * event loop waits for the lock for some milliseconds at most, not for
- * seconds. */
-#define POPULATE_STEP (8 * HUGE_PAGE_SIZE)
+/*
+ * Page faults of a thread lock the address space for each page anew, and before
+ * the event loop if that waits for the lock, too: the kernel lets it wait for 4
+ * ms. But to map or to unmap something the thread queues behind the loop. So
+ * each step maps one huge page.
+ */
+#define POPULATE_STEP HUGE_PAGE_SIZE
 
 static uint64_t round_up(uint64_t size, uint64_t unit)
 {
@@ -62,13 +65,11 @@ static int explain_populate(struct error *err, int code, uint64_t offset,
 	const char *cause;
 
 	if (code == -ENOMEM || code == -ENOSPC)
-		cause = "the machine has no memory left for it; lower "
-			"memory_max or free memory";
-	else if (code == -EHWPOISON)
+		cause = "the machine has no memory left for it, or the broker "
+			"no address space; lower memory_max or free memory";
+	else if (code == -EHWPOISON || code == -EIO)
 		cause = "the memory has failed in hardware; see the kernel "
 			"log and replace it";
-	else if (code == -EFAULT)
-		cause = "they are past the end of the chunk";
 	else
 		cause = strerror(-code);
 	return error_set(err, code,
@@ -78,55 +79,72 @@ static int explain_populate(struct error *err, int code, uint64_t offset,
 			 cause);
 }
 
-static int populate_fallback(int fd, uint64_t offset, uint64_t size)
+/* Writes zeros to [offset, end). That takes half of the CPU time of page faults
+ * and leaves the address space alone. */
+static int write_zeros(int fd, uint64_t offset, uint64_t end)
 {
-	while (fallocate(fd, 0, (off_t)offset, (off_t)size) < 0)
-		if (errno != EINTR)
+	static uint8_t zeros[LAYOUT_PAGE_SIZE];
+	uint64_t size;
+	ssize_t n;
+
+	for (; offset < end; offset += (uint64_t)n) {
+		size = end - offset;
+		if (size > sizeof(zeros))
+			size = sizeof(zeros);
+		n = pwrite(fd, zeros, size, (off_t)offset);
+		if (n < 0)
 			return -errno;
+	}
 	return 0;
 }
 
-/* Populates [offset, end), which is within one step. */
-static int populate_step(int fd, uint64_t offset, uint64_t end,
-			 struct error *err)
+/* Lets page faults allocate [offset, end), which is within one step. */
+static int fault_in(int fd, uint64_t offset, uint64_t end)
 {
-	uint64_t start = round_down(offset, HUGE_PAGE_SIZE);
-	uint64_t size = round_up(end, HUGE_PAGE_SIZE) - start;
-	void *at;
+	uint64_t start = round_down(offset, POPULATE_STEP);
+	uint8_t *at;
 	int r;
 
-	r = memfd_map_range(fd, start, size, true, &at, err);
+	r = memfd_map_range(fd, start, POPULATE_STEP, true, (void **)&at, NULL);
 	if (r < 0)
-		return error_wrap(err, r, "cannot populate a chunk");
-	r = failpoint_fail("chunk.populate");
-	if (r == 0 && madvise((uint8_t *)at + (offset - start), end - offset,
-			      MADV_POPULATE_WRITE) < 0)
+		return r;
+	if (madvise(at + (offset - start), end - offset, MADV_POPULATE_WRITE) <
+	    0)
 		r = -errno;
-	munmap(at, size);
-	/* the kernel or the memory does not support MADV_POPULATE_WRITE */
+	munmap(at, POPULATE_STEP);
+	return r;
+}
+
+static int populate_step(int fd, uint64_t offset, uint64_t end,
+			 enum huge_pages huge_pages, struct error *err)
+{
+	int r = failpoint_fail("chunk.populate");
+
+	if (r == 0 && huge_pages == HUGE_PAGES_NEVER)
+		r = write_zeros(fd, offset, end);
+	else if (r == 0)
+		r = fault_in(fd, offset, end);
+	/* the kernel does not support MADV_POPULATE_WRITE */
 	if (r == -EINVAL)
-		r = populate_fallback(fd, offset, end - offset);
+		r = write_zeros(fd, offset, end);
 	if (r < 0)
 		return explain_populate(err, r, offset, end);
 	return 0;
 }
 
-int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err)
+int chunk_populate(int fd, uint64_t offset, uint64_t size,
+		   enum huge_pages huge_pages, struct error *err)
 {
-	/* Use the page size of the machine, because larger pages would waste
-	 * memory. */
-	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t end, stop;
+	const uint64_t end = offset + size;
+	uint64_t stop;
 	int r;
 
 	assert(offset <= INT64_MAX && size <= INT64_MAX - offset);
-	end = round_up(offset + size, page);
-	offset = round_down(offset, page);
 	for (; offset < end; offset = stop) {
 		stop = round_down(offset, POPULATE_STEP) + POPULATE_STEP;
 		if (stop > end)
 			stop = end;
-		r = populate_step(fd, offset, stop, err);
+		r = populate_step(fd, offset, stop, huge_pages, err);
 		if (r < 0)
 			return r;
 	}

@@ -2,9 +2,9 @@
  * Chunks: the memory objects that contain tensors, as the broker uses them.
  *
  * A chunk is one memfd with a size in whole pages of 2 MiB. The broker never
- * reads its contents. It maps a range only while it populates the range,
- * because MADV_POPULATE_WRITE after MADV_HUGEPAGE is the only way to get huge
- * pages where the kernel allows them (fallocate() never gives any). All
+ * reads its contents. It maps a range only to populate it with huge pages where
+ * the kernel allows them, because MADV_POPULATE_WRITE after MADV_HUGEPAGE is
+ * the only way to get these there (write() and fallocate() give none). All
  * functions here except chunk_create() can take milliseconds, so they must not
  * be called from the thread of the event loop.
  */
@@ -13,6 +13,12 @@
 #include <stdint.h>
 
 struct error;
+
+enum huge_pages {
+	HUGE_PAGES_NEVER,  /* the kernel gives none to shared memory */
+	HUGE_PAGES_ADVISE, /* the kernel gives them after MADV_HUGEPAGE */
+	HUGE_PAGES_ALWAYS,
+};
 
 /* Rounds up to whole huge pages. */
 uint64_t chunk_round(uint64_t size);
@@ -25,17 +31,13 @@ uint64_t chunk_page_up(uint64_t size);
  * is read-write. */
 int chunk_create(uint64_t size, bool is_bundle, int *ret_fd, struct error *err);
 
-/* Allocates the pages of [offset, offset + size). */
-int chunk_populate(int fd, uint64_t offset, uint64_t size, struct error *err);
+/* Allocates the pages of [offset, offset + size), which has no contents yet:
+ * zeros may replace them. */
+int chunk_populate(int fd, uint64_t offset, uint64_t size,
+		   enum huge_pages huge_pages, struct error *err);
 
 /* Returns the whole huge pages within [offset, offset + size) to the kernel. */
 int chunk_punch(int fd, uint64_t offset, uint64_t size, struct error *err);
-
-enum huge_pages {
-	HUGE_PAGES_NEVER,  /* the kernel gives none to shared memory */
-	HUGE_PAGES_ADVISE, /* the kernel gives them after MADV_HUGEPAGE */
-	HUGE_PAGES_ALWAYS,
-};
 
 /* Returns the setting in /sys/kernel/mm/transparent_hugepage for pages of 2
  * MiB. */

@@ -49,8 +49,9 @@ static void run_create(struct pool_work *work)
 	 * the cheapest way to fill it. */
 	if (is_bundle)
 		return;
-	work->result = chunk_populate(work->fd, work->range.offset,
-				      work->range.size, &work->err);
+	work->result =
+		chunk_populate(work->fd, work->range.offset, work->range.size,
+			       huge_pages_state(), &work->err);
 }
 
 /* Makes and commits the record of a new chunk. The caller ensured a free
@@ -294,8 +295,9 @@ static int make_chunk(struct pool *pool, const struct device *device,
 
 static void run_populate(struct pool_work *work)
 {
-	work->result = chunk_populate(work->fd, work->range.offset,
-				      work->range.size, &work->err);
+	work->result =
+		chunk_populate(work->fd, work->range.offset, work->range.size,
+			       huge_pages_state(), &work->err);
 }
 
 /* Adds the range to the arena; the memory after it stays reserved. */
