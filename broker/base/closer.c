@@ -19,6 +19,19 @@
 /* The retry is soon, since without a thread no file is closed, and the broker
  * may not read the user's requests meanwhile. */
 #define RETRY_MS 100
+/*
+ * After a close that took this much CPU time, the thread sleeps for a multiple
+ * of that time. So a user who sends large memory files has a fifth of a CPU for
+ * the closes, and must wait before it can send the next ones. Other processes
+ * get the CPUs meanwhile. If more files than SLEEP_MAX wait before a close, the
+ * thread does not sleep after it: they may keep much memory.
+ */
+#define SLOW_NS      1000000
+#define SLEEP_FACTOR 4
+#define SLEEP_MAX_NS SECOND_NS
+#define SLEEP_MAX    (2 * CLOSER_FULL)
+
+#define SECOND_NS UINT64_C(1000000000)
 
 struct item {
 	int fd;
@@ -182,12 +195,36 @@ static void drain(int sock_fd)
 		;
 }
 
+static uint64_t cpu_time_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
+}
+
+static void sleep_after(uint64_t ns)
+{
+	struct timespec time;
+
+	if (ns < SLOW_NS)
+		return;
+	ns *= SLEEP_FACTOR;
+	if (ns > SLEEP_MAX_NS)
+		ns = SLEEP_MAX_NS;
+	time.tv_sec = (time_t)(ns / SECOND_NS);
+	time.tv_nsec = (long)(ns % SECOND_NS);
+	(void)nanosleep(&time, NULL);
+}
+
 /* Closes the first file. The caller holds the lock, which is released during
  * the close. */
 static void close_first(struct queue *queue)
 {
 	struct closer_state *state = queue->state;
 	struct item item = queue->items[queue->first];
+	bool may_sleep = queue->n <= SLEEP_MAX;
+	uint64_t ns;
 
 	queue->first = (queue->first + 1) % queue->max;
 	queue->n--;
@@ -195,7 +232,11 @@ static void close_first(struct queue *queue)
 	pthread_mutex_unlock(&state->lock);
 	if (item.is_connection)
 		drain(item.fd);
+	ns = cpu_time_ns();
 	(void)close(item.fd);
+	ns = cpu_time_ns() - ns;
+	if (may_sleep)
+		sleep_after(ns);
 	pthread_mutex_lock(&state->lock);
 	queue->is_closing = false;
 	if (queue->n == CLOSER_FULL - 1)

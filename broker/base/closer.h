@@ -6,7 +6,7 @@
  * page, a TCP socket lingers, a socket closes the descriptors in its queue, and
  * a FUSE file asks its server. So files are closed on threads, one for each
  * user with something to close; a thread may block for ever, but then delays
- * only the files of its user.
+ * only the files of its user. A user's slow closes get a fifth of a CPU.
  *
  * A descriptor that waits to be closed keeps memory, which is charged to no
  * user, and whose size cannot be known: a socket may hold memory files, and the
