@@ -6,6 +6,7 @@
 #include "broker/session/listener.h"
 #include "broker/supervise.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/socket_path.h"
 #include <getopt.h>
 #include <signal.h>
@@ -16,6 +17,10 @@
 #include <unistd.h>
 
 #define MAX_SETTINGS 64
+
+/* A service that cannot start waits before it exits, because systemd would
+ * start it again ten times a second, for as long as the cause stays. */
+#define FAILED_START_S 3
 
 static const char *arg_socket_path;
 static struct config_source arg_config;
@@ -155,6 +160,20 @@ static int check_config(void)
 	return EXIT_SUCCESS;
 }
 
+/* systemd ends the process by SIGTERM if the unit is stopped or restarted
+ * meanwhile. The supervisor has delays of its own. */
+static int fail_to_start(const struct error *err)
+{
+	(void)report(err);
+	if (error_is_short(err->code))
+		return EX_TEMPFAIL;
+	if (getenv("NOTIFY_SOCKET") && !arg_is_supervised) {
+		failpoint("fsdpd.waits");
+		(void)sleep(FAILED_START_S);
+	}
+	return EXIT_FAILURE;
+}
+
 static int run_broker(void)
 {
 	struct broker_options broker_options = {
@@ -168,22 +187,20 @@ static int run_broker(void)
 	int r;
 
 	if (!broker) {
-		log_line(LOG_LEVEL_ERROR,
-			 "cannot allocate memory for the broker");
-		return EXIT_FAILURE;
+		error_nomem(&err, "the broker");
+		return fail_to_start(&err);
 	}
 	if (priority_set(&err) < 0)
 		log_line(LOG_LEVEL_WARNING, "%s", err.msg);
 	r = broker_open(broker, &broker_options, &err);
-	if (r == 0) {
-		r = broker_run(broker, &err);
-		broker_close(broker);
+	if (r < 0) {
+		free(broker);
+		return fail_to_start(&err);
 	}
+	r = broker_run(broker, &err);
+	broker_close(broker);
 	free(broker);
-	if (r == 0)
-		return EXIT_SUCCESS;
-	(void)report(&err);
-	return error_is_short(r) ? EX_TEMPFAIL : EXIT_FAILURE;
+	return r < 0 ? report(&err) : EXIT_SUCCESS;
 }
 
 /* Run the supervisor. It owns the socket, so connections wait there while the

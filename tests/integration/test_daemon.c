@@ -91,6 +91,17 @@ Test(fsdpd, a_missing_configuration_file_is_refused)
 	cr_assert(eq(int, run("--config", "/nonexistent/fsdpd.conf"), 1));
 }
 
+Test(fsdpd, a_service_that_cannot_start_waits_before_it_exits)
+{
+#ifndef FSDP_TEST_POINTS
+	cr_skip_test("built without points");
+#endif
+	setenv("FSDP_KILL_AT", "fsdpd.waits", 1);
+	cr_expect(eq(int, run("--config", "/nonexistent/fsdpd.conf"), 1));
+	setenv("NOTIFY_SOCKET", "/nonexistent/notify.sock", 1);
+	cr_expect(eq(int, run("--config", "/nonexistent/fsdpd.conf"), -1));
+}
+
 Test(fsdpd, a_socket_that_cannot_be_created_is_refused_with_a_remedy)
 {
 	refuse_start("/proc/nobody/folder/sock", NULL,
