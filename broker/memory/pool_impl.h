@@ -4,11 +4,11 @@
  * pool.c places blocks, pool_admit.c decides whether there may be more memory,
  * pool_grow.c makes it, pool_seal.c makes a bundle's memory read-only,
  * pool_trim.c frees it, and pool_adopt.c adopts the chunks of an earlier
- * broker. Work on chunks runs on libuv's threads as a `struct pool_work`: its
- * kind has two functions, one for the thread, which uses only the struct, and
- * one for the loop. While a chunk is busy its fd stays open; ranges that a
- * thread populates or punches are reserved in the arena, so that they cannot be
- * allocated.
+ * broker. Work on chunks runs on libuv's threads as a `struct pool_work`
+ * (pool_work.c): its kind has two functions, one for the thread, which uses only
+ * the struct, and one for the loop. While a chunk is busy its fd stays open;
+ * ranges that a thread populates or punches are reserved in the arena, so that
+ * they cannot be allocated.
  */
 #pragma once
 #include "broker/base/base.h"
@@ -211,7 +211,7 @@ void pool_forget_refusals(struct pool_source *source);
 int pool_grow(struct pool *pool, const struct pool_request *request,
 	      uint64_t missing, struct error *err);
 
-/* --- pool_trim.c --------------------------------------------------------- */
+/* --- pool_work.c --------------------------------------------------------- */
 
 /* Makes a work of this kind with space for ranges; NULL: memory ran out. */
 struct pool_work *pool_work_new(struct pool_source *source,
@@ -220,6 +220,8 @@ struct pool_work *pool_work_new(struct pool_source *source,
 void pool_work_queue(struct pool_work *work);
 /* Closes the fds of a chunk that was removed. Ends the work. */
 void pool_work_close(struct pool_work *work);
+
+/* --- pool_trim.c --------------------------------------------------------- */
 
 /* Lets the trimmer visit the chunk after warm_ms, because memory in it was
  * freed or made. */
