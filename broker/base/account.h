@@ -13,6 +13,7 @@
 struct config;
 struct error;
 struct peer;
+struct pool_work;
 
 enum account_kind {
 	/* bytes of live blocks of host memory and of boards */
@@ -39,7 +40,10 @@ struct account {
 	uint64_t used[ACCOUNT_N];
 	/* The bytes of the chunks of its pools: in host memory, on devices. */
 	uint64_t chunk_size[2];
-	bool is_sealing; /* a thread seals a chunk of this user */
+	/* The number of works on its memory that are on threads, and the works
+	 * that wait (memory/pool_work.c). */
+	uint32_t n_works;
+	struct pool_work *first_work, *last_work;
 	/* The evictable tensors that are charged to it: in host memory, on
 	 * devices. */
 	struct evict_ring evictable[2];

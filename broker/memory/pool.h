@@ -55,7 +55,7 @@ struct chunk {
 	struct arena *arena; /* NULL: the memory was shared by a process */
 	struct pool *pool;   /* NULL: there is no chunk */
 	uint32_t next;       /* record of the pool's next chunk; 0: none */
-	bool is_busy;        /* a worker thread uses its fd */
+	bool is_busy;        /* a worker thread uses its fd, or will */
 	bool is_sealing;     /* it is being sealed, so allocation is stopped */
 	bool is_dying;       /* empty, will be retired; allocation is stopped */
 	bool is_warm;        /* has free memory that was not trimmed yet */
@@ -77,7 +77,7 @@ struct pool_source {
 	uint64_t total_size;
 	/* bytes of chunks that are dying and not closed yet */
 	uint64_t going_size;
-	uint32_t n_works; /* works that are on worker threads now */
+	uint32_t n_works; /* works that have not ended */
 	/* These describe a device whose driver had no memory for a chunk. */
 	uint32_t n_refusals;  /* refusals since the last success */
 	struct error refusal; /* the last refusal */
@@ -107,8 +107,7 @@ struct pools {
 	 * begun to be tried again; the queue of waiters counts it. */
 	uint64_t n_rounds;
 	uint32_t n_chunks; /* including those being made */
-	/* works that are on worker threads now */
-	uint32_t n_works;
+	uint32_t n_works;  /* works that have not ended */
 	/* The number of timeline files, which also need places in the fd
 	 * store. */
 	uint32_t n_timelines;

@@ -358,11 +358,9 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	}
 	if (!i)
 		return POOL_FULL;
-	work = pool_work_new(pool->source, &work_populate, 0);
+	work = pool_work_on(pools, i, &work_populate, 0);
 	if (!work)
 		return error_nomem(err, "a growing chunk");
-	work->chunk = i;
-	work->fd = chunk->fd;
 	work->range.offset = pool_record(pools, i)->size - chunk->tail_size;
 	work->range.size =
 		min_u64(chunk->tail_size, max_u64(need, POPULATED_AT_ONCE));

@@ -5,10 +5,10 @@
  * pool_grow.c makes it, pool_seal.c makes a bundle's memory read-only,
  * pool_trim.c frees it, and pool_adopt.c adopts the chunks of an earlier
  * broker. Work on chunks runs on libuv's threads as a `struct pool_work`
- * (pool_work.c): its kind has two functions, one for the thread, which uses only
- * the struct, and one for the loop. While a chunk is busy its fd stays open;
- * ranges that a thread populates or punches are reserved in the arena, so that
- * they cannot be allocated.
+ * (pool_work.c): its kind has two functions, one for the thread, which uses
+ * only the struct, and one for the loop. While a chunk is busy its fd stays
+ * open; ranges that a thread populates or punches are reserved in the arena, so
+ * that they cannot be allocated.
  */
 #pragma once
 #include "broker/base/base.h"
@@ -54,14 +54,17 @@ struct pool_work_kind;
 
 struct pool_work {
 	uv_work_t req;
-	struct pool_work *next; /* in pools.unstored */
+	/* in pools.unstored, or among the works that wait of an account */
+	struct pool_work *next;
 	struct pools *pools;
 	struct pool_source *source;
 	const struct pool_work_kind *kind;
-	const struct device *device;   /* create; NULL: host memory */
-	struct pool *pool;             /* create */
-	struct donation *donation;     /* check */
-	struct account *account;       /* seal */
+	const struct device *device; /* create; NULL: host memory */
+	struct pool *pool;           /* create */
+	struct donation *donation;   /* check */
+	/* The user whose processes have the memory and may let the thread wait
+	 * for it. NULL: create, check, close, memory of a device */
+	struct account *account;
 	struct mapper_suspect suspect; /* seal */
 	uint32_t chunk;                /* record; create, close: 0 */
 	int fd, readonly_fd;
@@ -217,6 +220,11 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
 				uint32_t n_ranges);
+/* Makes a work on the memory of a chunk, which must be busy until the work is
+ * done; otherwise the same. */
+struct pool_work *pool_work_on(struct pools *pools, uint32_t index,
+			       const struct pool_work_kind *kind,
+			       uint32_t n_ranges);
 void pool_work_queue(struct pool_work *work);
 /* Closes the fds of a chunk that was removed. Ends the work. */
 void pool_work_close(struct pool_work *work);

@@ -4,8 +4,7 @@
  * F_ADD_SEALS visits every page, and waits some 150 ms for pages that the
  * kernel itself uses (in a pipe, or for I/O in progress). If it refuses, the
  * search for the process that maps the memory reads files in /proc. All of this
- * happens on a thread, one chunk at a time and one chunk of each user at a
- * time, so that one user's commits leave threads to the others.
+ * happens on a thread, one chunk of the bundle at a time.
  *
  * The chunk is busy meanwhile: it is neither freed nor allocated from, whatever
  * happens to the bundle and the session. The record is marked as sealed only
@@ -17,10 +16,8 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "shm/memfd.h"
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdlib.h>
 
 /* --- on a thread --------------------------------------------------------- */
@@ -76,7 +73,6 @@ static void done_seal(struct pool_work *work)
 	struct chunk *chunk = &pools->chunks[work->chunk];
 
 	failpoint("pool.sealed");
-	work->account->is_sealing = false;
 	chunk->is_busy = chunk->is_sealing = false;
 	if (work->result < 0)
 		chunk->pool->unsealed = work->err;
@@ -86,7 +82,7 @@ static void done_seal(struct pool_work *work)
 	 * chunk. */
 	if (chunk->is_dying)
 		pools_look_again(pools);
-	wake_uid(&pools->base->wake, work->account->uid);
+	wake_uid(&pools->base->wake, work->suspect.uid); /* the owner */
 	wake_room(&pools->base->wake);
 	free(work);
 }
@@ -101,31 +97,24 @@ static pid_t loader_of(const struct pools *pools, uint32_t bundle)
 	return session ? (pid_t)catalog_session(catalog, session)->pid : 0;
 }
 
-static int begin_seal(struct pools *pools, uint32_t index,
-		      struct account *account, struct error *err)
+static int begin_seal(struct pools *pools, uint32_t index, struct error *err)
 {
+	uint32_t bundle = pool_record(pools, index)->bundle;
 	struct chunk *chunk = &pools->chunks[index];
-	struct pool_work *work =
-		pool_work_new(chunk->pool->source, &work_seal, 0);
+	struct pool_work *work = pool_work_on(pools, index, &work_seal, 0);
 
 	if (!work)
 		return error_nomem(err, "a sealed chunk");
-	assert(!chunk->is_busy);
-	work->chunk = index;
-	work->fd = chunk->fd;
-	work->account = account;
 	work->suspect = (struct mapper_suspect){
-		loader_of(pools, pool_record(pools, index)->bundle),
-		account->uid,
+		loader_of(pools, bundle),
+		catalog_bundle(pools->catalog, bundle)->owner_uid,
 	};
 	chunk->is_busy = chunk->is_sealing = true;
-	account->is_sealing = true;
 	pool_work_queue(work);
 	return POOL_WAIT;
 }
 
-static int seal_chunk(struct pools *pools, uint32_t index,
-		      struct account *account, struct error *err)
+static int seal_chunk(struct pools *pools, uint32_t index, struct error *err)
 {
 	const struct chunk *chunk = &pools->chunks[index];
 
@@ -136,21 +125,17 @@ static int seal_chunk(struct pools *pools, uint32_t index,
 		record_seal(pools, index);
 		return POOL_OK;
 	}
-	if (account->is_sealing)
+	if (chunk->is_busy)
 		return POOL_WAIT;
-	return begin_seal(pools, index, account, err);
+	return begin_seal(pools, index, err);
 }
 
 int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 {
-	uint32_t uid = catalog_bundle(pools->catalog, bundle)->owner_uid;
-	struct account *account = accounts_get(&pools->base->accounts, uid);
 	struct pool *pool = pool_find_bundle(pools, bundle);
 	int r = POOL_OK;
 	uint32_t i;
 
-	if (!account)
-		return error_nomem(err, "the account of uid %" PRIu32, uid);
 	if (pool && pool->unsealed.code < 0) {
 		error_set(err, pool->unsealed.code, "%s", pool->unsealed.msg);
 		pool->unsealed = ERROR_NULL;
@@ -158,7 +143,7 @@ int pool_seal_bundle(struct pools *pools, uint32_t bundle, struct error *err)
 	}
 	for (i = pool ? pool->first : 0; i && r == POOL_OK;
 	     i = pools->chunks[i].next)
-		r = seal_chunk(pools, i, account, err);
+		r = seal_chunk(pools, i, err);
 	return r;
 }
 

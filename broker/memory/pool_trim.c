@@ -122,15 +122,12 @@ static const struct pool_work_kind work_empty = {run_empty, done_empty};
 static void retire(struct pools *pools, uint32_t index)
 {
 	struct chunk *chunk = &pools->chunks[index];
-	struct pool_work *work =
-		pool_work_new(chunk->pool->source, &work_empty, 0);
+	struct pool_work *work = pool_work_on(pools, index, &work_empty, 0);
 
 	if (!work) {
 		schedule_trim(pools, now_ms() + RETRY_MS);
 		return;
 	}
-	work->chunk = index;
-	work->fd = chunk->fd;
 	work->size = pool_chunk_size(pools, index);
 	work->is_going = true;
 	chunk->is_busy = true;
@@ -217,14 +214,12 @@ static void trim(struct pools *pools, uint32_t index)
 	arena_visit_free(chunk->arena, collect_range, &collection);
 	if (collection.n == 0)
 		return;
-	work = pool_work_new(chunk->pool->source, &work_punch, collection.n);
+	work = pool_work_on(pools, index, &work_punch, collection.n);
 	if (!work)
 		return;
 	collection = (struct collection){work->ranges, 0, collection.n};
 	arena_visit_free(chunk->arena, collect_range, &collection);
 	reserve_ranges(chunk->arena, work);
-	work->chunk = index;
-	work->fd = chunk->fd;
 	chunk->is_busy = true;
 	pool_work_queue(work);
 }

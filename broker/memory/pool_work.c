@@ -1,11 +1,19 @@
 /*
  * Works: what is done to chunks on libuv's threads.
+ *
+ * The kernel locks a file while a process writes to it, also while it waits for
+ * the bytes. A process that may write a chunk can let it wait for ever, by
+ * bytes in a mapping that does not answer, such as that of a FUSE file.
+ * Whatever a thread does to the file then waits as long. So two works of each
+ * user on host memory are on threads at a time, and its others wait.
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <stdlib.h>
 #include <unistd.h>
+
+#define MAX_USER_WORKS 2
 
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
@@ -27,11 +35,56 @@ struct pool_work *pool_work_new(struct pool_source *source,
 	return work;
 }
 
+struct pool_work *pool_work_on(struct pools *pools, uint32_t index,
+			       const struct pool_work_kind *kind,
+			       uint32_t n_ranges)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct account *account = accounts_get(
+		&pools->base->accounts, pool_record(pools, index)->access.uid);
+	struct pool_work *work = NULL;
+
+	if (account)
+		work = pool_work_new(chunk->pool->source, kind, n_ranges);
+	if (!work)
+		return NULL;
+	/* The memory of a device has no lock that a process could keep. */
+	if (pool_source_is_host(work->source))
+		work->account = account;
+	work->chunk = index;
+	work->fd = chunk->fd;
+	return work;
+}
+
 static void on_run(uv_work_t *req)
 {
 	struct pool_work *work = req->data;
 
 	work->kind->run(work);
+}
+
+static void on_done(uv_work_t *req, int status);
+
+static void begin(struct pool_work *work)
+{
+	int r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
+			      on_done);
+
+	/* uv_queue_work() fails only without a work function. */
+	assert(r == 0);
+}
+
+/* Begins the next work of a user who has ended one. */
+static void begin_next(struct account *account)
+{
+	struct pool_work *next = account->first_work;
+
+	if (!next) {
+		account->n_works--;
+		return;
+	}
+	account->first_work = next->next;
+	begin(next);
 }
 
 static void on_done(uv_work_t *req, int status)
@@ -41,20 +94,36 @@ static void on_done(uv_work_t *req, int status)
 	(void)status; /* the work is never cancelled */
 	work->pools->n_works--;
 	work->source->n_works--;
+	if (work->account)
+		begin_next(work->account);
 	work->kind->done(work);
+}
+
+/* Lets the work wait until the user has ended another one. */
+static void append(struct account *account, struct pool_work *work)
+{
+	work->next = NULL;
+	if (account->first_work)
+		account->last_work->next = work;
+	else
+		account->first_work = work;
+	account->last_work = work;
 }
 
 void pool_work_queue(struct pool_work *work)
 {
-	int r;
+	struct account *account = work->account;
 
 	work->req.data = work;
 	work->pools->n_works++;
 	work->source->n_works++;
-	r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
-			  on_done);
-	/* uv_queue_work() fails only without a work function. */
-	assert(r == 0);
+	if (account && account->n_works == MAX_USER_WORKS) {
+		append(account, work);
+		return;
+	}
+	if (account)
+		account->n_works++;
+	begin(work);
 }
 
 /* --- closing ------------------------------------------------------------- */
@@ -85,5 +154,6 @@ static const struct pool_work_kind work_close = {run_close, done_close};
 void pool_work_close(struct pool_work *work)
 {
 	work->kind = &work_close;
+	work->account = NULL; /* the last close needs no lock of the file */
 	pool_work_queue(work);
 }

@@ -7,6 +7,7 @@
 #include "shm/memfd.h"
 #include "tests/lib/check.h"
 #include "tests/unit/broker/loop_fixture.h"
+#include "tests/unit/broker/memory/file_locker.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -578,6 +579,38 @@ static int restart(struct broker *broker, struct error *err)
 	accounts_deinit(&broker->base.accounts);
 	pools_init(&broker->store.pools);
 	return pools_adopt(&broker->store.pools, err);
+}
+
+Test(pool, files_that_a_user_locks_leave_threads_to_others)
+{
+	struct broker *broker = setup();
+	struct locker lockers[6];
+	uint32_t blocks[12], other, i;
+
+	broker->base.config.chunk_min = broker->base.config.chunk_max = 8 * MIB;
+	broker->base.config.warm_ms = 0;
+	for (i = 0; i < 12; i++) {
+		blocks[i] = alloc(broker, &alice, 3 * MIB);
+		cr_assert(
+			eq(u32, block_at(broker, blocks[i])->chunk, 1 + i / 2));
+	}
+	for (i = 0; i < 6; i++)
+		lock_file(&lockers[i], broker->store.pools.chunks[i + 1].fd);
+	/* The first three chunks are punched, and the others retired. */
+	for (i = 0; i < 12; i++)
+		if (i >= 6 || i % 2 == 0)
+			release(broker, blocks[i]);
+	for (i = 1; i <= 6; i++)
+		while (!broker->store.pools.chunks[i].is_busy)
+			uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+	other = alloc(broker, &bob, 3 * MIB);
+	for (i = 0; i < 6; i++)
+		let_go(&lockers[i]);
+	release(broker, other);
+	for (i = 1; i < 6; i += 2)
+		release(broker, blocks[i]);
+	run_until_empty(broker);
+	teardown(broker);
 }
 
 Test(pool, after_a_restart_blocks_have_the_same_offsets)

@@ -4,6 +4,7 @@
  */
 #include "cuda/vmm.h"
 #include "tests/unit/broker/device_fixture.h"
+#include "tests/unit/broker/memory/file_locker.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -449,4 +450,31 @@ Test(pool_device, readers_get_the_descriptor_of_the_memory)
 			catalog_block(&broker->store.catalog, block)->chunk,
 			false, &fd, NULL)));
 	cr_expect(eq(int, fd, broker->store.pools.chunks[1].fd));
+}
+
+Test(pool_device, files_that_a_user_locks_leave_its_devices_alone)
+{
+	struct device_uuid gpu = broker_gpu(broker, 0);
+	struct slot_ref host[2], device[2];
+	struct locker lockers[2];
+	int i;
+
+	broker->base.config.warm_ms = 0;
+	broker->base.config.chunk_max = 2 * MIB;
+	for (i = 0; i < 2; i++) {
+		host[i] = client_alloc(&alice, 2 * MIB);
+		lock_file(&lockers[i],
+			  broker->store.pools.chunks[2 * i + 1].fd);
+		cr_assert(zero(int, client_alloc_on(&alice, &gpu, 2 * MIB, 0,
+						    &device[i])));
+	}
+	for (i = 0; i < 2; i++) {
+		cr_assert(zero(int, client_release_n(&alice, &host[i], 1)));
+		cr_assert(zero(int, client_release_n(&alice, &device[i], 1)));
+	}
+	while (size_on(&gpu) > 0)
+		loop_step(&broker->base.loop.uv);
+	cr_expect(eq(u64, broker->store.pools.host.total_size, 4 * MIB));
+	for (i = 0; i < 2; i++)
+		let_go(&lockers[i]);
 }

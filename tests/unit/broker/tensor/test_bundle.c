@@ -314,25 +314,26 @@ static void finish_works(void)
 		loop_step(&broker->base.loop.uv);
 }
 
-Test(bundle, is_sealed_for_one_commit_of_a_user_at_a_time)
+/* Two of them are on threads at a time (pool_work.c). */
+Test(bundle, is_sealed_beside_other_commits_of_its_user)
 {
-	struct client other;
-	uint64_t first, second, third;
+	struct client clients[3];
+	static const char *const names[] = {"m/", "n/", "o/"};
+	static const char *const members[] = {"m/a", "n/a", "o/a"};
+	uint64_t bundles[3];
+	int i;
 
-	client_open(&other, broker, 1000, 0);
-	first = stage(&alice, "m/", "m/a");
-	second = stage(&other, "n/", "n/a");
-	third = stage(&bob, "o/", "o/a");
-	send_commit(&alice, first);
-	send_commit(&other, second);
-	cr_expect(eq(u32, broker->store.pools.n_works, 1));
-	send_commit(&bob, third);
-	cr_expect(eq(u32, broker->store.pools.n_works, 2));
+	for (i = 0; i < 3; i++) {
+		client_open(&clients[i], broker, 1000, 0);
+		bundles[i] = stage(&clients[i], names[i], members[i]);
+	}
+	for (i = 0; i < 3; i++)
+		send_commit(&clients[i], bundles[i]);
+	cr_expect(eq(u32, broker->store.pools.n_works, 3));
 	cr_expect(zero(u32, index_find(&broker->store, "m/a")), "not yet");
-	cr_expect(zero(int, receive(&alice)));
-	cr_expect(zero(int, receive(&other)));
-	cr_expect(zero(int, receive(&bob)));
-	cr_expect(ne(u32, index_find(&broker->store, "n/a"), 0));
+	for (i = 0; i < 3; i++)
+		cr_expect(zero(int, receive(&clients[i])));
+	cr_expect(ne(u32, index_find(&broker->store, "o/a"), 0));
 }
 
 Test(bundle, whose_loader_dies_while_it_is_sealed_leaves_nothing)
