@@ -5,6 +5,7 @@
 #include "tests/lib/chaos.h"
 #include "tests/lib/memory.h"
 #include "tests/lib/patience.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -284,17 +285,22 @@ static uint64_t count_memfds(pid_t pid)
 {
 	char path[64], target[64];
 	uint64_t n_found = 0;
+	struct dirent *entry;
+	DIR *dir;
 
-	for (int fd = 0; fd < 256; fd++) {
-		ssize_t n;
+	snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+	dir = opendir(path);
+	while (dir && (entry = readdir(dir))) {
+		ssize_t n = readlinkat(dirfd(dir), entry->d_name, target,
+				       sizeof(target) - 1);
 
-		snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)pid, fd);
-		n = readlink(path, target, sizeof(target) - 1);
 		if (n < 0)
 			continue;
 		target[n] = '\0';
 		n_found += is_kept(target);
 	}
+	if (dir)
+		closedir(dir);
 	return n_found;
 }
 
