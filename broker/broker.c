@@ -521,7 +521,6 @@ int broker_open(struct broker *broker, const struct broker_options *options,
 {
 	int r;
 
-	memset(broker, 0, sizeof(*broker));
 	log_clear_notes();
 	broker->store.catalog = CATALOG_NULL;
 	broker->store.table = TABLE_NULL;

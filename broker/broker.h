@@ -43,8 +43,10 @@ struct broker_options {
 	bool has_left_mps; /* the environment named an MPS server */
 };
 
-/* broker_open() sets the broker up and adopts the files of the fd store.
- * broker_run() runs it until a signal stops it. */
+/* broker_open() sets the broker up and adopts the files of the fd store. The
+ * memory of the broker must be zero: most of it is never used, and so is never
+ * mapped if it comes from calloc(). broker_run() runs it until a signal stops
+ * it. */
 int broker_open(struct broker *broker, const struct broker_options *options,
 		struct error *err);
 int broker_run(struct broker *broker, struct error *err);

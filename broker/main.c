@@ -183,7 +183,7 @@ static int run_broker(void)
 		.has_left_mps = has_left_mps,
 	};
 	struct error err = ERROR_NULL;
-	struct broker *broker = malloc(sizeof(*broker));
+	struct broker *broker = calloc(1, sizeof(*broker));
 	int r;
 
 	if (!broker) {
