@@ -61,7 +61,16 @@ static void nap(void)
  * for each test. */
 #define SMALL "[memory]\nchunk_min = 4M\n"
 
-static void clean_environment(void)
+/* Returns whether the variable "NAME=value" has the name with which the other
+ * string begins, which may be another such variable. */
+static bool has_name(const char *variable, const char *name)
+{
+	size_t size = strcspn(name, "=");
+
+	return strncmp(variable, name, size) == 0 && variable[size] == '=';
+}
+
+static bool is_inherited(const char *variable, const char *const *own)
 {
 	static const char *const names[] = {
 		"NOTIFY_SOCKET",  "LISTEN_FDS",     "LISTEN_PID",
@@ -69,8 +78,42 @@ static void clean_environment(void)
 		"FSDP_SOCKET",    "JOURNAL_STREAM", "FSDP_WORKER",
 	};
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
-		unsetenv(names[i]);
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		if (has_name(variable, names[i]))
+			return false;
+	}
+	for (; own && *own; own++) {
+		if (has_name(variable, *own))
+			return false;
+	}
+	return true;
+}
+
+static size_t count(const char *const *list)
+{
+	size_t n = 0;
+
+	while (list && list[n])
+		n++;
+	return n;
+}
+
+/* Returns the daemon's environment, in memory that the caller must free. */
+static const char **make_environment(const char *const *own)
+{
+	const char *const *all = (const char *const *)environ;
+	const char **made = calloc(count(all) + count(own) + 1, sizeof(*made));
+	size_t n = 0;
+
+	if (!made)
+		abort();
+	for (; *all; all++) {
+		if (is_inherited(*all, own))
+			made[n++] = *all;
+	}
+	for (; own && *own; own++)
+		made[n++] = *own;
+	return made;
 }
 
 const char *daemon_program(void)
@@ -95,26 +138,49 @@ bool daemon_preload(const char *fake, char ret[PATH_MAX])
 	       access(strchr(ret, '=') + 1, R_OK) == 0;
 }
 
-static void __attribute__((noreturn))
-become_daemon(const struct daemon *daemon, const struct daemon_options *options)
+/* vfork() copies nothing of this process, which takes 2.4 ms of CPU time under
+ * AddressSanitizer; and fork() would be that of sanitized_fork.c. The child
+ * must not change our memory. */
+static pid_t start_program(const char *const *argv, const char *const *env,
+			   int log)
 {
-	const char *program = daemon_program();
+	pid_t pid = vfork();
+
+	if (pid != 0)
+		return pid;
+	(void)prctl(PR_SET_PDEATHSIG, SIGTERM);
+	(void)dup2(log, STDERR_FILENO);
+	(void)execve(*argv, (char *const *)argv, (char *const *)env);
+	(void)dprintf(STDERR_FILENO, "%s: %s\n", *argv, strerror(errno));
+	_exit(127);
+}
+
+static pid_t start_daemon(const struct daemon *daemon,
+			  const struct daemon_options *options)
+{
+	const char **env = make_environment(options->env);
 	char config[64], log[64];
+	const char *argv[] = {
+		daemon_program(),
+		"--socket",
+		daemon->socket,
+		"--config",
+		config,
+		options->is_supervised ? "--supervised" : NULL,
+		NULL,
+	};
+	pid_t pid;
 	int fd;
 
-	prctl(PR_SET_PDEATHSIG, SIGTERM);
-	clean_environment();
-	for (const char *const *env = options->env; env && *env; env++)
-		putenv(strdup(*env));
 	snprintf(config, sizeof(config), "%s/conf", daemon->dir);
 	snprintf(log, sizeof(log), "%s/log", daemon->dir);
-	fd = open(log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-	if (fd >= 0)
-		dup2(fd, STDERR_FILENO);
-	execl(program, program, "--socket", daemon->socket, "--config", config,
-	      options->is_supervised ? "--supervised" : NULL, (char *)NULL);
-	fprintf(stderr, "%s: %s\n", program, strerror(errno));
-	_exit(127);
+	fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (fd < 0)
+		give_up(daemon, "%s: %s", log, strerror(errno));
+	pid = start_program(argv, env, fd);
+	close(fd);
+	free(env);
+	return pid;
 }
 
 /* Waits for the end of a connection that we have ended: the broker then has
@@ -159,9 +225,7 @@ void daemon_write_config(const struct daemon *daemon, const char *text)
 
 static void launch(struct daemon *daemon, const struct daemon_options *options)
 {
-	daemon->pid = fork();
-	if (daemon->pid == 0)
-		become_daemon(daemon, options);
+	daemon->pid = start_daemon(daemon, options);
 	for (int i = 0; !is_answering(daemon); i++) {
 		if (i > PATIENCE_MS || waitpid(daemon->pid, NULL, WNOHANG) != 0)
 			give_up(daemon, "fsdpd does not start");
