@@ -13,19 +13,17 @@ struct format {
 	int largest;
 };
 
-static struct format format_of(enum fsdp_dtype dtype)
+static const struct format *format_of(enum fsdp_dtype dtype)
 {
-	switch (dtype) {
-	case FSDP_F16:
-		return (struct format){11, -14, 15};
-	case FSDP_BF16:
-		return (struct format){8, -126, 127};
-	case FSDP_F32:
-		return (struct format){24, -126, 127};
-	default:
-		must(dtype == FSDP_F64);
-		return (struct format){53, -1022, 1023};
-	}
+	static const struct format formats[] = {
+		[FSDP_F16] = {11, -14, 15},
+		[FSDP_BF16] = {8, -126, 127},
+		[FSDP_F32] = {24, -126, 127},
+		[FSDP_F64] = {53, -1022, 1023},
+	};
+
+	must(scalar_is_float(dtype));
+	return &formats[dtype];
 }
 
 bool scalar_is_float(enum fsdp_dtype dtype)
@@ -72,10 +70,21 @@ void scalar_store(enum fsdp_dtype dtype, void *data, uint64_t i, uint64_t bits)
 
 /* --- floats -------------------------------------------------------------- */
 
+/* Returns 2^exponent, which must be a normal double. Random tests round
+ * millions of values, and ldexp() takes longer. */
+static double power_of_two(int exponent)
+{
+	uint64_t bits = (uint64_t)(exponent + 1023) << 52;
+	double value;
+
+	memcpy(&value, &bits, sizeof(value));
+	return value;
+}
+
 double scalar_decode(enum fsdp_dtype dtype, uint64_t bits)
 {
-	struct format format = format_of(dtype);
-	int n = format.n_bits - 1, n_exponent;
+	const struct format *format = format_of(dtype);
+	int n = format->n_bits - 1, n_exponent;
 	uint64_t mantissa, exponent;
 	double value;
 	bool is_negative;
@@ -87,35 +96,36 @@ double scalar_decode(enum fsdp_dtype dtype, uint64_t bits)
 	if (exponent == (UINT64_C(1) << n_exponent) - 1)
 		value = mantissa ? NAN : INFINITY;
 	else if (exponent == 0)
-		value = ldexp((double)mantissa, format.least - n);
+		value = ldexp((double)mantissa, format->least - n);
 	else
 		value = ldexp((double)(mantissa | UINT64_C(1) << n),
-			      (int)exponent - 1 + format.least - n);
+			      (int)exponent - 1 + format->least - n);
 	return is_negative ? -value : value;
 }
 
 double scalar_round(enum fsdp_dtype dtype, double value)
 {
-	struct format format = format_of(dtype);
+	const struct format *format = format_of(dtype);
 	double rounded;
 	int exponent;
 
 	if (dtype == FSDP_F64 || isnan(value) || isinf(value) || value == 0)
 		return value;
 	exponent = ilogb(value);
-	if (exponent < format.least)
-		exponent = format.least;
-	exponent -= format.n_bits - 1; /* one unit of the last place */
-	rounded = ldexp(nearbyint(ldexp(value, -exponent)), exponent);
-	if (fabs(rounded) >= ldexp(1, format.largest) * 2)
+	if (exponent < format->least)
+		exponent = format->least;
+	exponent -= format->n_bits - 1; /* one unit of the last place */
+	rounded = nearbyint(value * power_of_two(-exponent)) *
+		  power_of_two(exponent);
+	if (fabs(rounded) >= power_of_two(format->largest) * 2)
 		rounded = INFINITY;
 	return copysign(rounded, value);
 }
 
 uint64_t scalar_encode(enum fsdp_dtype dtype, double value)
 {
-	struct format format = format_of(dtype);
-	int n = format.n_bits - 1, exponent;
+	const struct format *format = format_of(dtype);
+	int n = format->n_bits - 1, exponent;
 	int n_exponent = (int)fsdp_dtype_size(dtype) * 8 - 1 - n;
 	uint64_t sign, top = ((UINT64_C(1) << n_exponent) - 1) << n;
 	double rounded = scalar_round(dtype, value), magnitude;
@@ -126,11 +136,11 @@ uint64_t scalar_encode(enum fsdp_dtype dtype, double value)
 		return top | UINT64_C(1) << (n - 1);
 	if (isinf(rounded))
 		return sign | top;
-	if (magnitude < ldexp(1, format.least))
-		return sign | (uint64_t)ldexp(magnitude, n - format.least);
+	if (magnitude < power_of_two(format->least))
+		return sign | (uint64_t)ldexp(magnitude, n - format->least);
 	exponent = ilogb(magnitude);
 	/* The leading 1 adds one to the exponent's field. */
-	return sign | (((uint64_t)(exponent - format.least) << n) +
+	return sign | (((uint64_t)(exponent - format->least) << n) +
 		       (uint64_t)ldexp(magnitude, n - exponent));
 }
 
@@ -172,14 +182,14 @@ double scalar_divide(enum fsdp_dtype accumulator, double a, double b)
 
 double scalar_epsilon(enum fsdp_dtype dtype)
 {
-	return ldexp(1, -format_of(dtype).n_bits);
+	return ldexp(1, -format_of(dtype)->n_bits);
 }
 
 double scalar_least(enum fsdp_dtype dtype)
 {
-	struct format format = format_of(dtype);
+	const struct format *format = format_of(dtype);
 
-	return ldexp(1, format.least - format.n_bits + 1);
+	return ldexp(1, format->least - format->n_bits + 1);
 }
 
 bool scalar_is_same(enum fsdp_dtype dtype, uint64_t a, uint64_t b)
