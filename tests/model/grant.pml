@@ -19,9 +19,9 @@
  * the slot. The broker reads no request until the slot was granted and the
  * lease has ended.
  *
- * The client may die at any time. Its threads need not be stopped for that: a
- * dead thread takes no further steps, and the checks ignore all steps after
- * is_dead.
+ * The client may die at any time. Before the broker takes notice, a dead client
+ * is like one whose threads take no steps. So it dies when the broker takes
+ * notice, and no earlier death is needed to see what follows from it.
  *
  * Safety: the memory of a holder exists until it releases. Liveness: in the end
  * the slot is free (the last assertion of the broker).
@@ -98,7 +98,7 @@ bool pending, bell;
 byte connection; /* n_crashes of the broker that the client is connected to */
 bool is_told;	 /* an END was sent, and the client has not connected since */
 bool is_dead, may_die;
-byte n_done;
+byte n_done, n_stopped; /* threads that are ready, and that died */
 byte n_crashes;
 local byte n_evictions;
 byte known; /* the generation that the client's threads know */
@@ -121,7 +121,7 @@ inline look()
 
 inline must_be_there()
 {
-	assert(is_dead || is_live && generation == mine)
+	assert(is_live && generation == mine)
 }
 
 inline release()
@@ -135,17 +135,22 @@ proctype Second()
 	byte mine;
 	bool looks = true;
 
-	if
-	:: n_done > 0 || is_dead
-	:: d_step { known > 0 -> mine = known; delta++ }
+	{
 		if
-		:: word == WORD(mine, PUBLISHED) -> release()
-		:: else ->
-			d_step { delta--; looks = MUST_LOOK }
-			look()
-		fi
-	fi;
-	n_done++
+		:: n_done > 0
+		:: d_step { known > 0 -> mine = known; delta++ }
+			if
+			:: word == WORD(mine, PUBLISHED) -> release()
+			:: else ->
+				d_step { delta--; looks = MUST_LOOK }
+				look()
+			fi
+		fi;
+		d_step { mine = 0; looks = true; n_done++ }
+end_done:	false
+	} unless {
+		d_step { is_dead -> mine = 0; looks = true; n_stopped++ }
+	}
 }
 
 inline choose()
@@ -186,7 +191,6 @@ inline ask()
 		send(HELLO, HELLO);
 		send(number, kind)
 	:: reply?eval(number), result -> break
-	:: is_dead -> goto dead
 	od;
 	if
 	:: (kind == GET || kind == ALLOC) && result > 0 ->
@@ -201,9 +205,9 @@ proctype Main()
 	byte number, kind, mine, result, n_holds;
 	bool looks = true;
 
+	{
 end_idle:
 	do
-	:: is_dead -> break
 	:: atomic { number < N_REQUESTS -> number++; choose() }
 		ask()
 	:: n_holds > 0 -> release(); n_holds--
@@ -211,8 +215,14 @@ end_idle:
 	:: d_step { number == N_REQUESTS && n_holds == 0 -> number++; n_done++ }
 	:: d_step { reply?END, result -> reconnect() }
 		send(HELLO, HELLO)
-	od;
-dead:	skip
+	od
+	} unless {
+		d_step {
+			is_dead -> n_stopped++;
+			number = 0; kind = 0; mine = 0; result = 0; n_holds = 0;
+			looks = true
+		}
+	}
 }
 
 /* --- the broker ------------------------------------------------------------ */
@@ -268,7 +278,16 @@ inline forget()
 
 inline commit() { atomic { forget(); crash() } }
 
-inline answer_with(result) { atomic { reply!number, result; crash() } }
+inline answer_with(result)
+{
+	atomic {
+		if
+		:: is_dead
+		:: else -> reply!number, result
+		fi;
+		crash()
+	}
+}
 
 inline put_back(field, value)
 {
@@ -447,6 +466,27 @@ inline evict()
 	fi
 }
 
+/* Both threads stop where they are. Nobody will read their variables and
+ * replies, so these are cleared, and spin recognizes equal states. (may_die is
+ * kept: if a crash undoes is_gone, the next broker takes notice again.) */
+inline die()
+{
+	atomic {
+		may_die && !is_gone -> is_dead = true;
+		n_stopped == 2;
+		do
+		:: nempty(reply) -> reply?number, answer
+		:: empty(reply) -> break
+		od;
+		number = 0;
+		answer = 0;
+		known = 0;
+		n_done = 0;
+		connection = 0;
+		is_told = false
+	}
+}
+
 /* The state of a new process. */
 inline reset()
 {
@@ -474,9 +514,11 @@ inline adopt()
 	update_state();
 	commit();
 	if
-	:: is_told || connection == n_crashes
+	:: is_dead || is_told || connection == n_crashes
 	:: d_step {
-		!is_told && connection < n_crashes -> reply!END, 0; is_told = true
+		!is_dead && !is_told && connection < n_crashes ->
+		reply!END, 0;
+		is_told = true
 	   }
 	fi
 }
@@ -511,8 +553,7 @@ boot:	skip;
 			commit()
 		:: else
 		fi
-	:: may_die && !is_dead -> is_dead = true
-	:: is_dead && !is_gone ->
+	:: die();
 		set(F_GONE, is_gone, true);
 		set(F_LEASE, lease, NO_LEASE);
 		update_state();
