@@ -88,6 +88,9 @@
 typedef word { byte seq; byte owner; byte state };
 word w[K];
 byte order;
+/* The word of a bell is a counter, but a process only asks whether it has changed
+ * since the process read it. So a bell is the set of the processes for which it
+ * has not changed, and states do not differ by how often it has rung. */
 byte items_bell, items_asleep, credits_bell, credits_asleep;
 bit q_items[NPROC], q_credits[NPROC]; /* the processes in the kernel's queues */
 bit is_deserted;		/* no consumer is left */
@@ -104,13 +107,23 @@ byte using[K];			/* how many processes use its memory */
 byte taken[NP];			/* items of the producer that were taken */
 byte last[NP];			/* number of the newest of them, for C3 */
 byte published[NP];
-byte lost;			/* items whose taker has died */
 bit is_over;			/* the broker has finished */
 
+#define ME (1 << me)
+#define forget(bell) bell = bell & ~ME
+
+/* A process may die before and after each step that others can see. This is part
+ * of the atomic block of that step: nobody can tell a dead process from a slow
+ * one until it is `dead` (with -DENDING, `doomed`), and that may be later. */
 inline die_maybe()
 {
 	if
-	:: atomic { n_dead == 0 -> n_dead = 1; doomed[me] = 1; goto died }
+	:: n_dead == 0 ->
+		n_dead = 1;
+		doomed[me] = 1;
+		items_bell = items_bell & ~ME;
+		credits_bell = credits_bell & ~ME;
+		goto died
 	:: skip
 	fi
 }
@@ -138,9 +151,8 @@ inline die_maybe()
 #define ring(bell, asleep, wake, queue)					\
 	if								\
 	:: asleep > 0 ->						\
-		bell++;							\
-		die_maybe();						\
-		wake(queue)						\
+		bell = 0;						\
+		atomic { die_maybe(); wake(queue) }			\
 	:: else								\
 	fi
 
@@ -148,8 +160,8 @@ inline claim()		/* sets `got` to a slot, or to K if none is free */
 {
 	at = 0; got = K; lim = LIMIT;
 	do
-	:: at < lim && got == K ->
-		atomic {
+	:: atomic {
+		at < lim && got == K ->
 			if
 			:: w[at].state == FREE ->
 				w[at].state = WRITING; w[at].owner = me; got = at
@@ -170,8 +182,8 @@ inline scan()
 {
 	at = 0;
 	do
-	:: at < TAKEN ->
-		atomic {
+	:: atomic {
+		at < TAKEN ->
 			if
 			:: w[at].state == QUEUED && (best == 255 || w[at].seq < best) ->
 				best = w[at].seq; slot = at
@@ -214,6 +226,7 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 				if
 				:: w[slot].state == QUEUED && w[slot].seq == best ->
 					w[slot].state = HELD;
+					w[slot].seq = 0;
 #ifndef OWNER_LATE
 					w[slot].owner = me;
 #endif
@@ -222,14 +235,17 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 					assert(taken[maker[slot]] <= published[maker[slot]]);	/* C2 */
 #if NC == 1
 					assert(number[slot] > last[maker[slot]]);		/* C3 */
-					last[maker[slot]] = number[slot]
+					last[maker[slot]] = number[slot];
 #endif
+					/* nobody reads them again */
+					number[slot] = 0;
+					maker[slot] = 0
 				:: else
 				fi
 			};
 #ifdef OWNER_LATE
 			if
-			:: got != K -> die_maybe(); w[got].owner = me
+			:: atomic { got != K -> die_maybe(); w[got].owner = me }
 			:: else
 			fi
 #endif
@@ -238,6 +254,18 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 	od
 }
 
+#define wait(bell, queue)						\
+	atomic {							\
+		die_maybe();						\
+		if							\
+		:: bell & ME -> queue[me] = 1				\
+		:: else							\
+		fi;							\
+		forget(bell);						\
+		die_maybe()						\
+	};								\
+	queue[me] == 0
+
 #define SLEEP(TRY, COND2, bell, asleep, queue)				\
 	do								\
 	:: TRY;								\
@@ -245,25 +273,19 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 		:: got != K || (COND2) -> break				\
 		:: else							\
 		fi;							\
-		seen = bell;						\
-		asleep++;						\
-		die_maybe();						\
+		bell = bell | ME;					\
+		atomic { asleep++; die_maybe() };			\
 		TRY;							\
 		if							\
-		:: got != K || (COND2) -> asleep--; break		\
+		:: atomic {						\
+			got != K || (COND2) ->				\
+			asleep--;					\
+			forget(bell);					\
+			break						\
+		   }							\
 		:: else							\
 		fi;							\
-		die_maybe();						\
-		atomic {						\
-			if						\
-			:: bell == seen -> queue[me] = 1		\
-			:: else						\
-			fi						\
-		};							\
-		if							\
-		:: queue[me] == 0					\
-		:: queue[me] == 1 -> die_maybe(); queue[me] == 0	\
-		fi;							\
+		wait(bell, queue);					\
 		asleep--						\
 	od
 
@@ -274,16 +296,9 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 		:: got != K || (COND2) -> break				\
 		:: else							\
 		fi;							\
-		seen = bell;						\
-		die_maybe();						\
+		atomic { bell = bell | ME; die_maybe() };		\
 		asleep++;						\
-		atomic {						\
-			if						\
-			:: bell == seen -> queue[me] = 1		\
-			:: else						\
-			fi						\
-		};							\
-		queue[me] == 0;						\
+		wait(bell, queue);					\
 		asleep--						\
 	od
 
@@ -295,14 +310,18 @@ inline take()		/* sets `got` to a slot, or to K if there is no item */
 
 inline touch(slot_)	/* uses the memory for a while: C1 */
 {
-	atomic { assert(using[slot_] == 0); using[slot_]++ };
-	die_maybe();
+	atomic {
+		die_maybe();
+		assert(using[slot_] == 0);
+		using[slot_]++;
+		die_maybe()
+	};
 	using[slot_]--
 }
 
 proctype producer(byte me)
 {
-	byte n = 1, at, got, seen, x, seq, lim;
+	byte n = 1, at, got, x, seq, lim;
 
 	do
 	:: n <= ITEMS ->
@@ -311,23 +330,20 @@ proctype producer(byte me)
 		:: got == K -> break	/* -EPIPE */
 		:: else
 		fi;
-		die_maybe();
 		touch(got);
-		order++; seq = order;
-		die_maybe();
+		atomic { order++; seq = order; die_maybe() };	/* one fetch_add */
 		atomic {
 			maker[got] = me; number[got] = n; published[me]++;
-			w[got].seq = seq; w[got].owner = 0; w[got].state = QUEUED
+			w[got].seq = seq; w[got].owner = 0; w[got].state = QUEUED;
+			die_maybe()
 		};
-		die_maybe();
 		ring(items_bell, items_asleep, wake_one, q_items);
 		n++
 	:: else -> break
 	od;
-	open[me] = 0;
-	die_maybe();
+	atomic { open[me] = 0; die_maybe() };
 	/* The end of the stream wakes all consumers. */
-	items_bell++;
+	items_bell = 0;
 	wake_every(q_items);
 	ended[me] = 1;
 	goto end;
@@ -345,7 +361,7 @@ end:
 
 proctype consumer(byte me)
 {
-	byte at, got, seen, x, best, slot, before;
+	byte at, got, x, best, slot, before;
 	bit was_closed, is_surplus;
 
 	do
@@ -360,52 +376,47 @@ proctype consumer(byte me)
 			:: got != K || was_closed -> break
 			:: else
 			fi;
-			seen = items_bell;
+			items_bell = items_bell | ME;
 #ifndef SLEEP_LATE
-			items_asleep++;
-			die_maybe();
+			atomic { items_asleep++; die_maybe() };
 			was_closed = CLOSED;
 			take();
 			if
-			:: got != K || was_closed -> items_asleep--; break
+			:: atomic {
+				got != K || was_closed ->
+				items_asleep--;
+				forget(items_bell);
+				break
+			   }
 			:: else
 			fi;
-			die_maybe();
 #else
-			die_maybe();
-			items_asleep++;
+			atomic { die_maybe(); items_asleep++ };
 #endif
-			atomic {
-				if
-				:: items_bell == seen -> q_items[me] = 1
-				:: else
-				fi
-			};
-			if
-			:: q_items[me] == 0
-			:: q_items[me] == 1 -> die_maybe(); q_items[me] == 0
-			fi;
+			wait(items_bell, q_items);
 			items_asleep--
 		od;
 		if
 		:: got == K -> break
 		:: else
 		fi;
-		die_maybe();
 		touch(got);
 #ifdef TELL_EARLY
 		is_surplus = got >= LIMIT;
-		die_maybe();
 #endif
-		atomic { w[got].owner = 0; w[got].state = FREE };
-		die_maybe();
+		atomic {
+			die_maybe();
+			w[got].owner = 0;
+			w[got].state = FREE;
+			die_maybe()
+		};
 		ring(credits_bell, credits_asleep, wake_every, q_credits);
 #ifdef RESIZE
 #ifndef TELL_EARLY
 		is_surplus = got >= LIMIT;
 #endif
 		if
-		:: is_surplus -> die_maybe(); told = 1
+		:: atomic { is_surplus -> die_maybe(); told = 1 }
 		:: else
 		fi
 #endif
@@ -422,7 +433,7 @@ end:
  * process may check late or never. */
 proctype watch(byte me)
 {
-	byte i, seen, x;
+	byte i, x;
 	bit is_met;
 
 #define LOOK								\
@@ -437,29 +448,16 @@ proctype watch(byte me)
 
 	do
 	:: true ->
-		seen = items_bell;
-		items_asleep++;
-		die_maybe();
+		items_bell = items_bell | ME;
+		atomic { items_asleep++; die_maybe() };
 		LOOK;
 		if
 		:: !is_met && !CLOSED ->
-			die_maybe();
-			atomic {
-				if
-				:: items_bell == seen -> q_items[me] = 1
-				:: else
-				fi
-			};
-			if
-			:: q_items[me] == 0
-			:: q_items[me] == 1 -> die_maybe(); q_items[me] == 0
-			fi;
-			die_maybe();
-			LOOK
-		:: else
+			wait(items_bell, q_items);
+			atomic { die_maybe(); LOOK }
+		:: else -> forget(items_bell)
 		fi;
-		items_asleep--;
-		die_maybe();
+		atomic { items_asleep--; die_maybe() };
 #ifndef KEEP_WAKE
 		if
 		:: is_met -> ring(items_bell, items_asleep, wake_one, q_items)
@@ -488,7 +486,7 @@ end:
 
 #define die_once							\
 	if								\
-	:: atomic { !has_restarted -> has_restarted = 1; goto adopt }	\
+	:: !has_restarted -> has_restarted = 1; goto adopt		\
 	:: skip								\
 	fi
 
@@ -499,8 +497,7 @@ inline retire()
 	do
 	:: i < K ->
 #ifdef FORCE_OUT
-		v = w[i].state;
-		die_once;
+		atomic { v = w[i].state; die_once };
 		if
 		:: v == FREE -> w[i].state = RETIRED
 		:: else
@@ -510,9 +507,9 @@ inline retire()
 			if
 			:: w[i].state == FREE -> w[i].state = RETIRED
 			:: else
-			fi
+			fi;
+			die_once
 		};
-		die_once;
 #endif
 		i++
 	:: else -> break
@@ -535,7 +532,7 @@ inline refill()
 		i++
 	:: else -> break
 	od;
-	credits_bell++;
+	credits_bell = 0;
 	wake_every(q_credits)
 }
 
@@ -556,10 +553,12 @@ inline reclaim()
 		atomic {
 			if
 #ifndef FORGET_WRITING
-			:: w[i].state == WRITING && w[i].owner == v -> w[i].state = FREE
+			:: w[i].state == WRITING && w[i].owner == v ->
+				w[i].state = FREE; w[i].owner = 0
 #endif
 #ifndef FORGET_HELD
-			:: w[i].state == HELD && w[i].owner == v -> w[i].state = FREE; lost++
+			:: w[i].state == HELD && w[i].owner == v ->
+				w[i].state = FREE; w[i].owner = 0
 #endif
 			:: else
 			fi
@@ -580,7 +579,7 @@ inline unlist()
 	:: v == NP && NC == 1 -> is_deserted = 1
 	:: else
 	fi;
-	items_bell++; credits_bell++
+	items_bell = 0; credits_bell = 0
 }
 
 proctype broker()
@@ -599,25 +598,20 @@ begin:
 	do
 #ifdef RESIZE
 	:: !has_shrunk ->
-		atomic { has_shrunk = 1; record = K - 1 };
-		die_once;
+		atomic { has_shrunk = 1; record = K - 1; die_once };
 #ifdef LIMIT_LATE
 		atomic { limit = record; retire(); limit = K };
 		limit = record;
 #else
-		limit = record;
-		die_once;
+		atomic { limit = record; die_once };
 		retire();
 #endif
 	:: told ->
-		told = 0;
-		die_once;
+		atomic { told = 0; die_once };
 		retire();
 	:: has_shrunk && !has_grown ->
-		atomic { has_grown = 1; record = K };
-		die_once;
-		limit = record;
-		die_once;
+		atomic { has_grown = 1; record = K; die_once };
+		atomic { limit = record; die_once };
 		refill();
 #endif
 #ifdef ENDING
