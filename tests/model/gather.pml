@@ -68,7 +68,10 @@ byte last[N_BUFFERS], group[N_BUFFERS], lap[N_BUFFERS];
 byte next_lap[N_BUFFERS], taken[N_BUFFERS];
 byte done_lap[N_BUFFERS], done[N_BUFFERS];
 byte lock; /* rank + 1; 0: free */
-byte word; /* the word of the bell */
+/* The word of the bell is a counter, but a rank only asks whether it has changed
+ * since the rank read it. So this is the set of the ranks for which it has not
+ * changed, and states do not differ by how often it has rung. */
+byte word;
 bool verdict;
 
 byte version[N_BUFFERS];
@@ -77,8 +80,6 @@ byte version[N_BUFFERS];
 byte made[N_BUFFERS];
 bool pinned[N_BUFFERS];
 byte has[N * N_BUFFERS]; /* rank * N_BUFFERS + buffer */
-
-bool is_mortal;
 
 /* Only the checks use these variables. The content is group + 1. */
 byte content[N_BUFFERS * N_VERSIONS * N_PIECES];
@@ -103,17 +104,22 @@ byte n_dead, n_finished;
 #define WHOLE (done_lap[mine] > my_lap || \
 	       (done_lap[mine] == my_lap && done[mine] >= N_PIECES))
 
+/* This is part of the atomic block of the step before or after: nobody can tell
+ * a dead rank from a slow one until the broker has seen the death, and that may
+ * be later. */
 inline may_die()
 {
 	if
-	:: atomic { is_mortal && n_dead == 0 -> n_dead++; goto finished }
+	:: n_dead == 0 -> n_dead++; goto finished
 	:: true
 	fi
 }
 
+#define ME (1 << me)
+
 inline ring()
 {
-	word++
+	word = 0
 }
 
 /* Waits for the condition. If it is not met, sleeps until the bell rings after
@@ -122,8 +128,8 @@ inline ring()
 	do                                                                     \
 	:: atomic { (condition) -> break }                                     \
 	:: atomic { !(condition) && verdict -> goto finished }                 \
-	:: atomic { !(condition) && !verdict -> seen = word };                 \
-		word != seen                                                   \
+	:: atomic { !(condition) && !verdict -> word = word | ME };            \
+		!(word & ME)                                                   \
 	od
 
 inline spare()
@@ -157,10 +163,12 @@ inline choose()
 	:: else ->
 		spare();
 		group[b] = g;
+		atomic {
 #ifndef NO_LAP
-		lap[b]++;
+			lap[b]++;
 #endif
-		may_die();
+			may_die()
+		};
 		last[b] = self;
 		where[g] = b;
 		filling[g] = self
@@ -176,11 +184,9 @@ inline find()
 		choose()
 #else
 		if
-		:: atomic { lock == 0 -> lock = me + 1 };
-			may_die();
+		:: atomic { lock == 0 -> lock = me + 1; may_die() };
 			choose();
-			may_die();
-			lock = 0;
+			atomic { may_die(); lock = 0 };
 #ifndef QUIET_UNLOCK
 			ring()
 #endif
@@ -232,10 +238,12 @@ inline lose()
 #ifdef VERSION_FIRST
 		version[mine]++;
 #endif
+		atomic {
 #ifndef LOST_NO_LAP
-		lap[mine]++;
+			lap[mine]++;
 #endif
-		may_die();
+			may_die()
+		};
 #ifndef VERSION_FIRST
 		version[mine]++
 #endif
@@ -257,8 +265,7 @@ inline find_filled()
 			if
 			:: atomic { lock == 0 -> lock = me + 1 };
 				lose();
-				may_die();
-				lock = 0;
+				atomic { may_die(); lock = 0 };
 				ring()
 			:: else -> AWAIT(lock == 0)
 			fi
@@ -274,15 +281,16 @@ inline take()
 		done_lap[mine] = my_lap; done[mine] = 0 }
 	:: else
 	fi;
-	may_die();
 	atomic {
+		may_die();
 		if
 		:: next_lap[mine] < my_lap ->
 			next_lap[mine] = my_lap; taken[mine] = 1; piece = 0
 		:: next_lap[mine] == my_lap && taken[mine] < N_PIECES ->
 			piece = taken[mine]; taken[mine]++
 		:: else -> piece = N_PIECES
-		fi
+		fi;
+		may_die()
 	}
 }
 
@@ -300,9 +308,9 @@ inline count()
 		:: done_lap[mine] == my_lap ->
 			done[mine]++; is_last = done[mine] == N_PIECES
 		:: else
-		fi
+		fi;
+		may_die()
 	};
-	may_die();
 	if
 #ifndef QUIET_DONE
 	:: is_last -> ring()
@@ -320,7 +328,6 @@ inline fill()
 		:: piece == N_PIECES -> break
 		:: else
 		fi;
-		may_die();
 #ifdef DONE_FIRST
 		count();
 		copy()
@@ -338,8 +345,7 @@ inline see()
 
 inline end()
 {
-	ended[me * N_GROUPS + g] = self;
-	may_die();
+	atomic { ended[me * N_GROUPS + g] = self; may_die() };
 	if
 	:: OVER(self, g) -> ring()
 	:: else
@@ -348,19 +354,17 @@ inline end()
 
 proctype rank(byte me)
 {
-	byte self = 1, g, b, mine, my_lap, my_version, piece, seen;
+	byte self = 1, g, b, mine, my_lap, my_version, piece;
 	bool is_last, is_lost;
 
 	do
 	:: self <= N_GATHERS ->
-		g = GROUP(self);
-		may_die();
+		atomic { g = GROUP(self); may_die() };
 		AWAIT(ADMITTED);
 		find_filled();
 		fill();
 		AWAIT(WHOLE);
-		see();
-		may_die();
+		atomic { see(); may_die() };
 #ifdef END_FIRST
 		end();
 		see();
@@ -374,6 +378,7 @@ proctype rank(byte me)
 	assert(n_dead > 0 || !verdict);
 finished:
 	atomic {
+		word = word & ~ME;
 		b = 0;
 		do
 		:: b < N_BUFFERS -> HAS(b) = 0; b++
@@ -406,10 +411,6 @@ init
 {
 	byte r = 0;
 
-	if
-	:: is_mortal = true
-	:: true
-	fi;
 	atomic {
 		do
 		:: r < N -> run rank(r); r++
