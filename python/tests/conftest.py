@@ -107,10 +107,10 @@ def brokers(broker):
 @pytest.fixture(scope="session")
 def forkserver():
     """A server that forks workers from a process that has imported torch
-    already. All test files share one, so its users must ask for it by this
-    fixture."""
+    already, and pytest, which the test files import. All test files share one,
+    so its users must ask for it by this fixture."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fsdp.torch"])
+    context.set_forkserver_preload(["fsdp.torch", "pytest"])
     return context
 
 
