@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 import fsdp
 import fsdp.torch
 from conftest import until
+from loaders import forget
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -114,8 +115,9 @@ def test_workers_may_persist_and_epochs_be_left_early(broker):
 
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_errors_have_the_traceback_of_the_worker(broker, is_packed):
-    with pytest.raises(KeyError, match="(?s)in DataLoader worker process.*sample 9"):
+    with pytest.raises(KeyError, match="(?s)in DataLoader worker process.*sample 9") as raised:
         list(loader(is_packed, Samples(fails_at=9)))
+    forget(raised.value)
 
 
 def test_the_death_of_a_worker_is_an_error(broker):
