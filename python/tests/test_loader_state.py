@@ -327,9 +327,9 @@ def keep_often(share, worker):
     _loader_keeper._SHARE = share
 
 
-def inheriting_nothing(context, share):
+def inheriting_nothing(context, share, n_workers=2):
     return {
-        "num_workers": 2,
+        "num_workers": n_workers,
         "multiprocessing_context": context,
         "worker_init_fn": functools.partial(keep_often, share),
     }
@@ -344,10 +344,11 @@ def test_a_state_with_workers_of_a_forkserver_continues_the_epoch(broker, forkse
     check(CASES[name], [(0, 2), (1, 3)], persistent_workers=True, **options)
 
 
-# A spawned worker takes seconds to import torch, so there are only a few cases.
+# A spawned worker takes seconds to import torch, so there are only a few cases,
+# with one worker. Several that inherit nothing are tested above.
 @pytest.mark.parametrize("name, share", [("shuffle", 1e9), ("stream_with_state", 0)])
 def test_a_state_with_spawned_workers_continues_the_epoch(broker, name, share):
-    options = inheriting_nothing("spawn", share)
+    options = inheriting_nothing("spawn", share, n_workers=1)
     check(CASES[name], [(1, 3)], persistent_workers=True, **options)
 
 

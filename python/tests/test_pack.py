@@ -77,7 +77,6 @@ OPTIONS = {
     "any_order_prefetch": {"prefetch_factor": 5},
     "own_collate": {"collate_fn": values},
     "stream": {"dataset": Stream()},
-    "spawned": {"multiprocessing_context": "spawn"},
 }
 
 
@@ -86,6 +85,13 @@ def test_batches_equal_those_of_torch(broker, name):
     expected = list(loader(False, **OPTIONS[name]))
     # keeps all batches, which are more than there are buffers
     got = list(loader(True, **OPTIONS[name]))
+    assert len(expected) > 4 and equal(got, expected)
+
+
+def test_a_spawned_worker_sends_the_batches_of_a_forked_one(broker):
+    # Several workers are forked ones above, since a spawned one imports torch.
+    expected = list(loader(False, num_workers=1))
+    got = list(loader(True, num_workers=1, multiprocessing_context="spawn"))
     assert len(expected) > 4 and equal(got, expected)
 
 
