@@ -5,11 +5,13 @@ Data that is moved must have the same bits. A reduction is compared bit by bit
 with the sum in the order of the ranks, and with gloo's sum, which rounds after
 each rank. A layout has a digit for each rank: the number of its node, that is,
 of its broker. The sums of nodes are rounded, and added in the order of the
-nodes.
+nodes. All layouts with the same number of ranks are tested by the same
+processes, which ask gloo only once.
 """
 
 import functools
 import itertools
+import os
 
 import pytest
 import torch
@@ -26,9 +28,18 @@ SIZES = (0, 1, 7, 1 << 20)  # bytes, but at least one element
 OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 
+SOCKETS = []  # those of the brokers, which the ranks inherit
+
+
 @functools.cache
-def groups():
-    return dist.new_group(backend="gloo"), dist.new_group(backend="fsdpd")
+def gloo():
+    return dist.new_group(backend="gloo")
+
+
+@functools.cache
+def fsdpd(layout):
+    os.environ["FSDP_SOCKET"] = SOCKETS[int(layout[dist.get_rank()])]
+    return dist.new_group(backend="fsdpd")
 
 
 def world():
@@ -277,9 +288,16 @@ def bits(tensor):
     return raw.view(torch.int64) if is_wide else raw
 
 
-def both(call, case):
+# The results of one test, which the layouts need one after another, are 22 at most.
+@functools.lru_cache(maxsize=32)
+def results_of_gloo(call, dtype, shape, op):
+    return call(Case(dtype, shape, op), gloo())
+
+
+def both(call, case, layout):
     """Returns the results of both backends."""
-    theirs, ours = (call(case, group) for group in groups())
+    theirs = results_of_gloo(call, case.dtype, case.shape, case.op)
+    ours = call(case, fsdpd(layout))
     for mine, their in zip(ours, theirs, strict=True):
         assert mine.dtype == their.dtype and mine.shape == their.shape
     return list(zip(ours, theirs))
@@ -288,7 +306,7 @@ def both(call, case):
 def check_move(call, dtype, layout):
     for size in SIZES:
         case = Case(dtype, (size and max(1, size // dtype.itemsize),))
-        for mine, theirs in both(call, case):
+        for mine, theirs in both(call, case, layout):
             assert torch.equal(bits(mine), bits(theirs)), size
 
 
@@ -302,7 +320,7 @@ def check_reduction(call, dtype, layout):
     for size in SIZES:
         for op in ops_of(dtype) if size < 100 else ["SUM"]:
             case = Case(dtype, (size and max(1, size // dtype.itemsize),), op)
-            for mine, theirs in both(call, case):
+            for mine, theirs in both(call, case, layout):
                 wanted = in_order(op, dtype, case.shape, layout)
                 assert torch.equal(bits(mine), bits(wanted)), (size, op)
                 if dtype.is_floating_point:
@@ -328,9 +346,9 @@ def check_views(call, layout):
         return
     for view in VIEWS.values():
         case = Case(torch.float32, (15,), view=view)
-        mine = call(case, groups()[1])
+        mine = call(case, fsdpd(layout))
         plain = Case(torch.float32, (15,), view=lambda x: view(x).contiguous())
-        for a, b in zip(mine, call(plain, groups()[1]), strict=True):
+        for a, b in zip(mine, call(plain, fsdpd(layout)), strict=True):
             assert torch.equal(a, b)
 
 
@@ -352,7 +370,7 @@ LAYOUTS += ("0101", "0111", "0120")  # several nodes, also of different sizes
 
 
 def check_backend(layout):
-    is_several = isinstance(groups()[1], fsdp.distributed.SeveralNodes)
+    is_several = isinstance(fsdpd(layout), fsdp.distributed.SeveralNodes)
     assert is_several == (len(set(layout)) > 1)
 
 
@@ -362,7 +380,7 @@ CASES["backend"] = check_backend
 def check_uneven_parts(layout):
     """Gathers and reduces parts of a different size on each rank, one of them
     empty. The bytes after a part must not change."""
-    rank, group = dist.get_rank(), groups()[1]
+    rank, group = dist.get_rank(), fsdpd(layout)
     sizes = [2 * other for other in world()]
     wanted = [torch.full((size,), float(other)) for other, size in enumerate(sizes)]
     spaces = [torch.full((size + 64,), -1.0) for size in sizes]
@@ -386,7 +404,7 @@ MEANS += [torch.float64, torch.complex64, torch.complex128]
 def check_means(layout):
     """Checks averages whose sums have more bits than their dtype, except for
     dtypes of 64 bits."""
-    n, rank, group = len(layout), dist.get_rank(), groups()[1]
+    n, rank, group = len(layout), dist.get_rank(), fsdpd(layout)
     for dtype in MEANS:
         top, low = 1000, -1000
         if not (dtype.is_floating_point or dtype.is_complex):
@@ -409,30 +427,31 @@ CASES["means"] = check_means
 
 
 def cases(layout):
-    """Returns the cases for the layout. Between nodes data are only bytes, so
-    fewer dtypes are tested."""
+    """Returns the names of the cases for the layout. Between nodes data are
+    only bytes, so fewer dtypes are tested."""
     is_one = len(set(layout)) == 1
     skipped = () if is_one else ("float64", "float16", "uint8", "int8", "int64")
-    return {
-        name: functools.partial(case, layout=layout)
-        for name, case in CASES.items()
-        if name.rpartition("-")[2] not in skipped
-    }
+    return [name for name in CASES if name.rpartition("-")[2] not in skipped]
 
 
-def prepare(layout):
+def prepare(layouts, world):
     """Makes the values and the reductions of the large cases before the ranks
     are forked, which then have them in common."""
     for dtype in DTYPES:
         shape = (max(SIZES) // dtype.itemsize,)
-        for rank, seed in itertools.product(range(len(layout)), repeat=2):
+        for rank, seed in itertools.product(range(world), repeat=2):
             values(rank, shape, dtype, seed)
-        in_order("SUM", dtype, shape, layout)
+        for layout in layouts:
+            in_order("SUM", dtype, shape, layout)
 
 
-def run(brokers, layout):
-    prepare(layout)
-    return crowd.run_on(brokers, layout, "gloo", cases(layout))
+def run(brokers, world):
+    """Runs each case with one layout after another."""
+    SOCKETS[:] = [broker.path for broker in brokers]
+    layouts = [layout for layout in LAYOUTS if len(layout) == world]
+    prepare(layouts, world)
+    pairs = [(l, name) for name in CASES for l in layouts if name in cases(l)]
+    return crowd.run("gloo", world, {(l, c): functools.partial(CASES[c], l) for l, c in pairs})
 
 
 @pytest.fixture(scope="module")
@@ -442,4 +461,4 @@ def verdicts(brokers):
 
 @pytest.mark.parametrize("layout, case", [(l, c) for l in LAYOUTS for c in cases(l)])
 def test_each_call_gives_the_same_result_as_gloo(verdicts, layout, case):
-    crowd.check(verdicts(layout), case)
+    crowd.check(verdicts(len(layout)), (layout, case))
