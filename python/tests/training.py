@@ -4,6 +4,7 @@
 import functools
 
 import torch
+import torch._dynamo.backends.common  # noqa: F401 - before the ranks are forked
 import torch.distributed as dist
 import torch.distributed.fsdp as torch_fsdp
 from torch import nn
