@@ -45,12 +45,11 @@ byte alive = 1;	   /* the generation whose memory exists; 0: it is freed */
 
 byte gift[2];	   /* a reply that was sent: generation of a granted hold */
 byte wish;	   /* a request to give a name to this generation */
-bool dead[2];	   /* the pidfd is readable */
 bool is_shared;	   /* both threads are of session 0 */
 bool is_over;	   /* no more holds will be granted */
 /* The other events of this run. They are chosen at the start. */
 byte n_wishes, n_evictions, n_deaths, n_reuses;
-byte n_done;
+byte n_threads[2]; /* threads of the session that still run */
 
 /* --- clients --------------------------------------------------------------- */
 
@@ -130,8 +129,8 @@ proctype Thread(byte s; byte n_tries)
 		   use(s)
 		:: n_tries == 0 && gift[s] == 0 && is_over -> break
 		od
-	} unless { dead[s] }
-	n_done++
+	} unless { gone[s] };
+	atomic { generation = 0; n_tries = 0; looks = true; n_threads[s]-- }
 }
 
 /* --- broker ---------------------------------------------------------------- */
@@ -215,9 +214,19 @@ inline alloc()
 	fi
 }
 
-inline bury(i)
+/* A process dies. Before the broker takes notice, it is like one whose threads
+ * take no steps. So they stop now, and what nobody will read is cleared, so that
+ * spin recognizes equal states. */
+inline bury(i, is_mortal)
 {
-	gone[i] = true;
+	atomic {
+		n_deaths > 0 && is_mortal -> n_deaths--;
+		gone[i] = true;
+		n_threads[i] == 0;
+		granted[i] = 0;
+		delta[i] = 0;
+		gift[i] = 0
+	};
 #ifndef DEAF_TO_DEATH
 	update_state()
 #endif
@@ -242,21 +251,12 @@ proctype Broker()
 		fi;
 		wish = 0
 	:: alive == 0 && n_reuses > 0 -> n_reuses--; alloc()
-	:: dead[0] && !gone[0] -> bury(0)
-	:: dead[1] && !gone[1] -> bury(1)
-	:: n_done == 2 && !name && !bell[0] && !bell[1] && wish == 0 &&
-	   gone[0] == dead[0] && gone[1] == dead[1] -> break
+	:: bury(0, is_shared)
+	:: bury(1, !is_shared)
+	:: n_threads[0] == 0 && n_threads[1] == 0 && !name && !bell[0] &&
+	   !bell[1] && wish == 0 -> break
 	od;
 	assert(alive == 0)
-}
-
-proctype Reaper()
-{
-	if
-	:: n_deaths > 0 && !is_shared -> dead[1] = true
-	:: n_deaths > 0 -> dead[0] = true
-	:: skip
-	fi
 }
 
 init
@@ -268,17 +268,18 @@ init
 		fi;
 		if
 		:: n_deaths = 1; is_over = true
+		:: is_over = true
 		:: n_reuses = 1
 		fi;
 		/* The first session wrote the tensor and still holds it. */
 		granted[0] = 1;
 		gift[0] = 1;
+		n_threads[0]++;
 		run Thread(0, 1);
 		if
-		:: is_shared = true; run Thread(0, N_TRIES)
-		:: run Thread(1, N_TRIES)
+		:: is_shared = true; n_threads[0]++; run Thread(0, N_TRIES)
+		:: n_threads[1]++; run Thread(1, N_TRIES)
 		fi;
-		run Broker();
-		run Reaper()
+		run Broker()
 	}
 }
