@@ -215,8 +215,8 @@ inline alloc()
 }
 
 /* A process dies. Before the broker takes notice, it is like one whose threads
- * take no steps. So they stop now, and what nobody will read is cleared, so that
- * spin recognizes equal states. */
+ * take no steps. So they stop now, and what nobody will read is cleared, so
+ * that spin recognizes equal states. */
 inline bury(i, is_mortal)
 {
 	atomic {
