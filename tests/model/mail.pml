@@ -39,9 +39,13 @@
 
 byte sent[N], received[N];      /* shared counts of pieces */
 byte number[N * SLOTS], head[N * SLOTS];
-byte bell[N], sleepers[N];
+/* A rank only asks whether its bell has rung since the rank read the counter.
+ * So this is whether it has not, and states do not differ by how often it rang.
+ */
+bool is_quiet[N];
+byte sleepers[N];
 bool asleep[N];                 /* in the kernel's queue */
-bool verdict, is_mortal;
+bool verdict;
 byte n_dead, n_ended;
 
 #define OTHER (1 - me)
@@ -73,10 +77,13 @@ byte n_dead, n_ended;
 #endif
 #define IS_DONE (s_message == N_MESSAGES && r_message == N_MESSAGES)
 
+/* This is part of the atomic block of the step before or after: nobody can tell
+ * a dead rank from a slow one until the broker has seen the death, and that may
+ * be later. */
 inline may_die()
 {
 	if
-	:: atomic { is_mortal && n_dead == 0 -> n_dead++; goto ended }
+	:: n_dead == 0 -> n_dead++; goto ended
 	:: true
 	fi
 }
@@ -86,17 +93,15 @@ inline ring()
 {
 	if
 	:: sleepers[OTHER] > 0 ->
-		bell[OTHER]++;
-		may_die();
-		asleep[OTHER] = false
+		is_quiet[OTHER] = false;
+		atomic { may_die(); asleep[OTHER] = false }
 	:: else
 	fi
 }
 
 inline write()
 {
-	number[SLOT(me, n_sent + 1)] = TORN;
-	may_die();
+	atomic { number[SLOT(me, n_sent + 1)] = TORN; may_die() };
 	if
 	:: s_piece == 0 ->
 		head[SLOT(me, n_sent + 1)] = PIECES(me, s_message)
@@ -112,8 +117,7 @@ inline send()
 	write();
 #else
 	write();
-	may_die();
-	sent[me] = n_sent + 1;
+	atomic { may_die(); sent[me] = n_sent + 1; may_die() };
 #endif
 	d_step {
 		n_sent++;
@@ -123,7 +127,6 @@ inline send()
 		:: else
 		fi
 	};
-	may_die();
 #ifndef SILENT_SENT
 	ring()
 #else
@@ -140,8 +143,10 @@ inline read()
 		assert(r_size == PIECES(OTHER, r_message))
 	:: else
 	fi;
-	may_die();
-	assert(number[SLOT(OTHER, n_received + 1)] == n_received + 1)
+	atomic {
+		may_die();
+		assert(number[SLOT(OTHER, n_received + 1)] == n_received + 1)
+	}
 }
 
 inline receive()
@@ -151,7 +156,7 @@ inline receive()
 	read();
 #else
 	read();
-	received[me] = n_received + 1;
+	atomic { received[me] = n_received + 1; may_die() };
 #endif
 	d_step {
 		n_received++;
@@ -161,7 +166,6 @@ inline receive()
 		:: else
 		fi
 	};
-	may_die();
 #ifndef SILENT_ROOM
 	ring()
 #else
@@ -173,7 +177,7 @@ inline receive()
  * and only receives waits in the same way. */
 inline rest()
 {
-	seen = bell[me];
+	is_quiet[me] = true;
 #ifdef SLEEP_LATE
 	if
 	:: CAN_SEND || CAN_RECEIVE || OVER -> goto awake
@@ -181,8 +185,7 @@ inline rest()
 	fi;
 	sleepers[me]++;
 #else
-	sleepers[me]++;
-	may_die();
+	atomic { sleepers[me]++; may_die() };
 	if
 	:: CAN_SEND || CAN_RECEIVE || OVER -> goto up
 	:: else
@@ -191,15 +194,15 @@ inline rest()
 	/* The kernel compares the word with the one that was read. */
 	atomic {
 		if
-		:: bell[me] == seen -> asleep[me] = true
+		:: is_quiet[me] -> asleep[me] = true
 		:: else
 		fi
 	};
 	!asleep[me];
 up:
-	sleepers[me]--;
+	atomic { is_quiet[me] = false; sleepers[me]-- }
 awake:
-	skip
+	is_quiet[me] = false
 }
 
 proctype rank(byte me)
@@ -207,7 +210,6 @@ proctype rank(byte me)
 	byte n_sent, n_received;   /* private counts of pieces */
 	byte s_message, s_piece;   /* of the message that is being sent */
 	byte r_message, r_piece, r_size;
-	byte seen;
 
 	do
 	:: OVER -> break
@@ -217,7 +219,7 @@ proctype rank(byte me)
 	:: !CAN_SEND && !CAN_RECEIVE && !IS_DONE && !OVER -> rest()
 	od;
 ended:
-	n_ended++
+	atomic { is_quiet[me] = false; n_ended++ }
 }
 
 /* After a death the broker writes the verdict, and rings even if there are no
@@ -230,7 +232,7 @@ proctype broker()
 	:: n_dead > 0 ->
 		verdict = true;
 		do
-		:: i < N -> bell[i]++; asleep[i] = false; i++
+		:: i < N -> is_quiet[i] = false; asleep[i] = false; i++
 		:: else -> break
 		od
 	:: n_ended == N && n_dead == 0
@@ -239,10 +241,6 @@ proctype broker()
 
 init {
 	atomic {
-		if
-		:: is_mortal = true
-		:: skip
-		fi;
 		run broker();
 		run rank(0);
 		run rank(1)
