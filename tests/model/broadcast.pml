@@ -66,10 +66,12 @@ byte n_dead;
 
 #define BIT(me) (1 << (me))
 
+/* This is part of the atomic block of the step before or after: nobody can tell
+ * a dead consumer from a slow one until it is `dead`, and that may be later. */
 inline die_maybe()
 {
 	if
-	:: atomic { n_dead == 0 -> n_dead = 1; doomed[me] = 1; goto died }
+	:: n_dead == 0 -> n_dead = 1; doomed[me] = 1; goto died
 	:: skip
 	fi
 }
@@ -78,7 +80,9 @@ inline finish(at, number)
 {
 	atomic {
 		if
-		:: state[at] == QUEUED && seq[at] == number -> state[at] = FREE
+		:: state[at] == QUEUED && seq[at] == number ->
+			state[at] = FREE;
+			seq[at] = 0	/* nobody reads it again */
 		:: else
 		fi
 	}
@@ -166,13 +170,15 @@ proctype consumer(byte me)
 		:: is_cut[me] -> break
 		fi;
 #ifdef LAG
-		die_maybe();
 #ifdef LOOK_FIRST
 		seen = mask[at];
 		hands[at] = hands[at] | BIT(me);
 #else
-		hands[at] = hands[at] | BIT(me);
-		die_maybe();
+		atomic {
+			die_maybe();
+			hands[at] = hands[at] | BIT(me);
+			die_maybe()
+		};
 		seen = mask[at];
 #endif
 		atomic {
@@ -184,8 +190,7 @@ proctype consumer(byte me)
 		};
 		if
 		:: !word ->
-			hands[at] = hands[at] & ~BIT(me);
-			die_maybe();
+			atomic { hands[at] = hands[at] & ~BIT(me); die_maybe() };
 #ifndef NO_SETTLE
 			settle(at);
 #endif
@@ -194,8 +199,7 @@ proctype consumer(byte me)
 		:: else
 		fi;
 		assert(is_cut[me] || mine == last + 1);	/* B2 */
-		last = mine;
-		die_maybe();
+		atomic { last = mine; die_maybe() };
 		if
 		:: is_cut[me] -> done[me] = 1; goto end	/* never released */
 		:: true
@@ -205,26 +209,36 @@ proctype consumer(byte me)
 		assert(mine == last + 1);	/* B2 */
 		last = mine;
 #ifndef RELEASE_FIRST
-		atomic { assert(state[at] == QUEUED && seq[at] == last); using[at]++; hand[me] = at + 1 };
-		die_maybe();
+		atomic {
+			die_maybe();
+			assert(state[at] == QUEUED && seq[at] == last);
+			using[at]++;
+			hand[me] = at + 1;
+			die_maybe()
+		};
 		atomic { using[at]--; hand[me] = 0 };
 #endif
 #endif
-		die_maybe();
-		atomic { left = mask[at] & ~BIT(me); mask[at] = left };
-		die_maybe();
+		atomic {
+			die_maybe();
+			left = mask[at] & ~BIT(me);
+			mask[at] = left;
+			die_maybe()
+		};
 		finish_if_last(at, last, left);
 #ifdef LAG
-		die_maybe();
-		hands[at] = hands[at] & ~BIT(me);
-		die_maybe();
+		atomic {
+			die_maybe();
+			hands[at] = hands[at] & ~BIT(me);
+			die_maybe()
+		};
 		settle(at);
 #endif
 #ifdef RELEASE_FIRST
 		atomic { assert(state[at] == QUEUED && seq[at] == last); using[at]++ };
 		using[at]--;
 #endif
-		die_maybe()
+		atomic { die_maybe() }
 	:: else -> break
 	od;
 	done[me] = 1;
@@ -252,7 +266,9 @@ proctype other(byte me)
 			mask[at] = mask[at] & ~BIT(me);
 			hands[at] = hands[at] & ~BIT(me);
 			if
-			:: mask[at] == 0 && hands[at] == 0 -> state[at] = FREE
+			:: mask[at] == 0 && hands[at] == 0 ->
+				state[at] = FREE;
+				seq[at] = 0
 			:: else
 			fi
 		}
@@ -298,7 +314,7 @@ inline replace(at)
 #ifndef KEEP_HANDS
 		hands[at] = 0;
 #endif
-		state[at] = FREE
+		atomic { state[at] = FREE; seq[at] = 0 }
 	:: else
 	fi
 }
