@@ -36,7 +36,7 @@ bool is_pending, bell;
 chan queue1 = [4] of { mtype, byte, byte };
 chan queue2 = [4] of { mtype, byte, byte };
 
-bool may_die, is_dying, is_dead, is_over;
+bool is_dying, is_dead, is_over;
 byte n_released, n_ended;
 
 #define GRANTED 1
@@ -90,7 +90,7 @@ proctype Thread(byte timeline; chan queue)
 		lower()
 #endif
 	} unless { is_dying };
-	n_released++
+	atomic { value = 0; n_released++ }
 }
 
 /* --- the device ------------------------------------------------------------ */
@@ -110,19 +110,27 @@ proctype Stream(chan queue)
 		:: n_released == 2 && empty(queue) && !is_dying -> break
 		od
 	} unless { is_over };
-	n_ended++
+	atomic {
+		do
+		:: is_over && nempty(queue) -> queue?what, timeline, value
+		:: else -> break
+		od;
+		what = 0;
+		timeline = 0;
+		value = 0;
+		n_ended++
+	}
 }
 
 /* The work of a killed process ends some time later. After that its pidfd
- * becomes readable. */
+ * becomes readable. Threads and streams that will stop are like those that take
+ * no steps, so they stop at once. What nobody will read is cleared, so that
+ * spin recognizes equal states. */
 proctype Reaper()
 {
 	if
-	:: may_die ->
-		is_dying = true;
-		is_over = true;
-		n_ended == 2;
-		is_dead = true
+	:: atomic { is_dying = true; n_released == 2 };
+		atomic { is_over = true; n_ended == 2; is_dead = true }
 	:: true
 	fi
 }
@@ -215,10 +223,6 @@ active proctype Broker()
 init
 {
 	atomic {
-		if
-		:: may_die = true
-		:: skip
-		fi;
 		run Thread(1, queue1);
 		run Thread(2, queue2);
 		run Stream(queue1);
