@@ -60,8 +60,10 @@
 #define RELEASE 4
 #define END 99 /* in place of a reply's number: the end of the connection */
 
-chan request = [8] of { byte, byte, byte }; /* number, kind, generation */
-chan reply = [8] of { byte, byte };	    /* number, result */
+/* At most two of each are there at a time. A third one has room, and spin reports
+ * a sender that waits for ever. */
+chan request = [3] of { byte, byte, byte }; /* number, kind, generation */
+chan reply = [3] of { byte, byte };	    /* number, result */
 
 /* The catalog, whose changes are in the journal. (`local` tells spin that only
  * one process uses the variable.) */
