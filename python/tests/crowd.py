@@ -4,6 +4,7 @@ report the errors of each.
 
 import contextlib
 import datetime
+import gc
 import multiprocessing
 import os
 import sys
@@ -21,8 +22,10 @@ from conftest import PATIENCE
 def begin(backend, store, rank, world, socket=None):
     """Makes the forked process a rank. It inherits torch._dynamo, which many
     calls of torch import, such as those of new_group(), optimizers and
-    checkpoints, and which takes about a second of CPU."""
+    checkpoints, and which takes about a second of CPU. Garbage collection leaves
+    out what the rank inherits, whose pages it would copy."""
     torch.set_num_threads(1)
+    gc.freeze()
     if socket:
         os.environ["FSDP_SOCKET"] = socket
     dist.init_process_group(
