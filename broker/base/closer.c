@@ -19,19 +19,19 @@
 /* The retry is soon, since without a thread no file is closed, and the broker
  * may not read the user's requests meanwhile. */
 #define RETRY_MS 100
+
+#define SECOND_NS UINT64_C(1000000000)
 /*
- * After a close that took this much CPU time, the thread sleeps for a multiple
+ * After a close that took SLOW_NS of CPU time, the thread sleeps for a multiple
  * of that time. So a user who sends large memory files has a fifth of a CPU for
  * the closes, and must wait before it can send the next ones. Other processes
- * get the CPUs meanwhile. If more files than SLEEP_MAX wait before a close, the
+ * get the CPUs meanwhile. If more than MANY files wait before a close, the
  * thread does not sleep after it: they may keep much memory.
  */
 #define SLOW_NS      1000000
 #define SLEEP_FACTOR 4
 #define SLEEP_MAX_NS SECOND_NS
-#define SLEEP_MAX    (2 * CLOSER_FULL)
-
-#define SECOND_NS UINT64_C(1000000000)
+#define MANY         (2 * CLOSER_FULL)
 
 struct item {
 	int fd;
@@ -223,7 +223,7 @@ static void close_first(struct queue *queue)
 {
 	struct closer_state *state = queue->state;
 	struct item item = queue->items[queue->first];
-	bool may_sleep = queue->n <= SLEEP_MAX;
+	bool may_sleep = queue->n <= MANY;
 	uint64_t ns;
 
 	queue->first = (queue->first + 1) % queue->max;

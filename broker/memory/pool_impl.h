@@ -54,7 +54,8 @@ struct pool_work_kind;
 
 struct pool_work {
 	uv_work_t req;
-	/* in pools.unstored, or among the works that wait of an account */
+	/* The list is pools.unstored, or that of works that wait of an
+	 * account. */
 	struct pool_work *next;
 	struct pools *pools;
 	struct pool_source *source;
@@ -62,8 +63,8 @@ struct pool_work {
 	const struct device *device; /* create; NULL: host memory */
 	struct pool *pool;           /* create */
 	struct donation *donation;   /* check */
-	/* The user whose processes have the memory and may let the thread wait
-	 * for it. NULL: create, check, close, memory of a device */
+	/* This is the user whose processes have the memory, and could keep the
+	 * lock of its file. NULL: create, check, close, memory of a device */
 	struct account *account;
 	struct mapper_suspect suspect; /* seal */
 	uint32_t chunk;                /* record; create, close: 0 */

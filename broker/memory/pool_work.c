@@ -74,7 +74,8 @@ static void begin(struct pool_work *work)
 	assert(r == 0);
 }
 
-/* Begins the next work of a user who has ended one. */
+/* A work of the user has ended. The first one that waits begins, if there is
+ * one. */
 static void begin_next(struct account *account)
 {
 	struct pool_work *next = account->first_work;
@@ -99,7 +100,7 @@ static void on_done(uv_work_t *req, int status)
 	work->kind->done(work);
 }
 
-/* Lets the work wait until the user has ended another one. */
+/* The work waits until others of its user have ended. */
 static void append(struct account *account, struct pool_work *work)
 {
 	work->next = NULL;
