@@ -64,6 +64,7 @@ def publish(model):
 
 def use(_):
     """In a process of its own: how many points are judged rightly?"""
+    torch.set_num_threads(1)  # OpenMP's other threads were not forked, and would be waited for
     with torch.device("meta"):
         model = make_model()
     model.load_state_dict(fsdp.default().bundle(NAME).state_dict(), assign=True)
