@@ -12,9 +12,11 @@ EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "training.py"
 
 
 def test_loaders_feed_a_trainer_and_processes_share_its_model(broker, c):
+    # A user's torch has several threads, which the processes do not inherit.
+    env = {**os.environ, "FSDP_SOCKET": broker.path, "OMP_NUM_THREADS": "2"}
     done = subprocess.run(
         [sys.executable, EXAMPLE],
-        env={**os.environ, "FSDP_SOCKET": broker.path},
+        env=env,
         capture_output=True,
         text=True,
         timeout=6 * PATIENCE,
