@@ -4,7 +4,7 @@
  * pool.c places blocks, pool_admit.c decides whether there may be more memory,
  * pool_grow.c makes it, pool_seal.c makes a bundle's memory read-only,
  * pool_trim.c frees it, and pool_adopt.c adopts the chunks of an earlier
- * broker. Work on chunks runs on libuv's threads as a `struct pool_work`
+ * broker. Work on chunks runs on threads as a `struct pool_work`
  * (pool_work.c): its kind has two functions, one for the thread, which uses
  * only the struct, and one for the loop. While a chunk is busy its fd stays
  * open; ranges that a thread populates or punches are reserved in the arena, so
@@ -53,7 +53,10 @@ struct donation;
 struct pool_work_kind;
 
 struct pool_work {
-	uv_work_t req;
+	union {
+		uv_work_t req;    /* on libuv's threads */
+		uv_async_t alone; /* on a thread of its own */
+	};
 	/* The list is pools.unstored, or that of works that wait of an
 	 * account. */
 	struct pool_work *next;

@@ -1,15 +1,17 @@
 /*
- * Works: what is done to chunks on libuv's threads.
+ * Works: what is done to chunks on threads.
  *
  * The kernel locks a file while a process writes to it, also while it waits for
  * the bytes. A process that may write a chunk can let it wait for ever, by
  * bytes in a mapping that does not answer, such as that of a FUSE file.
- * Whatever a thread does to the file then waits as long. So two works of each
- * user on host memory are on threads at a time, and its others wait.
+ * Whatever a thread does to the file then waits as long. So works on such files
+ * have threads of their own, two for each user at a time, and the user's other
+ * works wait. All else is done on libuv's threads, which wait for no process.
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/failpoint.h"
 #include <assert.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -56,6 +58,8 @@ struct pool_work *pool_work_on(struct pools *pools, uint32_t index,
 	return work;
 }
 
+static void end(struct pool_work *work);
+
 static void on_run(uv_work_t *req)
 {
 	struct pool_work *work = req->data;
@@ -63,15 +67,62 @@ static void on_run(uv_work_t *req)
 	work->kind->run(work);
 }
 
-static void on_done(uv_work_t *req, int status);
+static void on_done(uv_work_t *req, int status)
+{
+	(void)status; /* the work is never cancelled */
+	end(req->data);
+}
+
+static void share_threads(struct pool_work *work)
+{
+	int r;
+
+	work->req.data = work;
+	r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
+			  on_done);
+	/* uv_queue_work() fails only without a work function. */
+	assert(r == 0);
+}
+
+static void *run_alone(void *data)
+{
+	struct pool_work *work = data;
+
+	work->kind->run(work);
+	(void)uv_async_send(&work->alone);
+	return NULL;
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+	end(handle->data);
+}
+
+static void on_end(uv_async_t *alone)
+{
+	uv_close((uv_handle_t *)alone, on_closed);
+}
+
+static void on_no_thread(uv_handle_t *handle)
+{
+	share_threads(handle->data);
+}
 
 static void begin(struct pool_work *work)
 {
-	int r = uv_queue_work(&work->pools->base->loop.uv, &work->req, on_run,
-			      on_done);
+	uv_loop_t *loop = &work->pools->base->loop.uv;
+	pthread_t thread;
 
-	/* uv_queue_work() fails only without a work function. */
-	assert(r == 0);
+	if (!work->account || uv_async_init(loop, &work->alone, on_end) < 0) {
+		share_threads(work);
+		return;
+	}
+	work->alone.data = work;
+	if (failpoint_fail("pool.thread") < 0 ||
+	    pthread_create(&thread, NULL, run_alone, work) != 0)
+		uv_close((uv_handle_t *)&work->alone, on_no_thread);
+	else
+		(void)pthread_detach(thread);
 }
 
 /* A work of the user has ended. The first one that waits begins, if there is
@@ -88,11 +139,8 @@ static void begin_next(struct account *account)
 	begin(next);
 }
 
-static void on_done(uv_work_t *req, int status)
+static void end(struct pool_work *work)
 {
-	struct pool_work *work = req->data;
-
-	(void)status; /* the work is never cancelled */
 	work->pools->n_works--;
 	work->source->n_works--;
 	if (work->account)
@@ -115,7 +163,6 @@ void pool_work_queue(struct pool_work *work)
 {
 	struct account *account = work->account;
 
-	work->req.data = work;
 	work->pools->n_works++;
 	work->source->n_works++;
 	if (account && account->n_works == MAX_USER_WORKS) {

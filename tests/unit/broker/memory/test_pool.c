@@ -550,6 +550,91 @@ Test(pool, a_bundle_forgotten_while_its_chunk_is_created_leaves_no_chunk)
 	teardown(broker);
 }
 
+/* --- locked files -------------------------------------------------------- */
+
+static void await_busy(struct broker *broker, uint32_t chunk)
+{
+	while (!broker->store.pools.chunks[chunk].is_busy)
+		uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
+}
+
+Test(pool, files_that_users_lock_leave_threads_to_others)
+{
+	static const struct access_class users[] = {
+		{1000, 1000, 0600}, {1002, 1002, 0600}, {1003, 1003, 0600}};
+	struct broker *broker = setup();
+	struct locker lockers[6];
+	uint32_t blocks[12], other, i;
+
+	broker->base.config.chunk_min = broker->base.config.chunk_max = 8 * MIB;
+	broker->base.config.warm_ms = 0;
+	for (i = 0; i < 12; i++) {
+		blocks[i] = alloc(broker, &users[i / 4], 3 * MIB);
+		cr_assert(
+			eq(u32, block_at(broker, blocks[i])->chunk, 1 + i / 2));
+	}
+	for (i = 0; i < 6; i++)
+		lock_file(&lockers[i], broker->store.pools.chunks[i + 1].fd);
+	/* Of each user one chunk is punched, and the other retired. */
+	for (i = 0; i < 12; i++)
+		if (i % 4 != 1)
+			release(broker, blocks[i]);
+	for (i = 1; i <= 6; i++)
+		await_busy(broker, i);
+	/* Memory of another user is made, punched and retired. */
+	other = alloc(broker, &bob, 3 * MIB);
+	release(broker, alloc(broker, &bob, 3 * MIB));
+	await_busy(broker, block_at(broker, other)->chunk);
+	release(broker, other);
+	while (broker->store.pools.n_chunks > 6)
+		loop_step(&broker->base.loop.uv);
+	for (i = 0; i < 6; i++)
+		let_go(&lockers[i]);
+	for (i = 1; i < 12; i += 4)
+		release(broker, blocks[i]);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+Test(pool, a_third_work_of_a_user_waits_for_the_first_two)
+{
+	struct broker *broker = setup();
+	struct locker lockers[2];
+	uint32_t blocks[3], i;
+
+	broker->base.config.chunk_min = broker->base.config.chunk_max = 2 * MIB;
+	broker->base.config.warm_ms = 0;
+	for (i = 0; i < 3; i++)
+		blocks[i] = alloc(broker, &alice, 2 * MIB);
+	for (i = 0; i < 2; i++)
+		lock_file(&lockers[i], broker->store.pools.chunks[i + 1].fd);
+	for (i = 0; i < 3; i++) {
+		release(broker, blocks[i]);
+		await_busy(broker, i + 1);
+	}
+	/* Another user's chunk comes and goes meanwhile. */
+	release(broker, alloc(broker, &bob, MIB));
+	while (broker->store.pools.n_chunks > 3)
+		loop_step(&broker->base.loop.uv);
+	for (i = 0; i < 2; i++)
+		let_go(&lockers[i]);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+#ifdef FSDP_TEST_POINTS
+Test(pool, without_a_thread_of_its_own_a_work_is_done_by_libuv)
+{
+	struct broker *broker = setup();
+
+	broker->base.config.warm_ms = 0;
+	setenv("FSDP_FAIL_AT", "pool.thread:*:EAGAIN", 1);
+	release(broker, alloc(broker, &alice, 3 * MIB));
+	run_until_empty(broker);
+	teardown(broker);
+}
+#endif
+
 /* --- restart ------------------------------------------------------------- */
 
 /* Set what a keeper would return. Chunk ids equal their records here. */
@@ -579,38 +664,6 @@ static int restart(struct broker *broker, struct error *err)
 	accounts_deinit(&broker->base.accounts);
 	pools_init(&broker->store.pools);
 	return pools_adopt(&broker->store.pools, err);
-}
-
-Test(pool, files_that_a_user_locks_leave_threads_to_others)
-{
-	struct broker *broker = setup();
-	struct locker lockers[6];
-	uint32_t blocks[12], other, i;
-
-	broker->base.config.chunk_min = broker->base.config.chunk_max = 8 * MIB;
-	broker->base.config.warm_ms = 0;
-	for (i = 0; i < 12; i++) {
-		blocks[i] = alloc(broker, &alice, 3 * MIB);
-		cr_assert(
-			eq(u32, block_at(broker, blocks[i])->chunk, 1 + i / 2));
-	}
-	for (i = 0; i < 6; i++)
-		lock_file(&lockers[i], broker->store.pools.chunks[i + 1].fd);
-	/* The first three chunks are punched, and the others retired. */
-	for (i = 0; i < 12; i++)
-		if (i >= 6 || i % 2 == 0)
-			release(broker, blocks[i]);
-	for (i = 1; i <= 6; i++)
-		while (!broker->store.pools.chunks[i].is_busy)
-			uv_run(&broker->base.loop.uv, UV_RUN_NOWAIT);
-	other = alloc(broker, &bob, 3 * MIB);
-	for (i = 0; i < 6; i++)
-		let_go(&lockers[i]);
-	release(broker, other);
-	for (i = 1; i < 6; i += 2)
-		release(broker, blocks[i]);
-	run_until_empty(broker);
-	teardown(broker);
 }
 
 Test(pool, after_a_restart_blocks_have_the_same_offsets)
