@@ -75,9 +75,10 @@ struct pool_source {
 	struct pool_source *next;
 	/* The bytes of all chunks, including those being made or freed. */
 	uint64_t total_size;
-	/* bytes of chunks that are dying and not closed yet */
+	/* These count works that have not ended and are not late, and the bytes
+	 * of chunks that are dying and not closed yet, without late works. */
+	uint32_t n_works;
 	uint64_t going_size;
-	uint32_t n_works; /* works that have not ended */
 	/* These describe a device whose driver had no memory for a chunk. */
 	uint32_t n_refusals;  /* refusals since the last success */
 	struct error refusal; /* the last refusal */

@@ -75,7 +75,9 @@ struct pool_work {
 	uint64_t size;      /* of the chunk */
 	uint64_t need;      /* create: the least size that is accepted */
 	struct range range; /* create, populate */
-	bool is_going;      /* close: the size is part of going_size */
+	bool is_going;      /* empty, close: the size is part of going_size */
+	bool is_late;       /* no request waits for it any more (pool_work.c) */
+	uint32_t late_position; /* the deadline after which it is late */
 	int result;
 	struct error err;
 	uint32_t n_ranges;

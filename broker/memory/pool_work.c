@@ -16,6 +16,9 @@
 #include <unistd.h>
 
 #define MAX_USER_WORKS 2
+/* Requests for memory wait so long for a work that may wait for a process, and
+ * as long again for each GiB of its chunk. */
+#define LATE_MS UINT64_C(1000)
 
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
@@ -139,10 +142,45 @@ static void begin_next(struct account *account)
 	begin(next);
 }
 
+/* Requests for memory do not wait for the work any more: what its chunk has
+ * counts as memory in use. */
+static void on_late(void *data, uint32_t unused)
+{
+	struct pool_work *work = data;
+
+	(void)unused;
+	work->is_late = true;
+	work->source->n_works--;
+	if (work->is_going)
+		work->source->going_size -= work->size;
+	work->is_going = false;
+	wake_room(&work->pools->base->wake);
+}
+
+static void watch(struct pool_work *work)
+{
+	struct pools *pools = work->pools;
+	uint64_t size = pool_record(pools, work->chunk)->size;
+	struct deadline deadline = {
+		.at_ms = now_ms() + LATE_MS + LATE_MS * (size >> 20) / 1024,
+		.fn = on_late,
+		.data = work,
+		.position = &work->late_position,
+	};
+
+	/* If memory runs out, requests wait until the work ends. */
+	if (!pools->base->loop.is_stopping)
+		(void)deadlines_add(&pools->base->deadlines, &deadline, NULL);
+}
+
 static void end(struct pool_work *work)
 {
-	work->pools->n_works--;
-	work->source->n_works--;
+	struct pools *pools = work->pools;
+
+	deadlines_remove(&pools->base->deadlines, &work->late_position);
+	pools->n_works--;
+	if (!work->is_late)
+		work->source->n_works--;
 	if (work->account)
 		begin_next(work->account);
 	work->kind->done(work);
@@ -163,8 +201,11 @@ void pool_work_queue(struct pool_work *work)
 {
 	struct account *account = work->account;
 
+	work->is_late = false;
 	work->pools->n_works++;
 	work->source->n_works++;
+	if (account)
+		watch(work);
 	if (account && account->n_works == MAX_USER_WORKS) {
 		append(account, work);
 		return;

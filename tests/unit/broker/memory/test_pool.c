@@ -622,6 +622,32 @@ Test(pool, a_third_work_of_a_user_waits_for_the_first_two)
 	teardown(broker);
 }
 
+Test(pool, no_request_waits_for_ever_for_a_chunk_whose_file_is_locked)
+{
+	struct broker *broker = setup();
+	struct pools *pools = &broker->store.pools;
+	const uint64_t size = 60 * MIB;
+	struct locker locker;
+	uint32_t block;
+
+	broker->base.config.warm_ms = 0;
+	broker->base.config.chunk_max = 64 * MIB;
+	block = alloc(broker, &alice, 32 * MIB);
+	lock_file(&locker, pools->chunks[1].fd);
+	release(broker, block);
+	await_busy(broker, 1);
+	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, NULL),
+		     POOL_FULL));
+	cr_expect(zero(u64, pools->host.going_size));
+	let_go(&locker);
+	run_until_empty(broker);
+	cr_expect(zero(u64, pools->host.going_size));
+	block = alloc(broker, &bob, size);
+	release(broker, block);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
 #ifdef FSDP_TEST_POINTS
 Test(pool, without_a_thread_of_its_own_a_work_is_done_by_libuv)
 {
