@@ -241,13 +241,12 @@ static int sync_directory(const char *directory, struct error *err)
 	return r;
 }
 
-int archive_write(const char *directory, const char *name, json_t *entries,
-		  struct error *err)
+int archive_write(const char *directory, json_t *entries, struct error *err)
 {
 	json_t *index =
 		json_pack("{s:s, s:O}", "format", FORMAT, "entries", entries);
 	char *text = json_dumps(index, JSON_INDENT(1));
-	char *path = archive_path(directory, name);
+	char *path = archive_path(directory, ARCHIVE_PARTIAL);
 	int r = text && path ? write_text(path, text, err) : out_of_memory(err);
 
 	if (r == 0)
@@ -258,16 +257,23 @@ int archive_write(const char *directory, const char *name, json_t *entries,
 	return r;
 }
 
-/* --- files --------------------------------------------------------------- */
-
-void archive_remove(const char *directory, const char *name)
+int archive_commit(const char *directory, json_t *entries, struct error *err)
 {
-	char *path = archive_path(directory, name);
+	char *partial = archive_path(directory, ARCHIVE_PARTIAL);
+	char *index = archive_path(directory, ARCHIVE_INDEX);
+	int r = partial && index ? archive_write(directory, entries, err)
+				 : out_of_memory(err);
 
-	if (path)
-		(void)unlink(path);
-	free(path);
+	if (r == 0 && rename(partial, index) < 0)
+		r = error_errno(err, -errno, "cannot rename to %s", index);
+	if (r == 0)
+		r = sync_directory(directory, err);
+	free(partial);
+	free(index);
+	return r;
 }
+
+/* --- files --------------------------------------------------------------- */
 
 /* Returns whether it is a name that save makes. */
 static bool is_numbered(const char *file)
@@ -298,7 +304,7 @@ int archive_remove_unused(const char *directory, json_t *entries,
 	while (r == 0 && (file = readdir(files)))
 		if (is_numbered(file->d_name) &&
 		    !json_object_get(used, file->d_name))
-			archive_remove(directory, file->d_name);
+			(void)unlinkat(dirfd(files), file->d_name, 0);
 	if (files)
 		(void)closedir(files);
 	json_decref(used);

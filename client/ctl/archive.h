@@ -37,17 +37,17 @@ char *archive_path(const char *directory, const char *name);
  * sentence, if there is no such file. */
 int archive_read(const char *directory, const char *index, json_t **ret_entries,
 		 struct stat *ret_status, struct error *err);
-/* Writes the entries to a temporary file, syncs it and renames it, also after a
- * signal. */
-int archive_write(const char *directory, const char *index, json_t *entries,
-		  struct error *err);
+/* Writes the partial index, also after a signal. */
+int archive_write(const char *directory, json_t *entries, struct error *err);
+/* Writes the partial index and makes it the index. A partial index that stayed
+ * beside the index would bring back an earlier state in the next save. */
+int archive_commit(const char *directory, json_t *entries, struct error *err);
 
 /* Makes the directory if it does not exist, and locks it, so that only one save
  * runs at a time. Temporary files are then from a save that was killed, and are
  * removed. */
 int archive_lock(const char *directory, int *ret_fd, struct error *err);
 
-void archive_remove(const char *directory, const char *name);
 /* Removes the files that no entry names: those of removed entries, and those of
  * a save that was killed before it noted them. */
 int archive_remove_unused(const char *directory, json_t *entries,

@@ -22,6 +22,7 @@
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
+#include "proto/failpoint.h"
 #include "proto/name.h"
 
 #include <errno.h>
@@ -416,8 +417,7 @@ static int write_partial(struct save *save, struct error *err)
 	if (now_ns - save->index_ns < INDEX_EVERY_NS)
 		return 0;
 	save->index_ns = now_ns;
-	return archive_write(save->directory, ARCHIVE_PARTIAL, save->entries,
-			     err);
+	return archive_write(save->directory, save->entries, err);
 }
 
 static int save_held(struct save *save, struct item *item, struct error *err)
@@ -553,10 +553,10 @@ static int finish(struct save *save, struct error *err)
 		    !json_object_get(save->names, name))
 			json_object_del(save->entries, name);
 	}
-	r = archive_write(save->directory, ARCHIVE_INDEX, save->entries, err);
+	r = archive_commit(save->directory, save->entries, err);
 	if (r < 0)
 		return r;
-	archive_remove(save->directory, ARCHIVE_PARTIAL);
+	failpoint("save.committed");
 	return archive_remove_unused(save->directory, save->entries, err);
 }
 
@@ -649,8 +649,7 @@ static int save_all(struct save *save, const struct listing *listing,
 	if (r == 0)
 		return finish(save, err);
 	/* Lets the next save use the files that are complete. */
-	(void)archive_write(save->directory, ARCHIVE_PARTIAL, save->entries,
-			    NULL);
+	(void)archive_write(save->directory, save->entries, NULL);
 	return r;
 }
 

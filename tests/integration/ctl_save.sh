@@ -177,6 +177,23 @@ check "with all names" "$python" save.py holds partial \
 	"sorted(entries) == ['c', 'l/1', 'l/2', 'm/a/', 'v', 'w/2']"
 ctl rm l/1 l/2
 
+# Once a save has written its index, no later save brings back what was before.
+for name in k/1 k/2; do
+	ctl put v.npy --name $name >/dev/null
+done
+ctl save killed k/ >/dev/null
+ctl put c.raw --dtype c128 --shape 2,3 --name k/1 --replace >/dev/null
+ctl put c.raw --dtype c128 --shape 2,3 --name k/2 --replace >/dev/null
+check "a save is killed when its index is there" eval \
+	'! FSDP_KILL_AT=save.committed ctl save killed k/'
+ctl save killed m/ >/dev/null
+ctl rm k/1 k/2
+check "what it saved stays saved" ctl_json "d['restored'] == 2" \
+	restore killed
+check "as it was then" ctl_json "(d['dtype'], d['shape']) == ('c128', [2, 3])" \
+	stat k/2
+ctl rm k/1 k/2
+
 # --- restore ------------------------------------------------------------------
 
 refuse "what was never saved cannot be restored" 1 "no index.json" \
