@@ -2,8 +2,9 @@
  * restore: publishes what save has written.
  *
  * A name is skipped if it is published as it was saved, which the digests of
- * its tensors show. So a restore that was interrupted can be run again. Nothing
- * is published before its digests were checked.
+ * its tensors show; if none was recorded, the contents are read. So a restore
+ * that was interrupted can be run again. Nothing is published before its
+ * digests were checked.
  */
 #include "client/ctl/archive.h"
 #include "client/ctl/args.h"
@@ -89,19 +90,46 @@ static int note_present(const struct fsdp_entry *entry, void *data)
 		       : 0;
 }
 
-static bool is_tensor_present(const json_t *present, const json_t *tensor,
-			      bool is_member)
+/* Describes a tensor by its contents. Returns NULL if they cannot be read. */
+static json_t *describe_contents(const struct restore *restore,
+				 const char *name, bool is_member)
 {
+	struct fsdp_tensor *tensor;
 	struct tensor_type type;
 	uint64_t digest;
-	json_t *saved;
+	int r;
+
+	if (fsdp_get(restore->client, &name, 1, NULL, &tensor) < 0)
+		return NULL;
+	contents_type(tensor, &type);
+	r = contents_digest(tensor, &digest, NULL);
+	fsdp_free(tensor);
+	return r < 0 ? NULL : describe(&type, digest, is_member);
+}
+
+/* Returns whether the published tensor `name` is as it was saved. Programs that
+ * publish tensors need not record digests. */
+static bool is_tensor_present(const struct restore *restore, const char *name,
+			      const json_t *tensor, bool is_member)
+{
+	json_t *present = json_object_get(restore->present, name);
+	struct tensor_type type;
+	uint64_t digest;
+	json_t *saved, *unknown;
 	bool r;
 
-	if (!present || archive_read_tensor(tensor, &type, &digest, NULL) < 0)
+	if (archive_read_tensor(tensor, &type, &digest, NULL) < 0)
 		return false;
 	saved = describe(&type, digest, is_member);
+	unknown = describe(&type, 0, is_member);
+	if (json_equal(present, unknown))
+		present = describe_contents(restore, name, is_member);
+	else
+		json_incref(present);
 	r = saved && json_equal(present, saved);
+	json_decref(present);
 	json_decref(saved);
+	json_decref(unknown);
 	return r;
 }
 
@@ -141,14 +169,11 @@ static bool is_present(const struct restore *restore, const struct item *item,
 	*ret_exists = is_bundle && json_object_get(restore->present, full);
 	json_object_foreach(tensors, name, tensor)
 	{
-		const json_t *present;
-
 		snprintf(full, sizeof(full), "%s%s",
 			 is_bundle ? item->name : "", name);
-		present = json_object_get(restore->present, full);
-		*ret_exists |= present != NULL;
+		*ret_exists |= json_object_get(restore->present, full) != NULL;
 		is_same = is_same &&
-			  is_tensor_present(present, tensor, is_bundle);
+			  is_tensor_present(restore, full, tensor, is_bundle);
 	}
 	return *ret_exists && is_same &&
 	       (!is_bundle || is_bundle_present(restore, item));
@@ -346,6 +371,9 @@ static int restore_item(struct restore *restore, struct item *item,
 		restore->n_kept++;
 		return 0;
 	}
+	r = interrupt_check(err); /* it may have ended the comparison */
+	if (r < 0)
+		return r;
 	if (exists && !args_has(restore->args, ARG_REPLACE))
 		return error_set(err, -EEXIST,
 				 "'%s' exists with different contents: restore "

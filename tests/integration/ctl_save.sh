@@ -323,6 +323,23 @@ ctl put w.raw --dtype u8 --shape 100 --name k/__metadata__ >/dev/null
 refuse "a tensor is not the bundle that was saved" 1 \
 	"with different contents" restore kinds
 ctl rm k/__metadata__
+"$hoard" names k/x 2
+"$hoard" bundle k/b/ '{"a": "b"}' y
+ctl save plain k/ >/dev/null
+check "what was published without digests is kept" ctl_json \
+	"(d['restored'], d['kept']) == (0, 3)" restore plain
+ctl rm k/x.0
+printf abcd >x.raw
+ctl put x.raw --dtype u8 --shape 4 --name k/x.0 >/dev/null
+ctl save plain k/ >/dev/null
+ctl rm k/x.0 k/x.1
+"$hoard" names k/x 2
+refuse "unless its contents differ" 1 "'k/x.0' exists with different contents" \
+	restore plain
+check "which is said of it alone" grep -q "cannot restore 1 name;" err
+check "and can be mended" ctl_json "(d['restored'], d['kept']) == (1, 2)" \
+	restore plain --replace
+ctl rm k/x.0 k/x.1 k/b/
 ctl rm m/a/ v
 "$python" save.py damage backup m/a/
 refuse "a damaged tensor is named" 1 "tensor 'odd'" restore backup

@@ -8,7 +8,7 @@
  *   hoard board       makes the board of a communicator of one rank
  *   hoard run         makes a group and then a channel
  *   hoard hold NAME   holds that tensor, and prints a line
- *   hoard names P N   publishes N tensors of 4 bytes as P.0, P.1, ...
+ *   hoard names P N   publishes N tensors of 4 zero bytes as P.0, P.1, ...
  *   hoard bundle NAME TEXT [X]
  *                     publishes a bundle with this metadata, and with the
  *                     member X, of 4 bytes
@@ -89,6 +89,7 @@ static void publish(const char *prefix, int n)
 
 		snprintf(name, sizeof(name), "%s.%d", prefix, i);
 		item.name = name;
+		must(fsdp_copy_in(item.tensor, 0, "\0\0\0", 4));
 		must(fsdp_publish(client, &item, 1));
 		fsdp_free(item.tensor);
 	}
