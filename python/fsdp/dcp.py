@@ -16,9 +16,11 @@ again. A save writes to the memory of the last save but one, without the page
 faults of fresh memory.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import errno
+import fcntl
 import glob
 import io
 import os
@@ -338,29 +340,30 @@ def _write_slab(path, file_name, reader, items):
 
 
 def _write_metadata(path, metadata):
+    """Write the metadata to a file that is no checkpoint's yet. Return it."""
     temporary = os.path.join(path, ".metadata.tmp")
     with open(temporary, "wb") as file:
         pickle.dump(metadata, file)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, os.path.join(path, ".metadata"))
+    return temporary
+
+
+@contextlib.contextmanager
+def _only_drain(path):
+    """Make the directory, and wait until no other drain writes to it."""
+    os.makedirs(path, exist_ok=True)
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(directory)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield directory
     finally:
         os.close(directory)
 
 
-def drain(checkpoint_id, path, *, client=None):
-    """Write a checkpoint to a directory, from which torch's own
-    FileSystemReader can load it. Any process can do this while the trainer
-    continues.
-
-    The directory is a valid checkpoint only when it is complete. If it is one
-    already, it stays that checkpoint until then. Its earlier files are removed
-    at the end.
-    """
-    reader = Reader(checkpoint_id, client=client)
+def _write_files(reader, path):
+    """Write the files of a checkpoint. Return their names, and the file that
+    becomes its metadata."""
     metadata = reader.read_metadata()
     reader.set_up_storage_reader(metadata, True)
     by_slab = {}
@@ -368,15 +371,40 @@ def drain(checkpoint_id, path, *, client=None):
         kind = metadata.state_dict_metadata[index.fqn]
         is_bytes = isinstance(kind, BytesStorageMetadata)
         by_slab.setdefault(place.slab, []).append((index, is_bytes))
-    os.makedirs(path, exist_ok=True)
-    places, save_id = {}, metadata.storage_meta.save_id
-    for i, items in enumerate(by_slab.values()):
-        places.update(_write_slab(path, f"__{i}_0.{save_id}.distcp", reader, items))
-    metadata.storage_data = places
-    _write_metadata(path, metadata)
-    used = {place.relative_path for place in places.values()}
-    for old in set(glob.glob("__*.distcp", root_dir=path)) - used:
-        os.unlink(os.path.join(path, old))
+    # The directory may have this very save already, whose files must stay.
+    drain_id = uuid.uuid4().hex[:_ID_SIZE]
+    names = [f"__{i}_0.{drain_id}.distcp" for i in range(len(by_slab))]
+    places = {}
+    try:
+        for name, items in zip(names, by_slab.values()):
+            places.update(_write_slab(path, name, reader, items))
+        metadata.storage_data = places
+        return names, _write_metadata(path, metadata)
+    except BaseException:  # a full disk, for example
+        for name in [*names, ".metadata.tmp"]:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(path, name))
+        raise
+
+
+def drain(checkpoint_id, path, *, client=None):
+    """Write a checkpoint to a directory, from which torch's own
+    FileSystemReader can load it. Any process can do this while the trainer
+    continues; a second one waits for the first.
+
+    The directory is a valid checkpoint only when it is complete. If it is one
+    already, it stays that checkpoint until then. Its earlier files are removed
+    at the end.
+    """
+    reader = Reader(checkpoint_id, client=client)
+    reader.read_metadata()  # no directory is made for a missing checkpoint
+    reader.reset()
+    with _only_drain(path) as directory:
+        names, metadata = _write_files(reader, path)
+        os.replace(metadata, os.path.join(path, ".metadata"))
+        os.fsync(directory)
+        for old in set(glob.glob("__*.distcp", root_dir=path)) - set(names):
+            os.unlink(os.path.join(path, old))
 
 
 def remove(checkpoint_id, *, client=None):

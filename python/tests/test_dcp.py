@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 import fsdp
 import fsdp.dcp
+from conftest import until
 from crowd import Script
 
 # Each rank runs this script. Its arguments begin with `store`, `world` and
@@ -325,5 +327,54 @@ def test_a_drain_that_fails_leaves_the_earlier_checkpoint(c, tmp_path, monkeypat
     assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
     monkeypatch.undo()
     fsdp.dcp.drain("alone", tmp_path, client=c)
+    assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
+    assert len(list(tmp_path.glob("*.distcp"))) == 1
+
+
+@alone
+def test_a_drain_of_the_same_save_that_fails_leaves_the_earlier_one(c, tmp_path, monkeypatch):
+    save(c, {"x": torch.zeros(1000), "note": "first"})
+    fsdp.dcp.drain("alone", tmp_path, client=c)
+    files = sorted(tmp_path.iterdir())
+
+    def fail(value, file):
+        file.write(b"half")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="the disk is full"):
+        fsdp.dcp.drain("alone", tmp_path, client=c)
+    monkeypatch.undo()
+    assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
+    # What it wrote would keep the disk full.
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def is_waited_for(path):
+    """Returns whether a process waits for the lock of a file."""
+    inode = f":{os.stat(path).st_ino} "
+    with open("/proc/locks") as file:
+        return any(" -> " in line and inode in line for line in file)
+
+
+@alone
+def test_a_drain_waits_for_another_and_takes_the_newest_save(c, tmp_path, monkeypatch):
+    save(c, {"x": torch.zeros(1000), "note": "first"})
+    write_slab, others = fsdp.dcp._write_slab, []
+
+    def drain():
+        fsdp.dcp.drain("alone", tmp_path, client=c)
+
+    def write_late(*arguments):
+        monkeypatch.undo()
+        save(c, {"x": torch.ones(1000), "note": "second"})
+        others.append(threading.Thread(target=drain))
+        others[0].start()
+        until(lambda: is_waited_for(tmp_path), "the second drain waits")
+        return write_slab(*arguments)
+
+    monkeypatch.setattr(fsdp.dcp, "_write_slab", write_late)
+    drain()
+    others[0].join()
     assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
     assert len(list(tmp_path.glob("*.distcp"))) == 1
