@@ -185,18 +185,31 @@ def _umask():
         return next(int(line[6:], 8) for line in status if line.startswith("Umask:"))
 
 
+def _mode_for(path):
+    """Return the mode of the file that is replaced, or that of a new file."""
+    try:
+        return os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return 0o666 & ~_umask()
+
+
 def write_file(path, parts):
-    """Write the buffers to a file. It exists only when it is complete."""
-    path = os.fsdecode(path)
+    """Write the buffers to a file. It exists only when it is complete. A
+    symbolic link is followed. A device or a FIFO is written directly, because a
+    rename would replace it."""
+    path = os.path.realpath(os.fsdecode(path))
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.writelines(parts)
+        return
     with tempfile.NamedTemporaryFile(
-        dir=os.path.dirname(path) or ".", prefix=".fsdp.", delete=False
+        dir=os.path.dirname(path), prefix=".fsdp.", delete=False
     ) as file:
         try:
-            for part in parts:
-                file.write(part)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fchmod(file.fileno(), _mode_for(path))
             os.rename(file.name, path)
         except BaseException:
             os.unlink(file.name)

@@ -1,6 +1,7 @@
 """Tests that fsdp.safetensors does what the package safetensors does."""
 
 import os
+import subprocess
 
 import numpy
 import pytest
@@ -129,6 +130,28 @@ def test_a_file_has_the_mode_of_the_umask(tmp_path):
     finally:
         os.umask(umask)
     assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_is_replaced_keeps_its_mode_and_its_links(tmp_path):
+    path, link = tmp_path / "x.safetensors", tmp_path / "newest.safetensors"
+    ours.save_file({"a": torch.zeros(1)}, path)
+    path.chmod(0o600)
+    link.symlink_to(path.name)
+    ours.save_file({"a": torch.ones(5)}, link)
+    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o600
+    assert real.torch.load_file(path)["a"].tolist() == [1] * 5
+
+
+def test_what_is_no_file_is_written_and_not_replaced(tmp_path):
+    fifo, path = tmp_path / "fifo", tmp_path / "x.safetensors"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
+        ours.save_file({"a": torch.ones(5)}, fifo)
+        ours.save_file({"a": torch.ones(5)}, path)
+        assert reader.stdout.read() == path.read_bytes()
+    assert fifo.is_fifo()
+    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+        ours.save_file({"a": torch.ones(5)}, tmp_path)
 
 
 def test_arrays_of_another_byte_order_are_saved_by_their_values(tmp_path):
