@@ -110,7 +110,8 @@ class File:
 
     def __init__(self, path):
         self.path = os.fspath(path)
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # An open of a FIFO would wait for a writer.
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self.entries, self.metadata = self._read_header()
         except BaseException:
@@ -125,6 +126,8 @@ class File:
                 "it is a directory; give a .safetensors file of it, or its "
                 ".safetensors.index.json",
             )
+        if not stat.S_ISREG(status.st_mode):
+            raise _refuse(self.path, "it is not a regular file")
         size = status.st_size
         start = os.pread(self.fd, 8, 0)
         n = struct.unpack("<Q", start)[0] if len(start) == 8 else size

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from . import _fsdp
+from ._bundle import METADATA
 from ._default import default
 from ._errors import Exists, NotFound, make
 from ._format import File, files_of
@@ -84,6 +85,8 @@ def _load(client, files, name, options, progress):
     with client.stage(name, size=size, **options) as stage:
         with _progress(name, n_bytes, progress) as update:
             _fill(stage, files, update)
+        if not stage.metadata and not any(file.entries for file in files):
+            stage.put(METADATA, b"{}")  # a bundle needs a member
 
 
 def _load_files(client, path, name, options, progress):

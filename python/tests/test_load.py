@@ -3,6 +3,7 @@ it.
 """
 
 import json
+import os
 import random
 import signal
 import struct
@@ -219,6 +220,20 @@ def test_a_directory_is_refused_with_the_remedy(c, tmp_path):
         fsdp.load_once(tmp_path, "m/", client=c)
     with pytest.raises(fsdp.Invalid, match=f"{tmp_path}: it is a directory; give"):
         load_file(tmp_path, client=c)
+
+
+def test_a_fifo_is_refused_and_not_waited_for(c, tmp_path):
+    os.mkfifo(tmp_path / "x.safetensors")
+    with pytest.raises(fsdp.Invalid, match="not a regular file"):
+        fsdp.load_once(tmp_path / "x.safetensors", "m/", client=c)
+
+
+def test_a_model_without_tensors_is_loaded(c, tmp_path):
+    path = tmp_path / "x.safetensors"
+    save_file({}, path)
+    assert load_file(path, client=c) == {}
+    bundle = fsdp.load_once(path, "m/", client=c)
+    assert len(bundle) == 0 and bundle.metadata == {}
 
 
 # --- progress -----------------------------------------------------------------
