@@ -3,6 +3,8 @@
  * measured with 2 and with 4 ranks, and the row shows the worse result. The
  * floor moves the same bytes with as many processes, each of which moves its
  * part without waiting for the others: by memcpy, or by the kernel of the cast.
+ * Ranks and floor have the same CPUs, because the system may leave all ranks on
+ * one CPU in rounds that are so short.
  * MPI takes its turns, too, where it is installed. `fsdp-bench collectives` has
  * more sizes.
  */
@@ -16,7 +18,8 @@ static void run_variant(const struct bench *bench, const char *name,
 	const struct variant *variant = variant_find(ALL_GATHER, name);
 
 	contest_row(bench,
-		    &(struct contest_options){.has_mpi = variant->has_mpi},
+		    &(struct contest_options){.placement = APART,
+					      .has_mpi = variant->has_mpi},
 		    variant, size, floor, ret);
 }
 
