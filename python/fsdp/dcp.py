@@ -323,6 +323,15 @@ class Reader(StorageReader):
 # --- to disk ------------------------------------------------------------------
 
 
+def _save(tensor, file):
+    """torch.save(). After a failed write, or KeyboardInterrupt, it raises an
+    error about positions."""
+    try:
+        torch.save(tensor, file)
+    except RuntimeError as error:
+        raise (error.__context__ or error) from None
+
+
 def _write_slab(path, file_name, reader, items):
     """Write a file as torch's writer does. Return {index: where it is}."""
     places = {}
@@ -332,7 +341,7 @@ def _write_slab(path, file_name, reader, items):
             if is_bytes:
                 file.write(bytes_of(tensor))
             else:
-                torch.save(tensor.torch(), file)
+                _save(tensor.torch(), file)
             places[index] = _StorageInfo(file_name, offset, file.tell() - offset)
         file.flush()
         os.fsync(file.fileno())

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import resource
 import threading
 
 import pytest
@@ -332,19 +333,20 @@ def test_a_drain_that_fails_leaves_the_earlier_checkpoint(c, tmp_path, monkeypat
 
 
 @alone
-def test_a_drain_of_the_same_save_that_fails_leaves_the_earlier_one(c, tmp_path, monkeypatch):
-    save(c, {"x": torch.zeros(1000), "note": "first"})
+def test_a_drain_of_the_same_save_that_fails_leaves_the_earlier_one(c, tmp_path):
+    large = torch.zeros(1 << 20)
+    save(c, {"x": torch.zeros(1000), "note": "first", "large": large})
     fsdp.dcp.drain("alone", tmp_path, client=c)
     files = sorted(tmp_path.iterdir())
 
-    def fail(value, file):
-        file.write(b"half")
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="the disk is full"):
-        fsdp.dcp.drain("alone", tmp_path, client=c)
-    monkeypatch.undo()
+    # Files cannot grow beyond this, as on a full disk.
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            fsdp.dcp.drain("alone", tmp_path, client=c)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
     # What it wrote would keep the disk full.
     assert sorted(tmp_path.iterdir()) == files
