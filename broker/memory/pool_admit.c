@@ -255,7 +255,12 @@ static int explain_device(const struct pool_source *source,
 
 bool pool_has_thread(const struct pools *pools)
 {
-	return pools->n_works - pools->host.n_works < MAX_DEVICE_WORKS;
+	const struct pool_source *source = pools->host.next;
+	uint32_t n = 0;
+
+	for (; source; source = source->next)
+		n += source->n_works;
+	return n < MAX_DEVICE_WORKS;
 }
 
 /* Lets requests ask the driver again after the pause, or after the delay before
