@@ -56,6 +56,7 @@ struct chunk {
 	struct pool *pool;   /* NULL: there is no chunk */
 	uint32_t next;       /* record of the pool's next chunk; 0: none */
 	bool is_busy;        /* a worker thread uses its fd, or will */
+	bool is_late;        /* no request waits for that any more */
 	bool is_sealing;     /* it is being sealed, so allocation is stopped */
 	bool is_dying;       /* empty, will be retired; allocation is stopped */
 	bool is_warm;        /* has free memory that was not trimmed yet */
@@ -75,8 +76,8 @@ struct pool_source {
 	struct pool_source *next;
 	/* The bytes of all chunks, including those being made or freed. */
 	uint64_t total_size;
-	/* These count works that have not ended and are not late, and the bytes
-	 * of chunks that are dying and not closed yet, without late works. */
+	/* These count works that have not ended, and the bytes of chunks that
+	 * are dying and not closed yet, both without those that are late. */
 	uint32_t n_works;
 	uint64_t going_size;
 	/* These describe a device whose driver had no memory for a chunk. */

@@ -382,7 +382,7 @@ static bool has_going(struct pools *pools, uint32_t uid)
 			pool_mark_dying(pools, i);
 		if (pool_is_spared(pools, i))
 			pools_look_again(pools);
-		if (chunk->is_dying || pool_is_spared(pools, i))
+		if (pool_is_going(chunk) || pool_is_spared(pools, i))
 			return true;
 	}
 	return false;

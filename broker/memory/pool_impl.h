@@ -72,12 +72,11 @@ struct pool_work {
 	struct mapper_suspect suspect; /* seal */
 	uint32_t chunk;                /* record; create, close: 0 */
 	int fd, readonly_fd;
-	uint64_t size;      /* of the chunk */
-	uint64_t need;      /* create: the least size that is accepted */
-	struct range range; /* create, populate */
-	bool is_going;      /* empty, close: the size is part of going_size */
-	bool is_late;       /* no request waits for it any more (pool_work.c) */
-	uint32_t late_position; /* the deadline after which it is late */
+	uint64_t size;          /* of the chunk */
+	uint64_t need;          /* create: the least size that is accepted */
+	struct range range;     /* create, populate */
+	bool is_going;          /* close: the size is part of going_size */
+	uint32_t late_position; /* the deadline after which its chunk is late */
 	int result;
 	struct error err;
 	uint32_t n_ranges;
@@ -124,6 +123,12 @@ static inline uint64_t pool_chunk_size(const struct pools *pools,
 
 /* Returns an estimate of the free bytes of a chunk that have pages. */
 uint64_t pool_warm_bytes(const struct pools *pools, uint32_t index);
+
+/* Returns whether the chunk is about to be freed. */
+static inline bool pool_is_going(const struct chunk *chunk)
+{
+	return chunk->is_dying && !chunk->is_late;
+}
 
 static inline bool pool_is_empty(const struct pools *pools, uint32_t index)
 {

@@ -61,7 +61,9 @@ void pool_mark_dying(struct pools *pools, uint32_t index)
 	if (chunk->is_dying)
 		return;
 	chunk->is_dying = true;
-	chunk->pool->source->going_size += pool_chunk_size(pools, index);
+	if (pool_is_going(chunk))
+		chunk->pool->source->going_size +=
+			pool_chunk_size(pools, index);
 	schedule_trim(pools, now_ms());
 }
 

@@ -142,19 +142,31 @@ static void begin_next(struct account *account)
 	begin(next);
 }
 
-/* Requests for memory do not wait for the work any more: what its chunk has
- * counts as memory in use. */
-static void on_late(void *data, uint32_t unused)
+/* Requests for memory do not wait for the chunk's work any more: what the chunk
+ * has counts as memory in use. */
+static void on_late(void *data, uint32_t index)
 {
-	struct pool_work *work = data;
+	struct pools *pools = data;
+	struct chunk *chunk = &pools->chunks[index];
+	struct pool_source *source = chunk->pool->source;
 
-	(void)unused;
-	work->is_late = true;
-	work->source->n_works--;
-	if (work->is_going)
-		work->source->going_size -= work->size;
-	work->is_going = false;
-	wake_room(&work->pools->base->wake);
+	source->n_works--;
+	if (pool_is_going(chunk))
+		source->going_size -= pool_chunk_size(pools, index);
+	chunk->is_late = true;
+	wake_room(&pools->base->wake);
+}
+
+/* The chunk's work has ended. */
+static void end_late(struct pools *pools, uint32_t index)
+{
+	struct chunk *chunk = &pools->chunks[index];
+	struct pool_source *source = chunk->pool->source;
+
+	source->n_works++;
+	chunk->is_late = false;
+	if (pool_is_going(chunk))
+		source->going_size += pool_chunk_size(pools, index);
 }
 
 static void watch(struct pool_work *work)
@@ -164,7 +176,8 @@ static void watch(struct pool_work *work)
 	struct deadline deadline = {
 		.at_ms = now_ms() + LATE_MS + LATE_MS * (size >> 20) / 1024,
 		.fn = on_late,
-		.data = work,
+		.data = pools,
+		.index = work->chunk,
 		.position = &work->late_position,
 	};
 
@@ -178,9 +191,10 @@ static void end(struct pool_work *work)
 	struct pools *pools = work->pools;
 
 	deadlines_remove(&pools->base->deadlines, &work->late_position);
+	if (work->account && pools->chunks[work->chunk].is_late)
+		end_late(pools, work->chunk);
 	pools->n_works--;
-	if (!work->is_late)
-		work->source->n_works--;
+	work->source->n_works--;
 	if (work->account)
 		begin_next(work->account);
 	work->kind->done(work);
@@ -201,7 +215,6 @@ void pool_work_queue(struct pool_work *work)
 {
 	struct account *account = work->account;
 
-	work->is_late = false;
 	work->pools->n_works++;
 	work->source->n_works++;
 	if (account)

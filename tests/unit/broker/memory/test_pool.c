@@ -622,29 +622,75 @@ Test(pool, a_third_work_of_a_user_waits_for_the_first_two)
 	teardown(broker);
 }
 
+/* The only chunk is alice's, is dying, and has a work that waits for the lock.
+ * Requests are refused until it ends, instead of waiting for it. */
+static void refuse_until_let_go(struct broker *broker, struct locker *locker)
+{
+	const uint64_t large = 64 * MIB, small = 64;
+	struct pool_source *host = &broker->store.pools.host;
+	uint32_t block;
+
+	broker->base.config.chunk_max = large;
+	broker->base.config.quota_chunks = 1;
+	cr_expect(eq(int, try_alloc(broker, &bob, 0, &large, 1, &block, NULL),
+		     POOL_FULL));
+	cr_expect(zero(u64, host->going_size));
+	cr_expect(eq(int, try_alloc(broker, &alice, 0, &small, 1, &block, NULL),
+		     -EDQUOT));
+	let_go(locker);
+	run_until_empty(broker);
+	cr_expect(zero(u64, host->going_size));
+	cr_expect(zero(u32, host->n_works));
+	release(broker, alloc(broker, &bob, large));
+	run_until_empty(broker);
+}
+
 Test(pool, no_request_waits_for_ever_for_a_chunk_whose_file_is_locked)
 {
 	struct broker *broker = setup();
-	struct pools *pools = &broker->store.pools;
-	const uint64_t size = 60 * MIB;
 	struct locker locker;
 	uint32_t block;
 
 	broker->base.config.warm_ms = 0;
-	broker->base.config.chunk_max = 64 * MIB;
-	block = alloc(broker, &alice, 32 * MIB);
-	lock_file(&locker, pools->chunks[1].fd);
+	block = alloc(broker, &alice, 2 * MIB);
+	lock_file(&locker, broker->store.pools.chunks[1].fd);
 	release(broker, block);
 	await_busy(broker, 1);
-	cr_expect(eq(int, try_alloc(broker, &bob, 0, &size, 1, &block, NULL),
-		     POOL_FULL));
-	cr_expect(zero(u64, pools->host.going_size));
-	let_go(&locker);
-	run_until_empty(broker);
-	cr_expect(zero(u64, pools->host.going_size));
-	block = alloc(broker, &bob, size);
+	refuse_until_let_go(broker, &locker);
+	teardown(broker);
+}
+
+Test(pool, no_request_waits_for_ever_for_a_bundle_that_ends_before_its_seal)
+{
+	struct broker *broker = setup();
+	struct pools *pools = &broker->store.pools;
+	uint32_t bundle = make_bundle(broker);
+	uint32_t block = alloc_member(broker, bundle);
+	struct locker locker;
+
+	broker->base.config.warm_ms = 0;
+	lock_file(&locker, pools->chunks[1].fd);
+	cr_assert(eq(int, pool_seal_bundle(pools, bundle, NULL), POOL_WAIT));
 	release(broker, block);
-	run_until_empty(broker);
+	refuse_until_let_go(broker, &locker);
+	teardown(broker);
+}
+
+Test(pool, no_request_waits_for_a_bundle_that_ends_during_a_late_seal)
+{
+	struct broker *broker = setup();
+	struct pools *pools = &broker->store.pools;
+	uint32_t bundle = make_bundle(broker);
+	uint32_t block = alloc_member(broker, bundle);
+	struct locker locker;
+
+	broker->base.config.warm_ms = 0;
+	lock_file(&locker, pools->chunks[1].fd);
+	cr_assert(eq(int, pool_seal_bundle(pools, bundle, NULL), POOL_WAIT));
+	while (pools->host.n_works > 0)
+		loop_step(&broker->base.loop.uv);
+	release(broker, block);
+	refuse_until_let_go(broker, &locker);
 	teardown(broker);
 }
 
