@@ -564,7 +564,8 @@ Test(pool, files_that_users_lock_leave_threads_to_others)
 		{1000, 1000, 0600}, {1002, 1002, 0600}, {1003, 1003, 0600}};
 	struct broker *broker = setup();
 	struct locker lockers[6];
-	uint32_t blocks[12], other, i;
+	const uint64_t size = MIB;
+	uint32_t blocks[12], bundle, other, i;
 
 	broker->base.config.chunk_min = broker->base.config.chunk_max = 8 * MIB;
 	broker->base.config.warm_ms = 0;
@@ -586,8 +587,22 @@ Test(pool, files_that_users_lock_leave_threads_to_others)
 	release(broker, alloc(broker, &bob, 3 * MIB));
 	await_busy(broker, block_at(broker, other)->chunk);
 	release(broker, other);
-	while (broker->store.pools.n_chunks > 6)
+	while (broker->store.pools.host.total_size > 48 * MIB)
 		loop_step(&broker->base.loop.uv);
+	/* Memory of that user is populated, as no other chunk has space for
+	 * it, and sealed. */
+	broker->base.config.memory_max = 180 * MIB;
+	broker->base.config.chunk_min = broker->base.config.chunk_max =
+		128 * MIB;
+	other = alloc(broker, &bob, 60 * MIB);
+	cr_expect(eq(u64, chunk_size(broker, other), 128 * MIB));
+	release(broker, alloc(broker, &bob, 8 * MIB));
+	release(broker, other);
+	bundle = make_bundle(broker);
+	cr_assert(zero(
+		int, try_alloc(broker, &bob, bundle, &size, 1, &other, NULL)));
+	cr_expect(zero(int, seal(broker, bundle, NULL)));
+	release(broker, other);
 	for (i = 0; i < 6; i++)
 		let_go(&lockers[i]);
 	for (i = 1; i < 12; i += 4)
@@ -660,7 +675,8 @@ Test(pool, no_request_waits_for_ever_for_a_chunk_whose_file_is_locked)
 	teardown(broker);
 }
 
-Test(pool, no_request_waits_for_ever_for_a_bundle_that_ends_before_its_seal)
+/* The bundle ends before its work is late, or after that. */
+static void end_while_sealing(bool is_late)
 {
 	struct broker *broker = setup();
 	struct pools *pools = &broker->store.pools;
@@ -671,27 +687,17 @@ Test(pool, no_request_waits_for_ever_for_a_bundle_that_ends_before_its_seal)
 	broker->base.config.warm_ms = 0;
 	lock_file(&locker, pools->chunks[1].fd);
 	cr_assert(eq(int, pool_seal_bundle(pools, bundle, NULL), POOL_WAIT));
+	while (is_late && pools->host.n_works > 0)
+		loop_step(&broker->base.loop.uv);
 	release(broker, block);
 	refuse_until_let_go(broker, &locker);
 	teardown(broker);
 }
 
-Test(pool, no_request_waits_for_a_bundle_that_ends_during_a_late_seal)
+Test(pool, no_request_waits_for_ever_for_a_bundle_that_ends_while_sealed)
 {
-	struct broker *broker = setup();
-	struct pools *pools = &broker->store.pools;
-	uint32_t bundle = make_bundle(broker);
-	uint32_t block = alloc_member(broker, bundle);
-	struct locker locker;
-
-	broker->base.config.warm_ms = 0;
-	lock_file(&locker, pools->chunks[1].fd);
-	cr_assert(eq(int, pool_seal_bundle(pools, bundle, NULL), POOL_WAIT));
-	while (pools->host.n_works > 0)
-		loop_step(&broker->base.loop.uv);
-	release(broker, block);
-	refuse_until_let_go(broker, &locker);
-	teardown(broker);
+	end_while_sealing(false);
+	end_while_sealing(true);
 }
 
 #ifdef FSDP_TEST_POINTS
