@@ -367,6 +367,8 @@ def _only_drain(path):
         fcntl.flock(directory, fcntl.LOCK_EX)
         yield directory
     finally:
+        # A child that another thread forked meanwhile has the lock as well.
+        fcntl.flock(directory, fcntl.LOCK_UN)
         os.close(directory)
 
 

@@ -1,5 +1,6 @@
 """Tests checkpoints of torch.distributed.checkpoint in the broker's memory."""
 
+import fcntl
 import os
 import pickle
 import resource
@@ -380,3 +381,12 @@ def test_a_drain_waits_for_another_and_takes_the_newest_save(c, tmp_path, monkey
     others[0].join()
     assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
     assert len(list(tmp_path.glob("*.distcp"))) == 1
+
+
+def test_a_child_that_was_forked_meanwhile_holds_no_lock(tmp_path):
+    with fsdp.dcp._only_drain(tmp_path) as directory:
+        of_child = os.dup(directory)  # shares the lock, as after fork()
+    directory = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(directory)
+    os.close(of_child)
