@@ -145,7 +145,10 @@ class File:
 def files_of(path):
     """Return the files of a path, a list of paths, or an index."""
     if not isinstance(path, (str, bytes, os.PathLike)):
-        return [os.fspath(one) for one in path]
+        files = [os.fspath(one) for one in path]
+        if not files:
+            raise make(errno.EINVAL, "cannot load a list without files; give one")
+        return files
     path = os.fsdecode(path)
     if not path.endswith(".safetensors.index.json"):
         return [path]

@@ -236,6 +236,12 @@ def test_a_model_without_tensors_is_loaded(c, tmp_path):
     assert len(bundle) == 0 and bundle.metadata == {}
 
 
+def test_no_files_are_no_model(c):
+    with pytest.raises(fsdp.Invalid, match="list without files"):
+        fsdp.load_once([], "m/", client=c)
+    assert c.names("m/") == []
+
+
 # --- progress -----------------------------------------------------------------
 
 
