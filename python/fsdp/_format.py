@@ -201,22 +201,24 @@ def _mode_for(path):
 
 def write_file(path, parts):
     """Write the buffers to a file. It exists only when it is complete. A
-    symbolic link is followed. A device or a FIFO is written directly, because a
-    rename would replace it."""
-    path = os.path.realpath(os.fsdecode(path))
-    if os.path.exists(path) and not os.path.isfile(path):
+    symbolic link is followed. What is no file of a folder, such as a device, a
+    pipe or a file without a name, is written directly, because a rename would
+    replace it, or make another file."""
+    path = os.fsdecode(path)
+    real = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(real):
         with open(path, "wb") as file:
             file.writelines(parts)
         return
     with tempfile.NamedTemporaryFile(
-        dir=os.path.dirname(path), prefix=".fsdp.", delete=False
+        dir=os.path.dirname(real), prefix=".fsdp.", delete=False
     ) as file:
         try:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-            os.fchmod(file.fileno(), _mode_for(path))
-            os.rename(file.name, path)
+            os.fchmod(file.fileno(), _mode_for(real))
+            os.rename(file.name, real)
         except BaseException:
             os.unlink(file.name)
             raise

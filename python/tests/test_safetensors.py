@@ -150,6 +150,14 @@ def test_what_is_no_file_is_written_and_not_replaced(tmp_path):
         ours.save_file({"a": torch.ones(5)}, path)
         assert reader.stdout.read() == path.read_bytes()
     assert fifo.is_fifo()
+    end, fd = os.pipe()
+    ours.save_file({"a": torch.ones(5)}, f"/proc/self/fd/{fd}")
+    assert os.read(end, 1000) == path.read_bytes()
+    with open(os.memfd_create("nameless"), "rb") as nameless:
+        ours.save_file({"a": torch.ones(5)}, f"/proc/self/fd/{nameless.fileno()}")
+        assert nameless.read() == path.read_bytes()
+    os.close(end)
+    os.close(fd)
     with pytest.raises(IsADirectoryError, match=str(tmp_path)):
         ours.save_file({"a": torch.ones(5)}, tmp_path)
 
