@@ -25,6 +25,7 @@ import glob
 import io
 import os
 import pickle
+import sys
 import uuid
 from typing import NamedTuple
 
@@ -326,10 +327,12 @@ class Reader(StorageReader):
 def _save(tensor, file):
     """torch.save(). After a failed write, or KeyboardInterrupt, it raises an
     error about positions."""
+    handled = sys.exception()  # by the caller, who may drain because of it
     try:
         torch.save(tensor, file)
     except RuntimeError as error:
-        raise (error.__context__ or error) from None
+        cause = error.__context__
+        raise (error if cause in (None, handled) else cause) from None
 
 
 def _write_slab(path, file_name, reader, items):

@@ -353,6 +353,20 @@ def test_a_drain_of_the_same_save_that_fails_leaves_the_earlier_one(c, tmp_path)
     assert sorted(tmp_path.iterdir()) == files
 
 
+@alone
+def test_a_drain_in_a_handler_names_its_own_error(c, tmp_path, monkeypatch):
+    def fail(value, file):
+        raise RuntimeError("no such format")
+
+    save(c, {"x": torch.zeros(1000), "note": "first"})
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(RuntimeError, match="no such format"):
+        try:
+            raise ValueError("the training fails")
+        except ValueError:
+            fsdp.dcp.drain("alone", tmp_path, client=c)
+
+
 def is_waited_for(path):
     """Returns whether a process waits for the lock of a file."""
     inode = f":{os.stat(path).st_ino} "
