@@ -560,20 +560,33 @@ static int finish(struct save *save, struct error *err)
 	return archive_remove_unused(save->directory, save->entries, err);
 }
 
+static bool is_before(const struct stat *file, const struct stat *other)
+{
+	const struct timespec *a = &file->st_mtim, *b = &other->st_mtim;
+
+	return a->tv_sec < b->tv_sec ||
+	       (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
 static int read_old(struct save *save, struct error *err)
 {
 	const char *const indexes[] = {ARCHIVE_INDEX, ARCHIVE_PARTIAL};
+	struct stat status[2] = {0};
 	json_t *entry;
 	const char *name;
+	bool is_stale;
 
 	for (size_t i = 0; i < 2; i++) {
 		json_t *entries = NULL;
 		int r = archive_read(save->directory, indexes[i], &entries,
-				     NULL, err);
+				     &status[i], err);
 
 		if (r < 0 && r != -ENOENT)
 			return r;
-		if (entries && json_object_update(save->old, entries)) {
+		/* Earlier versions could leave an older partial index. */
+		is_stale = i == 1 && is_before(&status[1], &status[0]);
+		if (entries && !is_stale &&
+		    json_object_update(save->old, entries)) {
 			json_decref(entries);
 			return out_of_memory(err);
 		}

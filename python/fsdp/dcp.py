@@ -404,7 +404,7 @@ def _write_files(reader, path):
 def drain(checkpoint_id, path, *, client=None):
     """Write a checkpoint to a directory, from which torch's own
     FileSystemReader can load it. Any process can do this while the trainer
-    continues; a second one waits for the first.
+    continues; a second one waits for the first if it is on the same node.
 
     The directory is a valid checkpoint only when it is complete. If it is one
     already, it stays that checkpoint until then. Its earlier files are removed
@@ -415,6 +415,7 @@ def drain(checkpoint_id, path, *, client=None):
     reader.reset()
     with _only_drain(path) as directory:
         names, metadata = _write_files(reader, path)
+        os.fsync(directory)  # the files are there before what names them
         os.replace(metadata, os.path.join(path, ".metadata"))
         os.fsync(directory)
         for old in set(glob.glob("__*.distcp", root_dir=path)) - set(names):

@@ -194,6 +194,13 @@ check "what it saved stays saved" ctl_json "d['restored'] == 2" \
 	restore killed
 check "as it was then" ctl_json "(d['dtype'], d['shape']) == ('c128', [2, 3])" \
 	stat k/2
+
+# A save of an earlier version could be killed between the two indexes.
+sed "s/c128/f32/" killed/index.json >killed/index.partial.json
+touch -d "1 hour ago" killed/index.partial.json
+ctl save killed m/ >/dev/null
+check "a partial index that is older than the index is not used" \
+	grep -q c128 killed/index.json
 ctl rm k/1 k/2
 
 # --- restore ------------------------------------------------------------------
