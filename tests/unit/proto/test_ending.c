@@ -4,6 +4,7 @@
 #include "proto/ending.h"
 #include "tests/lib/check.h"
 #include "tests/lib/ending.h"
+#include "tests/lib/patience.h"
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -57,11 +58,11 @@ static void end(pid_t pid)
 	cr_assert(eq(int, waitpid(pid, NULL, 0), pid));
 }
 
-static bool has_ended(int pidfd)
+static bool has_ended(int pidfd, int timeout_ms)
 {
 	struct pollfd poll_fd = {.fd = pidfd, .events = POLLIN};
 
-	return poll(&poll_fd, 1, 0) > 0;
+	return poll(&poll_fd, 1, timeout_ms) > 0;
 }
 
 static void be_plain(void)
@@ -81,9 +82,9 @@ Test(ending, is_seen_before_the_pidfd_reports_the_end)
 
 	cr_assert(not(process_is_ending(pid)));
 	ending_begin(pid, thread);
-	cr_assert(not(has_ended(pidfd)));
+	cr_assert(not(has_ended(pidfd, 0)));
 	ending_end(thread);
-	cr_assert(has_ended(pidfd));
+	cr_assert(has_ended(pidfd, PATIENCE_MS));
 	cr_assert(eq(int, waitpid(pid, NULL, 0), pid));
 	cr_assert(not(process_is_ending(pid)), "nobody has this number");
 	close(pidfd);
