@@ -92,25 +92,30 @@ static int note_present(const struct fsdp_entry *entry, void *data)
 
 /* Describes a tensor by its contents. Returns NULL if they cannot be read. */
 static json_t *describe_contents(const struct restore *restore,
-				 const char *name, bool is_member)
+				 const char *name, bool is_member,
+				 struct error *err)
 {
 	struct fsdp_tensor *tensor;
 	struct tensor_type type;
 	uint64_t digest;
-	int r;
+	int r = fsdp_get(restore->client, &name, 1, NULL, &tensor);
 
-	if (fsdp_get(restore->client, &name, 1, NULL, &tensor) < 0)
+	if (r < 0) {
+		broker_failed(err, r);
 		return NULL;
+	}
 	contents_type(tensor, &type);
-	r = contents_digest(tensor, &digest, NULL);
+	r = contents_digest(tensor, &digest, err);
 	fsdp_free(tensor);
 	return r < 0 ? NULL : describe(&type, digest, is_member);
 }
 
 /* Returns whether the published tensor `name` is as it was saved. Programs that
- * publish tensors need not record digests. */
+ * publish tensors need not record digests. The error is set if it cannot be
+ * read. */
 static bool is_tensor_present(const struct restore *restore, const char *name,
-			      const json_t *tensor, bool is_member)
+			      const json_t *tensor, bool is_member,
+			      struct error *err)
 {
 	json_t *present = json_object_get(restore->present, name);
 	struct tensor_type type;
@@ -123,7 +128,7 @@ static bool is_tensor_present(const struct restore *restore, const char *name,
 	saved = describe(&type, digest, is_member);
 	unknown = describe(&type, 0, is_member);
 	if (json_equal(present, unknown))
-		present = describe_contents(restore, name, is_member);
+		present = describe_contents(restore, name, is_member, err);
 	else
 		json_incref(present);
 	r = saved && json_equal(present, saved);
@@ -156,9 +161,10 @@ static bool is_bundle_present(const struct restore *restore,
 }
 
 /* Returns whether the entry is published as it was saved. `*ret_exists` tells
- * whether at least one of its names exists. */
+ * whether at least one of its names exists. The error is set if one cannot be
+ * read. */
 static bool is_present(const struct restore *restore, const struct item *item,
-		       bool *ret_exists)
+		       bool *ret_exists, struct error *err)
 {
 	json_t *tensors = json_object_get(item->entry, "tensors"), *tensor;
 	bool is_bundle = name_is_bundle(item->name), is_same = true;
@@ -172,8 +178,8 @@ static bool is_present(const struct restore *restore, const struct item *item,
 		snprintf(full, sizeof(full), "%s%s",
 			 is_bundle ? item->name : "", name);
 		*ret_exists |= json_object_get(restore->present, full) != NULL;
-		is_same = is_same &&
-			  is_tensor_present(restore, full, tensor, is_bundle);
+		is_same = is_same && is_tensor_present(restore, full, tensor,
+						       is_bundle, err);
 	}
 	return *ret_exists && is_same &&
 	       (!is_bundle || is_bundle_present(restore, item));
@@ -362,18 +368,25 @@ static int restore_tensor(struct restore *restore, struct item *item,
 static int restore_item(struct restore *restore, struct item *item,
 			struct error *err)
 {
+	struct error unread = ERROR_NULL;
 	bool exists;
 	int r;
 
 	if (number_of(item->entry, "uid") != restore->uid)
 		return 0;
-	if (is_present(restore, item, &exists)) {
+	if (is_present(restore, item, &exists, &unread)) {
 		restore->n_kept++;
 		return 0;
 	}
 	r = interrupt_check(err); /* it may have ended the comparison */
 	if (r < 0)
 		return r;
+	if (exists && unread.code < 0 &&
+	    !args_has(restore->args, ARG_REPLACE)) {
+		*err = unread;
+		return error_wrap(err, unread.code,
+				  "it exists, and its contents cannot be read");
+	}
 	if (exists && !args_has(restore->args, ARG_REPLACE))
 		return error_set(err, -EEXIST,
 				 "'%s' exists with different contents: restore "

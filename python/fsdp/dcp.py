@@ -327,7 +327,8 @@ class Reader(StorageReader):
 def _save(tensor, file):
     """torch.save(). After a failed write, or KeyboardInterrupt, it raises an
     error about positions."""
-    handled = sys.exception()  # by the caller, who may drain because of it
+    # The caller may handle an error, because of which it drains.
+    handled = sys.exception()
     try:
         torch.save(tensor, file)
     except RuntimeError as error:
