@@ -3,22 +3,18 @@
 import errno
 import math
 import pickle
-import struct
 import sys
 from collections.abc import Sequence
 
 from ._bundle import shape_of
 from ._dtypes import name_of, numpy_dtype
 from ._errors import Ended, Error, Gone, Invalid, Lagged, ProducerDied
+from ._fsdp import fill_item, size_of_item, split_item
 
 ROLES = {"producer": 1, "consumer": 2}  # enum fsdp_channel_role
 MODES = {"queue": 0, "broadcast": 1}  # enum fsdp_channel_mode
 
-# The format of an item: the number of pieces, the size of each, and the pieces,
-# each at a multiple of 64. The last piece is the pickle; the others have the
-# elements of arrays.
-_WORD = struct.Struct("<Q")
-_ALIGN = 64
+_ALIGN = 64  # of the pieces of an item; python/module/pieces.h has the format
 _INLINE = 1024  # bytes; smaller arrays are in the pickle
 
 
@@ -63,18 +59,16 @@ class _Pickler(pickle.Pickler):
         return _rebuild, (piece, thing.dtype, tuple(thing.shape))
 
 
-class _Growing:
+class _Parts(list):
     """A file for a pickler, which keeps the written parts without another copy."""
 
-    def __init__(self):
-        self.parts = []
-        self.write = self.parts.append
+    write = list.append
 
 
 def _pieces_of(thing, is_filled=False):
     """Return the pieces of an item. If `is_filled`, it is a slab, whose memory
     is the only piece beside the pickle."""
-    file, pieces = _Growing(), []
+    file, pieces = _Parts(), []
 
     # This is not a method of the pickler, because that would be a cycle, which
     # keeps the arrays.
@@ -87,37 +81,12 @@ def _pieces_of(thing, is_filled=False):
         return False
 
     _Pickler(file, 5, buffer_callback=is_inline).dump(thing)
-    return [*pieces, b"".join(file.parts)]
-
-
-def _fill(view, pieces, n_filled=0):
-    sizes = [len(pieces), *(len(piece) for piece in pieces)]
-    struct.pack_into(f"<{len(sizes)}Q", view, 0, *sizes)
-    at = _aligned(_WORD.size * len(sizes))
-    for n, piece in enumerate(pieces):
-        if n >= n_filled:
-            view[at : at + len(piece)] = piece
-        at = _aligned(at + len(piece))
-
-
-def _size_of(pieces):
-    head = _aligned(_WORD.size * (1 + len(pieces)))
-    return head + sum(_aligned(len(piece)) for piece in pieces)
-
-
-def _thing_of(view):
-    (n,) = _WORD.unpack_from(view)
-    sizes = struct.unpack_from(f"<{n}Q", view, _WORD.size)
-    at, pieces = _aligned(_WORD.size * (1 + n)), []
-    for size in sizes:
-        pieces.append(view[at : at + size])
-        at = _aligned(at + size)
-    return pickle.loads(pieces.pop(), buffers=pieces)
+    return [*pieces, b"".join(file)]
 
 
 def size_of(thing):
     """Return the bytes of the item that put() would send."""
-    return _size_of(_pieces_of(thing))
+    return size_of_item(_pieces_of(thing))
 
 
 # --- the classes that users see -----------------------------------------------
@@ -184,9 +153,10 @@ class Slab(Sequence):
         memory = memoryview(self._item)
         filled = _Filled(memory[_ALIGN : self._end], self._specs)
         pieces = _pieces_of((filled, meta), is_filled=True)
-        if _size_of(pieces) > len(memory):
-            raise self._channel._too_large(_size_of(pieces))
-        _fill(memory, pieces, 1)
+        size = size_of_item(pieces)
+        if size > len(memory):
+            raise self._channel._too_large(size)
+        fill_item(memory, pieces, 1)
 
     def send(self, meta=None):
         """Send the arrays. get() returns a list of them and `meta`, any object.
@@ -258,15 +228,14 @@ class Channel:
         )
 
     def _send(self, pieces, timeout):
-        size = _size_of(pieces)
+        size = size_of_item(pieces)
         try:
             item = self._port.begin(size, timeout)
         except Invalid as error:
             if error.errno != errno.ERANGE:
                 raise
             raise self._too_large(size) from None
-        with memoryview(item) as view:
-            _fill(view, pieces)
+        fill_item(item, pieces, 0)
         item.send()
 
     def get(self, timeout=None):
@@ -289,7 +258,8 @@ class Channel:
             if error.errno != errno.EOVERFLOW:
                 raise
             raise _as(Lagged, error) from None
-        return _thing_of(memoryview(item))
+        *pieces, pickled = split_item(item)
+        return pickle.loads(pickled, buffers=pieces)
 
     def fileno(self):
         """Return a descriptor for select, poll and event loops.

@@ -11,6 +11,7 @@
 #include "fault.h"
 #include "link.h"
 #include "pending.h"
+#include "pieces.h"
 #include "plain.h"
 #include "private.h"
 #include "python.h"
@@ -67,10 +68,13 @@ static PyObject *leave_open(PyObject *module, PyObject *none)
 static PyMethodDef functions[] = {
 	{"dlpack_device", dlpack_device, METH_O, NULL},
 	{"dtypes", dtypes, METH_NOARGS, NULL},
+	{"fill_item", pieces_fill, METH_VARARGS, NULL},
 	{"find_export", find_export, METH_VARARGS, NULL},
 	{"fold", comm_fold, METH_VARARGS, NULL},
 	{"leave_open", leave_open, METH_NOARGS, NULL},
 	{"read_plain", plain_read, METH_VARARGS, NULL},
+	{"size_of_item", pieces_size, METH_O, NULL},
+	{"split_item", pieces_split, METH_O, NULL},
 	{"stack_plain", stack_plain, METH_VARARGS, NULL},
 	{"watch_faults", fault_watch, METH_NOARGS, NULL},
 	{"write_plain", plain_write, METH_VARARGS, NULL},

@@ -41,6 +41,20 @@ def test_objects_are_received_unchanged_and_in_order(pair):
         assert str(got) == str(thing)
 
 
+@pytest.mark.parametrize(
+    "words", [[0], [8, *[0] * 7], [1 << 63], [1, 65], [2, 64, 1], [2, 1 << 63, 1 << 63]]
+)
+def test_an_item_of_another_format_is_refused(pair, words):
+    producer, consumer = pair
+    item = producer._port.begin(64, PATIENCE)
+    memoryview(item)[: 8 * len(words)] = numpy.array(words, "u8").tobytes()
+    item.send()
+    with pytest.raises(fsdp.Invalid, match="Channel.put"):
+        consumer.get(timeout=PATIENCE)
+    producer.put("next")
+    assert consumer.get(timeout=PATIENCE) == "next"
+
+
 def test_elements_are_not_copied_and_may_be_changed(pair):
     producer, consumer = pair
     producer.put({"x": numpy.zeros(1000)})
