@@ -26,6 +26,14 @@ int64_t bell_now_ns(void)
 	return now.tv_sec * SECOND_NS + now.tv_nsec;
 }
 
+int64_t bell_recent_ns(void)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+	return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
 /* Tells the CPU that this loop waits. */
 static inline void relax(void)
 {
@@ -46,14 +54,13 @@ static bool look(const struct bell_wait *wait, uint32_t n)
 	return false;
 }
 
-/* Returns BELL_AGAIN if the wait is longer than spinning is useful. */
+/* Returns BELL_AGAIN if the wait is longer than spinning is useful. The first
+ * looks need no clock, and most waits end with them. */
 static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 {
-	int64_t end_ns = bell_now_ns() + SPIN_NS;
+	int64_t now_ns, end_ns = 0;
 	uint32_t n_yields = 0;
 
-	if (end_ns > until_ns)
-		end_ns = until_ns;
 	failpoint("bell.spins");
 	do {
 		bool is_beside = wait->is_beside(wait->data);
@@ -66,7 +73,10 @@ static enum bell_outcome spin(const struct bell_wait *wait, int64_t until_ns)
 			return BELL_AGAIN;
 		if (is_beside)
 			(void)sched_yield();
-	} while (bell_now_ns() < end_ns);
+		now_ns = bell_now_ns();
+		if (end_ns == 0)
+			end_ns = now_ns + SPIN_NS;
+	} while (now_ns < end_ns && now_ns < until_ns);
 	return BELL_AGAIN;
 }
 

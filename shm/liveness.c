@@ -12,7 +12,7 @@
 
 int64_t liveness_next_ns(int64_t since_ns, int64_t end_ns)
 {
-	int64_t now_ns = bell_now_ns();
+	int64_t now_ns = bell_recent_ns();
 	int64_t look_ns = (now_ns - since_ns) / WAITED_PART;
 
 	if (look_ns > MAX_LOOK_NS)

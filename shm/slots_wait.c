@@ -75,7 +75,7 @@ static void want(struct slots_wait *wait, enum slots_want what)
 	struct slots_user *user = &wait->slots->page->users[wait->place];
 
 	if (!wait->since_ns) {
-		wait->since_ns = bell_now_ns();
+		wait->since_ns = bell_recent_ns();
 		atomic_fetch_add_explicit(&user->n_waits, 1,
 					  memory_order_relaxed);
 	}

@@ -46,7 +46,7 @@ static int64_t end_of_slice(const struct fsdp_comm *comm,
 		&comm->client->connection.self.interrupt;
 	int64_t late_ns = await->since_ns + comm->timeout_ms * MS_NS;
 	int64_t end_ns =
-		bell_now_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
+		bell_recent_ns() + interrupt_slice(interrupt, SLICE_MS) * MS_NS;
 
 	if (end_ns > late_ns)
 		end_ns = late_ns;

@@ -21,7 +21,7 @@ struct await {
 	uint32_t of; /* the rank, for BOARD_PUT and BOARD_TAKEN */
 	const struct mail_wait *mail;      /* for BOARD_MAIL */
 	const struct board_gather *gather; /* for BOARD_GATHER */
-	int64_t since_ns; /* start of the time-out (bell_now_ns()) */
+	int64_t since_ns; /* start of the time-out (bell_recent_ns()) */
 	int64_t until_ns; /* end of the caller's time; INT64_MAX: none */
 };
 

@@ -62,7 +62,7 @@ static bool come(struct fsdp_comm *comm)
 		board_arrive(&comm->board, comm->rank, ++barrier->number);
 	barrier->is_waiting = board_missing(&comm->board, barrier->number);
 	if (is_new && barrier->is_waiting)
-		barrier->since_ns = bell_now_ns();
+		barrier->since_ns = bell_recent_ns();
 	return !barrier->is_waiting;
 }
 

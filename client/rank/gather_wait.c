@@ -106,7 +106,7 @@ static void note_wait(const struct job *job)
 	if (group->waits_for == what)
 		return;
 	group->waits_for = what;
-	group->since_ns = bell_now_ns();
+	group->since_ns = bell_recent_ns();
 }
 
 int job_await(struct job *job, int64_t until_ns, struct error *err)

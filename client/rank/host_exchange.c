@@ -91,7 +91,7 @@ static int await_slowly(const struct run *run, uint32_t rank,
 		.goal = counter == BOX_PUT ? BOARD_PUT : BOARD_TAKEN,
 		.number = round,
 		.of = rank,
-		.since_ns = bell_now_ns(),
+		.since_ns = bell_recent_ns(),
 		.until_ns = INT64_MAX,
 	};
 	uint64_t ranks;

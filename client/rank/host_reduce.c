@@ -320,7 +320,7 @@ static void end_one(struct fsdp_comm *comm, const struct handed_in *mine)
 	struct reducer *reducer = comm->reducer;
 
 	reducer->done++;
-	reducer->done_ns = bell_now_ns();
+	reducer->done_ns = bell_recent_ns();
 	if (comm->rank == 0)
 		board_count_reduced(&comm->board, mine->group->index);
 	inputs_free(&reducer->inputs, mine->memory);
@@ -342,7 +342,7 @@ static int do_next(struct fsdp_comm *comm, struct allowance *allowance,
 		r = refuse_wait(mine, err);
 	/* A rank that submits late gets the full time-out for its pieces. */
 	if (r == 0 && !mine->waits_ns)
-		mine->waits_ns = bell_now_ns();
+		mine->waits_ns = bell_recent_ns();
 	if (r == 0)
 		r = await_pieces(comm, mine, number, allowance->until_ns, err);
 	if (r == 0)
@@ -475,7 +475,7 @@ static void hand_in(struct fsdp_group *group, struct handed_in *mine)
 	host->has_partial = mine->reduce.flags & HOST_REDUCE_PARTIAL_OUT;
 	host->has_grads |= !host->has_partial;
 	mine->sequence = ++host->n_reductions;
-	mine->since_ns = bell_now_ns();
+	mine->since_ns = bell_recent_ns();
 	mine->waits_ns = 0;
 	group->input = NULL;
 	board_hand_in(&comm->board, comm->rank, ++reducer->number,

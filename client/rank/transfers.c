@@ -366,7 +366,7 @@ static int move_all(struct fsdp_comm *comm, struct error *err)
 		}
 	}
 	if (has_moved)
-		all->moved_ns = bell_now_ns();
+		all->moved_ns = bell_recent_ns();
 	return r;
 }
 
@@ -565,7 +565,7 @@ static int finish(struct fsdp_transfer *transfer, int32_t timeout_ms,
 		  struct error *err)
 {
 	struct fsdp_comm *comm = transfer->comm;
-	int64_t since_ns = bell_now_ns(), until_ns = await_until(timeout_ms);
+	int64_t since_ns = bell_recent_ns(), until_ns = await_until(timeout_ms);
 	int r = 0;
 
 	while (r == 0 && !transfer->is_done) {

@@ -110,3 +110,12 @@ Test(bell, the_end_wakes_sleepers, .timeout = 300)
 	cr_assert(zero(int, pthread_join(thread, NULL)));
 	cr_expect(eq(int, outcome, BELL_OVER));
 }
+
+Test(bell, a_recent_time_follows_the_present_one, .timeout = 60)
+{
+	int64_t before_ns = bell_now_ns(), recent_ns = bell_recent_ns();
+
+	cr_expect(le(i64, recent_ns, bell_now_ns()));
+	while (bell_recent_ns() < before_ns)
+		sched_yield();
+}
