@@ -2,6 +2,7 @@
 #include "client/ctl/broker.h"
 
 #include "client/ctl/args.h"
+#include "client/ctl/interrupt.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
 
@@ -16,6 +17,8 @@ int broker_failed(struct error *err, int code)
 {
 	const char *sentence = fsdp_error();
 
+	if (code == -EINTR && interrupt_check(err) < 0)
+		return code;
 	if (!*sentence)
 		return error_set(err, code, "%s", strerror(-code));
 	return error_set(err, code, "%s", sentence);
@@ -33,11 +36,19 @@ bool broker_ends(int code)
 	return code == -EINTR || code == -ECONNREFUSED || code == -ECONNRESET;
 }
 
+/* A verb that notes signals must not wait for a broker that is away. */
+static int is_interrupted(void *data)
+{
+	(void)data;
+	return interrupt_check(NULL);
+}
+
 int broker_connect(const struct args *args, struct fsdp_client **ret,
 		   struct error *err)
 {
 	struct fsdp_connect_options options = {.path = args->socket,
-					       .reconnect_ms = RECONNECT_MS};
+					       .reconnect_ms = RECONNECT_MS,
+					       .interrupted = is_interrupted};
 	int r = fsdp_connect(&options, ret);
 
 	if (r == -ENOENT || r == -ECONNREFUSED)

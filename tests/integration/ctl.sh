@@ -400,21 +400,36 @@ has_memory()
 		clients || ! kill -0 $pid
 }
 
-# The load may end before its signal comes, so try until it does not.
+# stop_load COMMAND...: when a load has memory, run the command and stop the
+# load. The load may end before its signal comes, so try until it does not.
+stop_load()
+{
+	for ((status = 0; status == 0; )); do
+		"$fsdpctl" rm huge/ >/dev/null 2>&1
+		"$fsdpctl" load huge.safetensors --prefix huge/ --quiet 2>err &
+		pid=$!
+		eventually "the load has memory" has_memory
+		"$@"
+		kill -TERM $pid 2>/dev/null
+		timeout 300 tail --pid=$pid -s 0.02 -f /dev/null
+		ended=$?
+		kill -CONT "$broker"
+		check "the load ends" test $ended = 0
+		wait $pid
+		status=$?
+	done
+	check "an interrupted load dies of the signal" test $status = 143
+	check "and says so" grep -q "stopped by SIGTERM" err
+	check "and leaves nothing" ctl_json 'd == []' ls huge/
+	eventually "its session is gone" ctl_json \
+		"all(c['pid'] != $pid for c in d)" clients
+}
+
 files huge huge.safetensors 1000000000
-for ((status = 0; status == 0; )); do
-	"$fsdpctl" rm huge/ >/dev/null 2>&1
-	"$fsdpctl" load huge.safetensors --prefix huge/ --quiet &
-	pid=$!
-	eventually "the load has memory" has_memory
-	kill -TERM $pid 2>/dev/null
-	wait $pid
-	status=$?
-done
-check "an interrupted load dies of the signal" test $status = $((128 + 15))
-check "and leaves nothing" ctl_json 'd == []' ls huge/
-eventually "its session is gone" ctl_json \
-	"all(c['pid'] != $pid for c in d)" clients
+broker=$(pgrep -oP "$daemon")
+stop_load true
+echo "a broker that does not answer does not keep a load from ending:"
+stop_load kill -STOP "$broker"
 
 # --- the examples -----------------------------------------------------------
 
