@@ -150,41 +150,20 @@ static int check_index(json_t *index, json_t **ret_entries, struct error *err)
 	return r;
 }
 
-static int read_file(FILE *file, json_t **ret_entries, struct stat *ret_status,
-		     struct error *err)
-{
-	json_error_t cause;
-	json_t *index;
-	int r;
-
-	if (ret_status && fstat(fileno(file), ret_status) < 0)
-		return error_errno(err, -errno, "cannot inspect it");
-	index = json_loadf(file, JSON_REJECT_DUPLICATES, &cause);
-	r = index ? check_index(index, ret_entries, err)
-		  : error_set(err, -EINVAL, "%s", cause.text);
-	json_decref(index);
-	return r;
-}
-
 int archive_read(const char *directory, const char *name, json_t **ret_entries,
 		 struct stat *ret_status, struct error *err)
 {
 	char *path = archive_path(directory, name);
-	FILE *file = path ? fopen(path, "re") : NULL;
-	int r;
+	json_t *index = NULL;
+	int r = path ? document_read(path, &index, ret_status, err)
+		     : out_of_memory(err);
 
-	if (!path)
-		return out_of_memory(err);
-	if (file)
-		r = read_file(file, ret_entries, ret_status, err);
-	else
-		r = errno == ENOENT
-			    ? -ENOENT
-			    : error_errno(err, -errno, "cannot open it");
-	if (r < 0 && (file || r != -ENOENT))
-		error_wrap(err, r, "%s", path);
-	if (file)
-		(void)fclose(file);
+	if (r == 0) {
+		r = check_index(index, ret_entries, err);
+		if (r < 0)
+			error_wrap(err, r, "%s", path);
+	}
+	json_decref(index);
 	free(path);
 	return r;
 }

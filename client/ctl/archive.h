@@ -33,8 +33,7 @@ struct stat;
 char *archive_path(const char *directory, const char *name);
 
 /* Reads and checks the entries of an index. `*ret_status` is the status of the
- * file that was read; NULL: it is not wanted. Returns -ENOENT, without a
- * sentence, if there is no such file. */
+ * file that was read. Returns -ENOENT if there is no such file. */
 int archive_read(const char *directory, const char *index, json_t **ret_entries,
 		 struct stat *ret_status, struct error *err);
 /* Writes the partial index, also after a signal. */

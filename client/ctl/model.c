@@ -1,12 +1,14 @@
 /* Opens a model: one safetensors file, several, or an index. */
 #include "client/ctl/model.h"
 
+#include "client/ctl/document.h"
 #include "proto/error.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define INDEX_SUFFIX ".safetensors.index.json"
 
@@ -83,15 +85,14 @@ static int add_beside(struct model *model, const char *index,
 static int add_index(struct model *model, const char *path, json_t **ret_map,
 		     struct error *err)
 {
-	json_error_t json_error;
-	json_t *index =
-		json_load_file(path, JSON_REJECT_DUPLICATES, &json_error);
-	json_t *map = json_object_get(index, "weight_map"), *file;
+	json_t *index, *map, *file;
+	struct stat status;
 	const char *tensor;
-	int r = 0;
+	int r = document_read(path, &index, &status, err);
 
-	if (!index)
-		return error_set(err, -EINVAL, "%s: %s", path, json_error.text);
+	if (r < 0)
+		return r;
+	map = json_object_get(index, "weight_map");
 	if (!json_is_object(map))
 		r = error_set(err, -EINVAL,
 			      "%s is not the index of a model: it has no "

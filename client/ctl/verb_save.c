@@ -581,7 +581,9 @@ static int read_old(struct save *save, struct error *err)
 		int r = archive_read(save->directory, indexes[i], &entries,
 				     &status[i], err);
 
-		if (r < 0 && r != -ENOENT)
+		if (r == -ENOENT)
+			*err = ERROR_NULL;
+		else if (r < 0)
 			return r;
 		/* Earlier versions could leave an older partial index. */
 		is_stale = i == 1 && is_before(&status[1], &status[0]);

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -76,7 +77,8 @@ static void open_archive(void)
 	struct error err = ERROR_NULL;
 	json_t *entries, *entry;
 	const char *name;
-	int r = archive_read(scratch_folder(), ARCHIVE_INDEX, &entries, NULL,
+	struct stat status;
+	int r = archive_read(scratch_folder(), ARCHIVE_INDEX, &entries, &status,
 			     &err);
 
 	if (r < 0) {

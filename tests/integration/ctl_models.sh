@@ -74,6 +74,9 @@ refuse "a file that is missing is said" 1 "m-9.safetensors" \
 	load lost.safetensors.index.json --prefix x/
 refuse "an index of nothing is refused" 1 "nix.safetensors.index.json" \
 	load nix.safetensors.index.json --prefix x/
+mkdir folder.safetensors.index.json
+refuse "an index that is a directory is refused" 1 "json: it is a directory" \
+	load folder.safetensors.index.json --prefix x/
 
 # --- once ----------------------------------------------------------------------
 

@@ -207,6 +207,11 @@ ctl rm k/1 k/2
 
 refuse "what was never saved cannot be restored" 1 "no index.json" \
 	restore /tmp/nowhere-$$
+mkdir -p folder/index.json
+refuse "an index that is a directory cannot be restored" 1 \
+	"folder/index.json: it is a directory" restore folder
+refuse "nor does a save replace it" 1 \
+	"folder/index.json: it is a directory" save folder
 check "what is there stays" ctl_json \
 	"(d['restored'], d['kept']) == (0, 4)" restore backup
 kill "$daemon" && wait "$daemon"
