@@ -68,21 +68,18 @@ def _parse_entry(path, name, value):
     return Entry(name, dtype, shape, begin, end - begin)
 
 
-def _without_duplicates(path):
-    def hook(pairs):
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise _refuse(path, "the header has a name twice")
-        return result
-
-    return hook
+def _without_duplicates(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("it has a name twice")
+    return result
 
 
 def _parse(path, text, data_size):
     """Return (entries by offset, metadata) of the header. Offsets count from
     the data."""
     try:
-        header = json.loads(text, object_pairs_hook=_without_duplicates(path))
+        header = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise _refuse(path, f"the header is not JSON ({error})") from None
     if not isinstance(header, dict):
@@ -142,25 +139,58 @@ class File:
         os.close(self.fd)
 
 
+def _read_index(path):
+    """Return {tensor: its file} of an index."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            index = json.load(file, object_pairs_hook=_without_duplicates)
+            names = index["weight_map"].items()
+            is_outside = any(os.path.basename(name) != name for _, name in names)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+            raise _refuse(
+                path, f"it is not an index of safetensors files ({error})"
+            ) from None
+    if is_outside:
+        raise _refuse(path, "it lists files of other directories")
+    folder = os.path.dirname(path)
+    return {tensor: os.path.join(folder, name) for tensor, name in names}
+
+
 def files_of(path):
-    """Return the files of a path, a list of paths, or an index."""
+    """Return the files of a path, a list of paths, or an index, and {tensor: its
+    file} of the index."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         files = [os.fspath(one) for one in path]
         if not files:
             raise make(errno.EINVAL, "cannot load a list without files; give one")
-        return files
+        return files, {}
     path = os.fsdecode(path)
     if not path.endswith(".safetensors.index.json"):
-        return [path]
-    with open(path, encoding="utf-8") as file:
-        try:
-            names = sorted(set(json.load(file)["weight_map"].values()))
-            is_outside = any(os.path.basename(name) != name for name in names)
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise _refuse(path, "it is not an index of safetensors files") from None
-    if is_outside:
-        raise _refuse(path, "it lists files of other directories")
-    return [os.path.join(os.path.dirname(path), name) for name in names]
+        return [path], {}
+    index = _read_index(path)
+    return sorted(set(index.values())), index
+
+
+def check_tensors(files, index):
+    """Check that no tensor is in two files, and that each is in the file that
+    the index gives for it. A file may have others."""
+    places = {}
+    for file in files:
+        for entry in file.entries:
+            if entry.name in places:
+                raise make(
+                    errno.EINVAL,
+                    f"tensor {entry.name!r} is in two files, {places[entry.name]} "
+                    f"and {file.path}; leave one of them out",
+                )
+            places[entry.name] = file.path
+    for name, path in index.items():
+        if places.get(name) != path:
+            raise make(
+                errno.EINVAL,
+                f"the index says that tensor {name!r} is in "
+                f"{os.path.basename(path)}, but it is not there",
+            )
 
 
 def header_of(entries, metadata):

@@ -11,7 +11,7 @@ from . import _fsdp
 from ._bundle import METADATA
 from ._default import default
 from ._errors import Exists, NotFound, make
-from ._format import File, files_of
+from ._format import File, check_tensors, files_of
 
 # A thread reads this much at a time, so that all threads end at about the same
 # time.
@@ -92,8 +92,10 @@ def _load(client, files, name, options, progress):
 def _load_files(client, path, name, options, progress):
     files = []
     try:
-        for one in files_of(path):
+        paths, index = files_of(path)
+        for one in paths:
             files.append(File(one))
+        check_tensors(files, index)
         _load(client, files, name, options, progress)
     finally:
         for file in files:

@@ -93,7 +93,7 @@ def _files_in(folder, patterns):
     """Return the files of a model: those of its index, or of the patterns, or all."""
     index = os.path.join(folder, _INDEX)
     if patterns is None and os.path.exists(index):
-        return files_of(index)
+        return files_of(index)[0]
     files = set()
     for pattern in patterns or ["*.safetensors"]:
         files.update(glob.glob(pattern, root_dir=folder))

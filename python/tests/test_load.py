@@ -5,6 +5,7 @@ it.
 import json
 import os
 import random
+import re
 import signal
 import struct
 import subprocess
@@ -174,6 +175,60 @@ def test_an_index_loads_all_its_files(c, tmp_path):
         index.write_text(wrong)
         with pytest.raises(fsdp.Invalid, match="not an index"):
             fsdp.load_once(index, "other/", client=c)
+
+
+def both_load(broker, c, files):
+    """Loads files by load_once() and by fsdpctl. Returns what each one says if
+    it refuses, or else the names of the tensors."""
+    try:
+        said = list(fsdp.load_once(files, "m/", client=c))
+    except (fsdp.Error, OSError) as error:
+        said = str(error)
+    paths = files if isinstance(files, list) else [files]
+    try:
+        fsdpctl(broker, "load", "--once", *paths, "--prefix", "n/")
+        return said, list(c.bundle("n/"))
+    except subprocess.CalledProcessError as error:
+        return said, error.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    "weight_map, why",
+    [
+        ('{"a": "1.safetensors", "b": "1.safetensors"}', "'b' is in 1.*, but it is not there"),
+        ('{"a": "1.safetensors", "c": "2.safetensors"}', "'c' is in 2.*, but it is not there"),
+        ('{"a": "1.safetensors", "b": "3.safetensors"}', "3.safetensors"),
+        ('{"a": "1.safetensors", "b": "copy.safetensors"}', "'a' is in two files, .*1.*copy"),
+        ('{"a": "1.safetensors", "a": "1.safetensors"}', "index"),
+        ("[]", "not .* index"),
+    ],
+)
+def test_load_once_and_fsdpctl_refuse_the_same_indexes(broker, c, tmp_path, weight_map, why):
+    for name, tensors in ("1", "a"), ("2", "x"), ("copy", "ab"):
+        save_file({t: np.arange(3) for t in tensors}, tmp_path / f"{name}.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(f'{{"weight_map": {weight_map}}}')
+    for said in both_load(broker, c, index):
+        assert isinstance(said, str) and re.search(why, said)
+    assert c.names() == []
+
+
+def test_load_once_and_fsdpctl_refuse_a_tensor_in_two_files(broker, c, tmp_path):
+    files = [tmp_path / "1.safetensors", tmp_path / "2.safetensors"]
+    for file in files:
+        save_file({"a": np.arange(3)}, file)
+    for said in both_load(broker, c, files):
+        assert f"tensor 'a' is in two files, {files[0]} and {files[1]}; leave one" in said
+
+
+def test_load_once_and_fsdpctl_load_tensors_that_the_index_lacks(broker, c, tmp_path):
+    save_file({"a": np.arange(3), "b": np.arange(4)}, tmp_path / "1.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": "1.safetensors"}}')
+    assert both_load(broker, c, index) == (["a", "b"], ["a", "b"])
+    index.write_text('{"weight_map": {}}')
+    c.remove(["m/", "n/"])
+    assert both_load(broker, c, index) == ([], [])
 
 
 def entry(dtype="U8", shape=(1,), offsets=(0, 1)):
