@@ -352,16 +352,6 @@ def _write_slab(path, file_name, reader, items):
     return places
 
 
-def _write_metadata(path, metadata):
-    """Write the metadata to a file that is no checkpoint's yet. Return it."""
-    temporary = os.path.join(path, ".metadata.tmp")
-    with open(temporary, "wb") as file:
-        pickle.dump(metadata, file)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
-
-
 @contextlib.contextmanager
 def _only_drain(path):
     """Make the directory, and wait until no other drain writes to it."""
@@ -376,9 +366,8 @@ def _only_drain(path):
         os.close(directory)
 
 
-def _write_files(reader, path):
-    """Write the files of a checkpoint. Return their names, and the file that
-    becomes its metadata."""
+def _write_files(reader, path, directory):
+    """Write the files of a checkpoint, then its metadata. Return their names."""
     metadata = reader.read_metadata()
     reader.set_up_storage_reader(metadata, True)
     by_slab = {}
@@ -390,16 +379,26 @@ def _write_files(reader, path):
     drain_id = uuid.uuid4().hex[:_ID_SIZE]
     names = [f"__{i}_0.{drain_id}.distcp" for i in range(len(by_slab))]
     places = {}
+    temporary = os.path.join(path, ".metadata.tmp")
     try:
-        for name, items in zip(names, by_slab.values()):
-            places.update(_write_slab(path, name, reader, items))
-        metadata.storage_data = places
-        return names, _write_metadata(path, metadata)
+        with open(temporary, "wb") as file:
+            for name, items in zip(names, by_slab.values()):
+                places.update(_write_slab(path, name, reader, items))
+            metadata.storage_data = places
+            pickle.dump(metadata, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.fsync(directory)  # the files are there before what names them
+        os.replace(temporary, os.path.join(path, ".metadata"))
     except BaseException:  # a full disk, for example
-        for name in [*names, ".metadata.tmp"]:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            # This fails if the interrupt came after the last step. The files
+            # are those of the checkpoint then.
+            os.unlink(temporary)
+            for name in names:
                 os.unlink(os.path.join(path, name))
         raise
+    return names
 
 
 def drain(checkpoint_id, path, *, client=None):
@@ -415,9 +414,7 @@ def drain(checkpoint_id, path, *, client=None):
     reader.read_metadata()  # no directory is made for a missing checkpoint
     reader.reset()
     with _only_drain(path) as directory:
-        names, metadata = _write_files(reader, path)
-        os.fsync(directory)  # the files are there before what names them
-        os.replace(metadata, os.path.join(path, ".metadata"))
+        names = _write_files(reader, path, directory)
         os.fsync(directory)
         for old in set(glob.glob("__*.distcp", root_dir=path)) - set(names):
             os.unlink(os.path.join(path, old))

@@ -314,23 +314,59 @@ def load_file(path):
     return {"x": float(state["x"][0]), "note": state["note"]}
 
 
+def fail_once(monkeypatch, module, name, n):
+    """Lets the nth call of a function fail."""
+    function, left = getattr(module, name), [n]
+
+    def call(*arguments):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError("the disk is full")
+        return function(*arguments)
+
+    monkeypatch.setattr(module, name, call)
+
+
+# fsync() is called for a file, the metadata and the directory.
 @alone
-def test_a_drain_that_fails_leaves_the_earlier_checkpoint(c, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "module, name, n",
+    [(os, "fsync", 1), (pickle, "dump", 1), (os, "fsync", 2), (os, "fsync", 3), (os, "replace", 1)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_drain_that_fails_leaves_the_earlier_checkpoint(
+    c, tmp_path, monkeypatch, module, name, n
+):
     save(c, {"x": torch.zeros(1000), "note": "first"})
     fsdp.dcp.drain("alone", tmp_path, client=c)
+    files = sorted(tmp_path.iterdir())
     save(c, {"x": torch.ones(1000), "note": "second"})
-
-    def fail(*arguments):
-        raise OSError("the disk is full")
-
-    monkeypatch.setattr(fsdp.dcp, "_write_metadata", fail)
+    fail_once(monkeypatch, module, name, n)
     with pytest.raises(OSError, match="the disk is full"):
         fsdp.dcp.drain("alone", tmp_path, client=c)
-    assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
     monkeypatch.undo()
+    assert load_file(tmp_path) == {"x": 0.0, "note": "first"}
+    assert sorted(tmp_path.iterdir()) == files
     fsdp.dcp.drain("alone", tmp_path, client=c)
     assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
     assert len(list(tmp_path.glob("*.distcp"))) == 1
+
+
+@alone
+def test_an_interrupt_after_the_last_step_leaves_the_new_checkpoint(c, tmp_path, monkeypatch):
+    save(c, {"x": torch.zeros(1000), "note": "first"})
+    fsdp.dcp.drain("alone", tmp_path, client=c)
+    save(c, {"x": torch.ones(1000), "note": "second"})
+    replace = os.replace
+
+    def interrupt(*arguments):
+        replace(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        fsdp.dcp.drain("alone", tmp_path, client=c)
+    assert load_file(tmp_path) == {"x": 1.0, "note": "second"}
 
 
 @alone
