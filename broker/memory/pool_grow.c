@@ -325,12 +325,10 @@ static void done_populate(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[work->chunk];
-	struct pool *pool = chunk->pool;
 
-	pool->n_growing--;
 	chunk->is_busy = false;
 	if (work->result < 0)
-		pool->failed = work->err;
+		chunk->pool->failed = work->err;
 	else
 		open_range(pools, work->chunk, &work->range);
 	pool_spare(pools, chunk);
@@ -365,7 +363,6 @@ static int populate_more(struct pool *pool, uint64_t need, struct error *err)
 	work->range.size =
 		min_u64(chunk->tail_size, max_u64(need, POPULATED_AT_ONCE));
 	chunk->is_busy = true;
-	pool->n_growing++;
 	pool_work_queue(work);
 	return POOL_WAIT;
 }
@@ -383,13 +380,15 @@ static int report_failure(struct pool *pool, struct error *err)
 	return code == -ENOMEM ? POOL_FULL : code;
 }
 
+/* Returns whether a work on a chunk may soon end and give memory. */
 static bool has_busy_chunk(const struct pool *pool)
 {
-	const struct chunk *chunks = pool->pools->chunks;
+	const struct chunk *chunk;
 	uint32_t i;
 
-	for (i = pool->first; i; i = chunks[i].next) {
-		if (chunks[i].is_busy && !chunks[i].is_dying)
+	for (i = pool->first; i; i = chunk->next) {
+		chunk = &pool->pools->chunks[i];
+		if (chunk->is_busy && !chunk->is_late && !chunk->is_dying)
 			return true;
 	}
 	return false;
@@ -403,8 +402,8 @@ int pool_grow(struct pool *pool, const struct pool_request *request,
 	uint64_t need;
 	int r = DEVICES_OK;
 
-	/* Memory that is being made, or that is reserved while a thread punches
-	 * it, may suffice. */
+	/* Memory that is being made or populated, or that is reserved while a
+	 * thread punches it, may suffice. */
 	if (pool->n_growing > 0 || has_busy_chunk(pool))
 		return POOL_WAIT;
 	if (pool->failed.code < 0)

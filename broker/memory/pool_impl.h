@@ -36,7 +36,7 @@ struct pool {
 	bool is_forgotten;
 	uint32_t first;     /* chunk record */
 	uint32_t last_used; /* chunk record; 0: none */
-	uint32_t n_growing; /* works that will add memory here */
+	uint32_t n_growing; /* chunks that are being made */
 	uint64_t next_size; /* size of the next chunk, if memory permits */
 	/* The error of the last growth, which is reported to the next
 	 * caller. */

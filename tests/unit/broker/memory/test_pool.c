@@ -565,6 +565,47 @@ Test(pool, no_request_waits_for_ever_for_a_bundle_that_ends_while_sealed)
 	end_while_sealing(true);
 }
 
+/* A work on alice's only chunk waits for the lock of its file. */
+static void expect_another_chunk(struct broker *broker, struct locker *locker)
+{
+	const struct chunk *locked = &broker->store.pools.chunks[1];
+	uint32_t block = alloc(broker, &alice, 8 * MIB);
+
+	cr_expect(eq(u32, block_at(broker, block)->chunk, 2));
+	cr_expect(locked->is_busy);
+	let_go(locker);
+	while (locked->is_busy)
+		loop_step(&broker->base.loop.uv);
+	teardown(broker);
+}
+
+Test(pool, an_owner_gets_memory_while_a_lock_keeps_pages_from_being_freed)
+{
+	struct broker *broker = setup();
+	struct locker locker;
+
+	broker->base.config.warm_ms = 0;
+	broker->base.config.chunk_min = 8 * MIB;
+	release(broker, alloc(broker, &alice, 3 * MIB));
+	alloc(broker, &alice, 3 * MIB);
+	lock_file(&locker, broker->store.pools.chunks[1].fd);
+	await_busy(broker, 1);
+	expect_another_chunk(broker, &locker);
+}
+
+Test(pool, an_owner_gets_memory_while_a_lock_keeps_pages_from_being_added)
+{
+	struct broker *broker = setup();
+	struct locker locker;
+
+	broker->base.config.memory_max = 256 * MIB;
+	broker->base.config.chunk_min = broker->base.config.chunk_max =
+		128 * MIB;
+	alloc(broker, &alice, 60 * MIB);
+	lock_file(&locker, broker->store.pools.chunks[1].fd);
+	expect_another_chunk(broker, &locker);
+}
+
 #ifdef FSDP_TEST_POINTS
 Test(pool, without_a_thread_of_its_own_a_work_is_done_by_libuv)
 {
