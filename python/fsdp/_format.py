@@ -236,7 +236,10 @@ def write_file(path, parts):
     replace it, or make another file."""
     path = os.fsdecode(path)
     real = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(real):
+    is_file = os.path.isfile(real) or not os.path.exists(path)
+    # open() refuses the path of a folder, which ends in a slash. The real path
+    # has lost that.
+    if not is_file or not os.path.basename(path):
         with open(path, "wb") as file:
             file.writelines(parts)
         return

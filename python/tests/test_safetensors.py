@@ -158,8 +158,10 @@ def test_what_is_no_file_is_written_and_not_replaced(tmp_path):
         assert nameless.read() == path.read_bytes()
     os.close(end)
     os.close(fd)
-    with pytest.raises(IsADirectoryError, match=str(tmp_path)):
-        ours.save_file({"a": torch.ones(5)}, tmp_path)
+    for folder in (tmp_path, f"{tmp_path}/new/"):
+        with pytest.raises(IsADirectoryError, match=str(tmp_path)):
+            ours.save_file({"a": torch.ones(5)}, folder)
+    assert not (tmp_path / "new").exists()
 
 
 def test_arrays_of_another_byte_order_are_saved_by_their_values(tmp_path):
