@@ -17,7 +17,8 @@
 
 #define MAX_USER_WORKS 2
 /* Requests for memory wait so long for a work that may wait for a process, and
- * as long again for each GiB of its chunk. */
+ * as long again for each GiB of its chunk, and of those of the user that have
+ * works before it. */
 #define LATE_MS UINT64_C(1000)
 
 struct pool_work *pool_work_new(struct pool_source *source,
@@ -169,10 +170,15 @@ static void end_late(struct pools *pools, uint32_t index)
 		source->going_size += pool_chunk_size(pools, index);
 }
 
+static uint64_t chunk_size(const struct pool_work *work)
+{
+	return pool_record(work->pools, work->chunk)->size;
+}
+
 static void watch(struct pool_work *work)
 {
 	struct pools *pools = work->pools;
-	uint64_t size = pool_record(pools, work->chunk)->size;
+	uint64_t size = work->account->work_size;
 	struct deadline deadline = {
 		.at_ms = now_ms() + LATE_MS + LATE_MS * (size >> 20) / 1024,
 		.fn = on_late,
@@ -195,8 +201,10 @@ static void end(struct pool_work *work)
 		end_late(pools, work->chunk);
 	pools->n_works--;
 	work->source->n_works--;
-	if (work->account)
+	if (work->account) {
+		work->account->work_size -= chunk_size(work);
 		begin_next(work->account);
+	}
 	work->kind->done(work);
 }
 
@@ -217,8 +225,10 @@ void pool_work_queue(struct pool_work *work)
 
 	work->pools->n_works++;
 	work->source->n_works++;
-	if (account)
+	if (account) {
+		account->work_size += chunk_size(work);
 		watch(work);
+	}
 	if (account && account->n_works == MAX_USER_WORKS) {
 		append(account, work);
 		return;

@@ -502,6 +502,37 @@ Test(pool, a_third_work_of_a_user_waits_for_the_first_two)
 	teardown(broker);
 }
 
+Test(pool, a_work_that_waits_for_large_ones_is_not_late_before_them)
+{
+	struct access_class classes[] = {alice, alice, alice};
+	struct broker *broker = setup();
+	const struct pools *pools = &broker->store.pools;
+	struct locker lockers[2];
+	uint32_t blocks[3], i;
+
+	broker->base.config.memory_max = 512 * MIB;
+	for (i = 0; i < 3; i++) {
+		broker->base.config.chunk_min = broker->base.config.chunk_max =
+			(i < 2 ? 128 : 2) * MIB;
+		classes[i].mode |= i;
+		blocks[i] = alloc(broker, &classes[i], MIB);
+	}
+	for (i = 0; i < 2; i++)
+		lock_file(&lockers[i], pools->chunks[i + 1].fd);
+	broker->base.config.warm_ms = 0;
+	for (i = 0; i < 3; i++) {
+		release(broker, blocks[i]);
+		await_busy(broker, i + 1);
+	}
+	while (!pools->chunks[3].is_late)
+		loop_step(&broker->base.loop.uv);
+	cr_expect(pools->chunks[1].is_late && pools->chunks[2].is_late);
+	for (i = 0; i < 2; i++)
+		let_go(&lockers[i]);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
 /* The only chunk is alice's, is dying, and has a work that waits for the lock.
  * Requests are refused until it ends, instead of waiting for it. */
 static void refuse_until_let_go(struct broker *broker, struct locker *locker)
@@ -583,12 +614,14 @@ Test(pool, an_owner_gets_memory_while_a_lock_keeps_pages_from_being_freed)
 {
 	struct broker *broker = setup();
 	struct locker locker;
+	uint32_t block;
 
-	broker->base.config.warm_ms = 0;
 	broker->base.config.chunk_min = 8 * MIB;
-	release(broker, alloc(broker, &alice, 3 * MIB));
+	block = alloc(broker, &alice, 3 * MIB);
 	alloc(broker, &alice, 3 * MIB);
 	lock_file(&locker, broker->store.pools.chunks[1].fd);
+	broker->base.config.warm_ms = 0;
+	release(broker, block);
 	await_busy(broker, 1);
 	expect_another_chunk(broker, &locker);
 }
