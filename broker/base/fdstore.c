@@ -343,6 +343,22 @@ static void wait_for_keeper(const struct fdstore *store)
 	(void)poll(&pollfd, 1, -1);
 }
 
+/* The kernel limits the descriptors that all processes of a user without
+ * privileges have sent and nobody has received. */
+static int refuse(struct error *err, int r, const char *name)
+{
+	if (r == -ETOOMANYREFS)
+		return error_set(
+			err, -ENFILE,
+			"cannot store descriptor \"%s\" for a "
+			"restart: the messages of this user's processes "
+			"hold too many descriptors; try again when they "
+			"are received",
+			name);
+	return error_errno(
+		err, r, "cannot store descriptor \"%s\" for a restart", name);
+}
+
 int fdstore_put(struct fdstore *store, int fd, const char *name,
 		struct error *err)
 {
@@ -371,9 +387,7 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 		return FDSTORE_OK;
 	}
 	if (r < 0)
-		return error_errno(
-			err, r, "cannot store descriptor \"%s\" for a restart",
-			name);
+		return refuse(err, r, name);
 	store->n_stored++;
 	failpoint("fdstore.put");
 	return FDSTORE_OK;

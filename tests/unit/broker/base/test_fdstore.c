@@ -133,6 +133,22 @@ Test(fdstore, refuses_more_than_the_limit)
 	keeper_close(&keeper);
 }
 
+Test(fdstore, too_many_descriptors_in_messages_are_a_shortage)
+{
+	struct fdstore store = FDSTORE_NULL;
+	struct error err = ERROR_NULL;
+	struct keeper keeper;
+
+	keeper_open(&keeper);
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	setenv("FSDP_FAIL_AT", "fdstore.put:1:109", 1); /* ETOOMANYREFS */
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", &err), -ENFILE));
+	cr_expect(strstr(err.msg, "too many descriptors; try again") != NULL);
+	cr_expect(zero(int, fdstore_put(&store, 0, "c1", NULL)));
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
 Test(fdstore, without_a_keeper_calls_succeed_but_store_no_descriptors)
 {
 	struct fdstore store = FDSTORE_NULL;
