@@ -18,20 +18,22 @@
 
 #define SECOND_NS INT64_C(1000000000)
 
-int64_t bell_now_ns(void)
+static int64_t read_clock(clockid_t clock)
 {
 	struct timespec now;
 
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	(void)clock_gettime(clock, &now);
 	return now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+int64_t bell_now_ns(void)
+{
+	return read_clock(CLOCK_MONOTONIC);
 }
 
 int64_t bell_recent_ns(void)
 {
-	struct timespec now;
-
-	(void)clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-	return now.tv_sec * SECOND_NS + now.tv_nsec;
+	return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 /* Tells the CPU that this loop waits. */
