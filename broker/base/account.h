@@ -35,6 +35,10 @@ enum account_kind {
 	ACCOUNT_N
 };
 
+struct peer_list {
+	struct peer *first, *last;
+};
+
 struct account {
 	uint32_t uid;
 	uint64_t used[ACCOUNT_N];
@@ -52,9 +56,10 @@ struct account {
 	/* The number of retired versions of bundles that are still being
 	 * swept. */
 	uint32_t n_going;
-	/* The connections that the broker does not read for now
-	 * (session/peer.c); the first is the next to be read. */
-	struct peer *first_paused, *last_paused;
+	/* The connections that are not read until descriptors of the user are
+	 * closed, and those that are not watched until other users have had
+	 * their turn (session/peer.c); the first is the next to be read. */
+	struct peer_list unread, late;
 	uint32_t n_peers;
 	/* The time that the loop has spent on its requests in this
 	 * iteration. */

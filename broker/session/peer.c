@@ -77,40 +77,39 @@ static void postpone(struct sessions *sessions, struct account *account)
 	loop_defer(&sessions->base->loop, &sessions->resuming);
 }
 
-static void append_paused(struct account *account, struct peer *peer)
+static void append(struct peer_list *list, struct peer *peer)
 {
-	peer->prev_paused = account->last_paused;
+	peer->prev_paused = list->last;
 	peer->next_paused = NULL;
 	if (peer->prev_paused)
 		peer->prev_paused->next_paused = peer;
 	else
-		account->first_paused = peer;
-	account->last_paused = peer;
+		list->first = peer;
+	list->last = peer;
 }
 
-static void remove_paused(struct account *account, struct peer *peer)
+static void remove_from(struct peer_list *list, struct peer *peer)
 {
 	if (peer->prev_paused)
 		peer->prev_paused->next_paused = peer->next_paused;
 	else
-		account->first_paused = peer->next_paused;
+		list->first = peer->next_paused;
 	if (peer->next_paused)
 		peer->next_paused->prev_paused = peer->prev_paused;
 	else
-		account->last_paused = peer->prev_paused;
+		list->last = peer->prev_paused;
 }
 
-static void set_paused(struct peer *peer, bool is_paused)
+/* NULL: the connection is not paused. */
+static void set_paused_in(struct peer *peer, struct peer_list *list)
 {
-	struct account *account = peer->replies.account;
-
-	if (peer->is_paused == is_paused)
+	if (peer->paused_in == list)
 		return;
-	peer->is_paused = is_paused;
-	if (is_paused)
-		append_paused(account, peer);
-	else
-		remove_paused(account, peer);
+	if (peer->paused_in)
+		remove_from(peer->paused_in, peer);
+	peer->paused_in = list;
+	if (list)
+		append(list, peer);
 }
 
 /* Returns the events to watch for: requests, or space in the socket while
@@ -139,7 +138,12 @@ static void update_poll(struct peer *peer)
 	int events = events_of(peer, is_full, is_late);
 
 	set_takes_fds(peer, !is_full);
-	set_paused(peer, is_ready && (is_full || is_late));
+	if (is_ready && is_full)
+		set_paused_in(peer, &account->unread);
+	else if (is_ready && is_late)
+		set_paused_in(peer, &account->late);
+	else
+		set_paused_in(peer, NULL);
 	if (is_ready && is_late)
 		postpone(sessions, account);
 	if (events == peer->events)
@@ -156,6 +160,17 @@ static bool has_input(const struct peer *peer)
 	return poll(&pollfd, 1, 0) > 0;
 }
 
+/* Returns the connection to resume next. While descriptors of the user must be
+ * closed first, a late one is not read, but its end must be noticed. */
+static struct peer *next_paused(const struct sessions *sessions,
+				const struct account *account)
+{
+	if (account->unread.first &&
+	    !closer_is_full(&sessions->base->closer, account->uid))
+		return account->unread.first;
+	return account->late.first;
+}
+
 /*
  * Resume paused connections of the user up to one that has input. The next ones
  * follow after the event or the end of that one, so a user with many
@@ -165,11 +180,10 @@ static bool has_input(const struct peer *peer)
  */
 static void resume_next(struct sessions *sessions, struct account *account)
 {
-	const struct closer *closer = &sessions->base->closer;
-	struct peer *peer = account->first_paused;
+	struct peer *peer;
 	int n_left = RESUMED_AT_ONCE;
 
-	while (peer && !closer_is_full(closer, account->uid)) {
+	while ((peer = next_paused(sessions, account))) {
 		if (n_left-- == 0 || is_sated(sessions, account)) {
 			postpone(sessions, account);
 			return;
@@ -178,7 +192,6 @@ static void resume_next(struct sessions *sessions, struct account *account)
 		if (peer->is_closing ||
 		    (peer->events & UV_READABLE && has_input(peer)))
 			return;
-		peer = account->first_paused;
 	}
 }
 
@@ -541,7 +554,7 @@ void peer_close(struct peer *peer)
 	if (peer->next)
 		peer->next->prev = peer->prev;
 	sessions->n_peers--;
-	set_paused(peer, false);
+	set_paused_in(peer, NULL);
 	uv_close((uv_handle_t *)&peer->poll, on_closed);
 	release(peer); /* last, since its socket is no longer watched */
 	resume_next(sessions, peer->replies.account);

@@ -36,10 +36,7 @@ struct peer {
 	peer_fn *on_readable; /* reads a frame, and may close the peer */
 	struct reply_queue replies;
 	int events; /* the events that `poll` watches for now */
-	/* The connection is not read until descriptors of the user are closed,
-	 * or until other users have had their turn. It is in the list of the
-	 * account. */
-	bool is_paused;
+	struct peer_list *paused_in; /* a list of the account; NULL: none */
 	struct peer *next_paused, *prev_paused;
 	/* Whether the client may send descriptors now, and whether it once
 	 * could, so that the socket may contain some. */

@@ -417,6 +417,41 @@ Test(flood, of_connections_that_cannot_be_closed_is_refused)
 	siege_end(&siege);
 }
 
+/* Connections that are late are not watched. When the closer gets full
+ * meanwhile, the ends of these must be noticed. */
+Test(flood, of_descriptors_does_not_hide_the_ends_of_late_connections)
+{
+	struct alloc_item items[MESSAGE_MAX_ITEMS];
+	struct request alloc = wire_alloc_request(items, 1);
+	struct wire *late[N_PAUSED];
+	struct siege siege;
+
+	siege_begin(&siege);
+	for (int i = 1; i < MESSAGE_MAX_ITEMS; i++)
+		items[i] = items[0];
+	alloc.alloc.n_items = MESSAGE_MAX_ITEMS;
+	for (int i = 0; i < N_PAUSED; i++)
+		late[i] = open_as(ALICE);
+	wire_must(siege.alice, wire_call(siege.alice, &alloc));
+	kill(users_daemon.pid, SIGSTOP);
+	/* These use up Alice's share of an iteration. */
+	for (int i = 0; i < N_PAUSED / 2; i++)
+		wire_send(late[i], &alloc);
+	send_fds(siege.alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
+		 FRAME_MAX_FDS);
+	for (int i = N_PAUSED / 2; i < N_PAUSED; i++)
+		wire_close(late[i]);
+	kill(users_daemon.pid, SIGCONT);
+	wire_wait_status(siege.root, "peers", 3 + N_PAUSED / 2);
+	close(siege.end);
+	receive_refusal(siege.alice);
+	for (int i = 0; i < N_PAUSED / 2; i++) {
+		cr_expect(eq(int, wire_receive(late[i]), FRAME_OK));
+		wire_close(late[i]);
+	}
+	siege_end(&siege);
+}
+
 /* --- the loop ------------------------------------------------------------ */
 
 #define N_GREEDY 24
