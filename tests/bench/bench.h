@@ -174,7 +174,7 @@ row_fn direct_gather_64mib, direct_gather_cast_64mib;
 row_fn worker_gather_4mib, worker_gather_64mib;
 row_fn worker_all_reduce_4mib, worker_all_reduce_64mib;
 row_fn mpi_gather_64kib, mpi_reduce_64kib;
-row_fn mpi_reduce_1kib, mpi_reduce_1kib_crowded;
+row_fn mpi_gather_1kib, mpi_reduce_1kib, mpi_reduce_1kib_crowded;
 row_fn tensor_all_reduce_1kib, tensor_all_reduce_1mib, tensor_all_reduce_64mib;
 row_fn tensor_broadcast, tensor_reduce, tensor_all_gather, tensor_gather;
 row_fn tensor_scatter, tensor_reduce_scatter, tensor_all_to_all, tensor_send;

@@ -30,5 +30,6 @@ static void run_row(const struct bench *bench, enum placement placement,
 
 ROW(mpi_gather_64kib, ALL_GATHER, "f32 flat", 64 * KIB, APART)
 ROW(mpi_reduce_64kib, REDUCE_SCATTER, "f32", 64 * KIB, APART)
+ROW(mpi_gather_1kib, ALL_GATHER, "f32 flat", KIB, APART)
 ROW(mpi_reduce_1kib, REDUCE_SCATTER, "f32", KIB, APART)
 ROW(mpi_reduce_1kib_crowded, REDUCE_SCATTER, "f32", KIB, CROWDED)
