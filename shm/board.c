@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define BOARD_MAGIC   UINT64_C(0x3144524250445346) /* "FSDPBRD1" */
-#define BOARD_VERSION 6
+#define BOARD_VERSION 7
 #define NO_CPU        (-1)
 
 _Static_assert(offsetof(struct board_page, version) == 8, "layout");
@@ -23,8 +23,6 @@ _Static_assert(offsetof(struct board_page, ranks) == 128, "layout");
 _Static_assert(offsetof(struct board_rank, cpu) == 4, "layout");
 _Static_assert(offsetof(struct board_rank, has_left) == 8, "layout");
 _Static_assert(sizeof(struct board_rank) == 64, "a line for each rank");
-_Static_assert(offsetof(struct board_rank, handed_in) == 12, "layout");
-_Static_assert(offsetof(struct board_rank, working) == 16, "layout");
 _Static_assert(offsetof(struct board_page, reductions) == 4224, "layout");
 _Static_assert(offsetof(struct board_page, pieces) == 8192, "layout");
 _Static_assert(offsetof(struct pieces, done) == 8, "layout");
@@ -33,6 +31,8 @@ _Static_assert(offsetof(struct board_page, names) == 12288, "layout");
 _Static_assert(sizeof(struct board_name) == 32, "layout");
 _Static_assert(offsetof(struct board_page, n_reduced) == 16384, "layout");
 _Static_assert(offsetof(struct board_page, n_gathered) == 20480, "layout");
+_Static_assert(offsetof(struct board_page, works) == 24576, "layout");
+_Static_assert(sizeof(struct board_work) == 64, "a line for each rank");
 _Static_assert(offsetof(struct board_page, cells) == 65536, "layout");
 _Static_assert(offsetof(struct board_cell, flags) == 4, "layout");
 _Static_assert(offsetof(struct board_cell, group) == 8, "layout");
@@ -217,24 +217,20 @@ static struct board_cell *cell_of(const struct board *board, uint32_t rank,
 	return &board->page->cells[rank][number % BOARD_REDUCTIONS];
 }
 
-/* seq_cst: see bell.h */
-static bool has_handed_in(const struct board *board, uint32_t rank,
-			  uint32_t number)
+/* Returns the number of the reduction to which the cell belongs. seq_cst: see
+ * bell.h */
+static uint32_t number_in(const struct board_cell *cell)
 {
-	uint32_t at = atomic_load_explicit(&board->page->ranks[rank].handed_in,
-					   memory_order_seq_cst);
-
-	return (int32_t)(at - number) >= 0;
+	return atomic_load_explicit(&cell->number, memory_order_seq_cst);
 }
 
-/* relaxed: `handed_in` publishes these values. */
+/* relaxed: the number publishes the other values. */
 void board_hand_in(struct board *board, uint32_t rank, uint32_t number,
 		   const struct board_input *input)
 {
 	struct board_cell *cell = cell_of(board, rank, number);
 	const memory_order relaxed = memory_order_relaxed;
 
-	atomic_store_explicit(&cell->number, number, relaxed);
 	atomic_store_explicit(&cell->flags, input->flags, relaxed);
 	atomic_store_explicit(&cell->group, input->group, relaxed);
 	atomic_store_explicit(&cell->factor, input->factor, relaxed);
@@ -243,8 +239,7 @@ void board_hand_in(struct board *board, uint32_t rank, uint32_t number,
 	atomic_store_explicit(&cell->slot, input->input.slot, relaxed);
 	atomic_store_explicit(&cell->n_pieces, input->n_pieces, relaxed);
 	failpoint("board.filled");
-	atomic_store_explicit(&board->page->ranks[rank].handed_in, number,
-			      memory_order_seq_cst);
+	atomic_store_explicit(&cell->number, number, memory_order_seq_cst);
 	failpoint("board.handed_in");
 	if (!board_missing_inputs(board, number))
 		bell_ring(&board->page->reductions);
@@ -255,7 +250,7 @@ bool board_input(const struct board *board, uint32_t rank, uint32_t number,
 {
 	const struct board_cell *cell = cell_of(board, rank, number);
 	const memory_order relaxed = memory_order_relaxed;
-	bool is_there = has_handed_in(board, rank, number);
+	bool is_there = number_in(cell) == number;
 
 	*ret = (struct board_input){
 		.group = atomic_load_explicit(&cell->group, relaxed),
@@ -265,15 +260,14 @@ bool board_input(const struct board *board, uint32_t rank, uint32_t number,
 			  atomic_load_explicit(&cell->generation, relaxed)},
 		.n_pieces = atomic_load_explicit(&cell->n_pieces, relaxed),
 	};
-	return is_there &&
-	       atomic_load_explicit(&cell->number, relaxed) == number;
+	return is_there;
 }
 
 void board_work_on(struct board *board, uint32_t rank, uint32_t number)
 {
 	/* release: a rank that sees the new number sees all that this rank
 	 * wrote to the pieces before */
-	atomic_store_explicit(&board->page->ranks[rank].working, number,
+	atomic_store_explicit(&board->page->works[rank].number, number,
 			      memory_order_release);
 }
 
@@ -282,7 +276,9 @@ uint64_t board_missing_inputs(const struct board *board, uint32_t number)
 	uint64_t missing = 0;
 
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
-		if (!has_handed_in(board, i, number))
+		uint32_t last = number_in(cell_of(board, i, number));
+
+		if ((int32_t)(last - number) < 0)
 			missing |= UINT64_C(1) << i;
 	}
 	return missing;
@@ -293,7 +289,7 @@ uint64_t board_working(const struct board *board, uint32_t number)
 	uint64_t working = 0;
 
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
-		if (atomic_load_explicit(&board->page->ranks[i].working,
+		if (atomic_load_explicit(&board->page->works[i].number,
 					 memory_order_acquire) == number)
 			working |= UINT64_C(1) << i;
 	}
@@ -416,8 +412,6 @@ uint64_t board_awaited(const struct board_wait *wait)
 bool board_is_met(const struct board_wait *wait)
 {
 	switch (wait->goal) {
-	case BOARD_INPUTS:
-		return is_reduced(wait) || !board_awaited(wait);
 	case BOARD_REDUCED:
 		return is_reduced(wait);
 	case BOARD_GATHER:

@@ -24,11 +24,8 @@
  *      128   64*64   ranks, a cache line each:               that rank; the
  *                    number of the last barrier at which     broker, too, that
  *                    it has arrived, the CPU on which it     it has left
- *                    waited last (-1: not known), whether
- *                    it has left, number of the last
- *                    reduction that it has handed in, and
- *                    of the reduction whose pieces it
- *                    takes (0: it takes none)
+ *                    waited last (-1: not known), and
+ *                    whether it has left
  *     4224       8   bell of the reductions                  all
  *     4288       8   bell of the gathers                     all
  *     4352       8   lock of the gathers' memory, and        all, with the
@@ -38,9 +35,14 @@
  *                    rank
  *    16384  1024*4   reductions done, by the group's index   rank 0
  *    20480  1024*4   gathers done, by the group's index      all
+ *    24576   64*64   works, a cache line each, which others  that rank
+ *                    do not read while it works: the
+ *                    reduction whose pieces the rank takes
+ *                    (0: it takes none)
  *    65536  64*4096  cells of each rank, a cache line each:  that rank
- *                    the one of reduction n has index n % 64
- *   327680  684032   gathers (gathers.h)                     each its own, or
+ *                    the one of reduction n has index n % 64.
+ *                    Its number is written last
+ *   327680  684544   gathers (gathers.h)                     each its own, or
  *                                                            with the lock
  *  1048576           the box of each rank (boxes.h)          that rank
  *
@@ -74,8 +76,10 @@ struct board_rank {
 	_Alignas(64) _Atomic uint32_t arrived;
 	_Atomic int32_t cpu;
 	_Atomic uint32_t has_left;
-	_Atomic uint32_t handed_in;
-	_Atomic uint32_t working;
+};
+
+struct board_work {
+	_Alignas(64) _Atomic uint32_t number;
 };
 
 struct board_cell {
@@ -109,6 +113,7 @@ struct board_page {
 	struct board_name names[BOARD_RANKS];
 	_Alignas(4096) _Atomic uint32_t n_reduced[BOARD_GROUPS];
 	_Atomic uint32_t n_gathered[BOARD_GROUPS];
+	struct board_work works[BOARD_RANKS];
 	_Alignas(65536) struct board_cell cells[BOARD_RANKS][BOARD_REDUCTIONS];
 	struct gathers_page gathers;
 };
@@ -218,7 +223,7 @@ static inline struct pieces *board_pieces(const struct board *board,
 
 enum board_goal {
 	BOARD_BARRIER, /* all ranks have arrived */
-	BOARD_INPUTS,  /* all ranks have handed in, or the reduction is done */
+	BOARD_INPUTS,  /* all ranks have handed in */
 	BOARD_REDUCED, /* the reduction is done */
 	BOARD_PUT,     /* one rank has put the round (boxes.h) */
 	BOARD_TAKEN,   /* one rank has taken the round */

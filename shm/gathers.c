@@ -9,9 +9,10 @@ _Static_assert(offsetof(struct gathers_page, mesh) == 16384, "layout");
 _Static_assert(offsetof(struct gathers_page, ranks) == 24576, "layout");
 _Static_assert(offsetof(struct gathers_page, buffers) == 28672, "layout");
 _Static_assert(offsetof(struct gathers_page, ended) == 159744, "layout");
-_Static_assert(sizeof(struct gathers_page) == 684032, "layout");
+_Static_assert(offsetof(struct gathers_page, committed) == 684032, "layout");
+_Static_assert(sizeof(struct gathers_page) == 684544, "layout");
 _Static_assert(sizeof(struct gathers_rank) == 64, "a line for each rank");
-_Static_assert(offsetof(struct gathers_rank, committed) == 8, "layout");
+_Static_assert(offsetof(struct gathers_rank, n_unshards) == 8, "layout");
 _Static_assert(sizeof(struct gathers_buffer) == 128, "layout");
 _Static_assert(offsetof(struct gathers_buffer, group) == 24, "layout");
 _Static_assert(offsetof(struct gathers_buffer, pieces) == 64, "layout");
@@ -71,9 +72,15 @@ static struct gathers_turn turn_of(uint64_t word)
 	};
 }
 
-/* Returns whether the word of gather `number` may replace the previous word. */
+/* Returns whether the word of gather `number` may replace the previous word.
+ * Reading `began` is slow, since its owner writes it all the time. So it is
+ * read for one of GATHERS_AHEAD numbers, and then for the next ones, too: the
+ * last of them replaces the word of a gather that all ranks had begun by then.
+ */
 static bool is_free(const struct board *board, uint64_t number)
 {
+	if (number % GATHERS_AHEAD != 0)
+		return true;
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
 		if (load(&gathers_of(board, i)->began) + GATHERS_AHEAD < number)
 			return false;
@@ -86,7 +93,7 @@ enum gathers_begun gathers_begin(const struct board *board, uint32_t rank,
 				 struct gathers_turn *ret)
 {
 	_Atomic uint64_t *order =
-		&page_of(board)->order[number % GATHERS_AHEAD];
+		&page_of(board)->order[number % GATHERS_PLACES];
 	uint64_t mine =
 		number << NUMBER_SHIFT | (uint64_t)rank << RANK_SHIFT | group;
 	uint64_t word = load(order);
@@ -111,7 +118,7 @@ enum gathers_begun gathers_begin(const struct board *board, uint32_t rank,
 bool gathers_look(const struct board *board, uint64_t number,
 		  struct gathers_turn *ret)
 {
-	uint64_t word = load(&page_of(board)->order[number % GATHERS_AHEAD]);
+	uint64_t word = load(&page_of(board)->order[number % GATHERS_PLACES]);
 
 	*ret = turn_of(word);
 	return word >> NUMBER_SHIFT == number;
@@ -188,7 +195,7 @@ bool gathers_set_mesh(const struct board *board, uint32_t rank, uint64_t number,
 
 void gathers_commit(const struct board *board, uint32_t rank, uint64_t n)
 {
-	store(&gathers_of(board, rank)->committed, n);
+	store(&page_of(board)->committed[rank], n);
 }
 
 bool gathers_find_commit(const struct board *board, uint64_t n,
@@ -196,7 +203,7 @@ bool gathers_find_commit(const struct board *board, uint64_t n,
 {
 	for (uint32_t i = 0; i < board->n_ranks; i++) {
 		*ret_rank = i;
-		if (load(&gathers_of(board, i)->committed) >= n)
+		if (load(&page_of(board)->committed[i]) >= n)
 			return true;
 	}
 	return false;

@@ -8,7 +8,8 @@
  *   order[n % 1024]   CAS: number << 16 | rank << 10 | group, by the rank that
  *                     is the first to begin gather n; the others compare. It is
  *                     replaced when all ranks have begun gather n - 1024
- *   began, committed  that rank: its numbers of gathers and of commits
+ *   began             that rank: the number of gathers that it has begun
+ *   committed[rank]   that rank: the number of its commits
  *   ended[rank][g]    that rank: the number of the last gather of group g that
  *                     it has resharded
  *   mesh[g]           CAS: number << 16 | rank << 8 | mesh: the rank that was
@@ -43,14 +44,15 @@
 struct board;
 
 #define GATHERS_GROUPS 1024
-/* number of gathers that a rank may be ahead of others */
-#define GATHERS_AHEAD   1024
+#define GATHERS_PLACES 1024
+/* A rank may be so many gathers ahead of others, and at most twice as many. */
+#define GATHERS_AHEAD   (GATHERS_PLACES / 2)
 #define GATHERS_BUFFERS 1024
 #define GATHERS_RANKS   64
 
+/* A rank writes its line with each gather, so others read it seldom. */
 struct gathers_rank {
 	_Alignas(64) _Atomic uint64_t began;
-	_Atomic uint64_t committed;
 	/* Counters for display. Each gather is counted by the rank that began
 	 * it first (unshards), and by the rank that did its last piece. */
 	_Atomic uint64_t n_unshards, n_limited, n_gathers, n_bytes;
@@ -69,12 +71,13 @@ struct gathers_buffer {
 };
 
 struct gathers_page {
-	_Atomic uint64_t order[GATHERS_AHEAD];
+	_Atomic uint64_t order[GATHERS_PLACES];
 	_Atomic uint64_t filling[GATHERS_GROUPS];
 	_Atomic uint64_t mesh[GATHERS_GROUPS];
 	struct gathers_rank ranks[GATHERS_RANKS];
 	struct gathers_buffer buffers[GATHERS_BUFFERS];
 	_Atomic uint64_t ended[GATHERS_RANKS][GATHERS_GROUPS];
+	_Atomic uint64_t committed[GATHERS_RANKS];
 };
 
 /* It has its own cache line, because all ranks ring the bell before it. */
@@ -95,7 +98,7 @@ enum gathers_begun {
 	GATHERS_SAME,  /* other ranks have begun it */
 	/* other ranks have begun another group with that number */
 	GATHERS_OTHER,
-	GATHERS_IS_FAR, /* a rank is GATHERS_AHEAD gathers behind */
+	GATHERS_IS_FAR, /* a rank is more than GATHERS_AHEAD behind */
 };
 
 /* Begins gather `number`, which must be the one after the rank's last gather.

@@ -60,7 +60,7 @@ void gathers_look_up(const struct comm *comm, struct limiter_state *ret)
 	if (!comm->board.page)
 		return;
 	newest = find_newest(comm);
-	number = newest > GATHERS_AHEAD ? newest - GATHERS_AHEAD : 0;
+	number = newest > GATHERS_PLACES ? newest - GATHERS_PLACES : 0;
 	while (++number <= newest) {
 		const struct group *group;
 		struct gathers_turn turn;

@@ -24,8 +24,8 @@ int host_gather_init(struct fsdp_comm *comm,
 	if (!gatherer)
 		return error_nomem(err, "a communicator");
 	gatherer->window = (struct limiter_options){
-		.limit = joined->limit < GATHERS_AHEAD ? joined->limit
-						       : GATHERS_AHEAD,
+		.limit = joined->limit < GATHERS_BUFFERS ? joined->limit
+							 : GATHERS_BUFFERS,
 		.limit_bytes = joined->limit_bytes,
 	};
 	gatherer->kernels = kernels_best();
@@ -164,8 +164,8 @@ int host_gather_unshard(struct fsdp_group *group, struct error *err)
 		return refuse_order(group, &turn, err);
 	if (begun == GATHERS_IS_FAR)
 		return error_set(err, -EBUSY,
-				 "rank %u is %d unshards ahead of others; wait "
-				 "for one of them",
+				 "rank %u is more than %d unshards ahead of "
+				 "others; wait for one of them",
 				 comm->rank, GATHERS_AHEAD);
 	note_begun(&job, begun == GATHERS_FIRST);
 	return 0;

@@ -173,14 +173,13 @@ static int64_t max_ns(int64_t a, int64_t b)
 	return a > b ? a : b;
 }
 
-/* Wait until all ranks have submitted, or the reduction is done. */
+/* Wait until all ranks have submitted. */
 static int await_inputs(struct fsdp_comm *comm, const struct handed_in *mine,
 			uint32_t number, int64_t until_ns, struct error *err)
 {
 	const struct await await = {
 		.goal = BOARD_INPUTS,
 		.number = number,
-		.n_pieces = mine->input.n_pieces,
 		.since_ns = max_ns(mine->since_ns, comm->reducer->done_ns),
 		.until_ns = until_ns,
 	};

@@ -80,8 +80,8 @@ void forge_board(struct chance *chance, const struct file *file)
 					: &page->pieces[draw(chance, 8)];
 	_Atomic uint32_t *const words[] = {
 		&page->ranks[rank].arrived,
-		&page->ranks[rank].handed_in,
-		&page->ranks[rank].working,
+		&page->cells[rank][draw(chance, 8)].number,
+		&page->works[rank].number,
 		&page->recalls,
 		&page->gathers_lock.owner,
 		&buffer->version,

@@ -118,9 +118,10 @@ Test(hostile_rank, memory_in_use_is_not_replaced_for_another_group)
 
 #define BEGUN 12345
 
-static struct gathers_rank *gathers_of_rank(uint32_t rank)
+/* A word in which rank 1 tells rank 0 that it has begun. */
+static _Atomic uint64_t *begun(void)
 {
-	return &page()->gathers.ranks[rank];
+	return &page()->gathers.ranks[1].n_limited;
 }
 
 /* Write that the first piece is the next one, and that no piece is done. */
@@ -132,7 +133,7 @@ static void rewind_all(struct pieces *pieces, uint64_t lap)
 
 static int rewind_always(struct pieces *pieces, uint64_t lap)
 {
-	atomic_store(&gathers_of_rank(1)->n_limited, BEGUN);
+	atomic_store(begun(), BEGUN);
 	for (;;)
 		atomic_store(&pieces->next, lap << 32);
 	return 0;
@@ -140,7 +141,7 @@ static int rewind_always(struct pieces *pieces, uint64_t lap)
 
 static void await_rewinder(void)
 {
-	while (atomic_load(&gathers_of_rank(1)->n_limited) != BEGUN)
+	while (atomic_load(begun()) != BEGUN)
 		(void)sched_yield();
 }
 

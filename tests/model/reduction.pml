@@ -279,12 +279,15 @@ proctype rank(byte me)
 		:: ALL_IN(s) -> ring()
 		:: else
 		fi;
-		await(ALL_IN(s) || DONE(s));
+		await(ALL_IN(s));
 		if
 		:: is_over -> break
 		:: else
 		fi;
-		pieces(s);
+		if
+		:: DONE(s)
+		:: else -> pieces(s)
+		fi;
 #ifndef REUSE_EARLY
 		if
 		:: is_over -> break

@@ -28,7 +28,7 @@ Test(gather_look, ends_for_any_number_that_a_rank_has_written)
 	static const uint64_t numbers[] = {
 		UINT64_MAX,
 		UINT64_MAX - 1,
-		UINT64_MAX - GATHERS_AHEAD,
+		UINT64_MAX - GATHERS_PLACES,
 		UINT64_C(1) << 48,
 		(UINT64_C(1) << 48) - 1,
 	};
