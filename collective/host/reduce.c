@@ -31,6 +31,11 @@ struct pile {
 	_Alignas(PLAN_ALIGN) uint8_t bytes[PILE_SIZE];
 };
 
+struct buffers {
+	struct pile inputs, sums; /* cast inputs; sums of the replicas */
+	struct block scratch, value;
+};
+
 /* The state that the steps of a task share. */
 struct task {
 	const struct reduce *reduce;
@@ -44,8 +49,7 @@ struct task {
 	bool is_one_step;
 	uint64_t position; /* of the block */
 	size_t n, n_max;   /* elements of the block; maximum for any block */
-	struct pile inputs, sums; /* cast inputs; sums of the replicas */
-	struct block scratch, value;
+	struct buffers *buffers; /* NULL if it is one step */
 };
 
 /* Describes where the elements of an entry are in grads or partial. */
@@ -242,11 +246,15 @@ static uint32_t find_inputs(struct task *task, uint32_t replica,
 
 	for (uint32_t s = 0; s < n; s++) {
 		const void *in = task->reduce->inputs[replica * n + s] + at;
-		void *cast = task->inputs.bytes + s * task->n_max * MAX_ELEMENT;
 
-		if (is_cast)
+		ret_in[s] = in;
+		if (is_cast) {
+			void *cast = task->buffers->inputs.bytes +
+				     s * task->n_max * MAX_ELEMENT;
+
 			fold(task, from, to, cast, &in, 1, 1, 1);
-		ret_in[s] = is_cast ? cast : in;
+			ret_in[s] = cast;
+		}
 	}
 	return is_cast ? to : from;
 }
@@ -262,14 +270,15 @@ static void add_partial(struct task *task, uint32_t replica, uint8_t *sum)
 		struct shard_range range = layout_range(
 			&task->entry->shard, task->position + i, task->n - i);
 		const void *partial = address(&place, &range);
-		const void *in[2] = {sum + i * size, &task->scratch};
-		void *scratch = &task->scratch, *value = &task->value;
+		const void *in[2] = {sum + i * size, &task->buffers->scratch};
+		void *scratch = &task->buffers->scratch,
+		     *value = &task->buffers->value;
 
 		kernels->fold[place.dtype][dtype](&scratch, 1, &partial, 1,
 						  range.n, 1, 1, false);
 		kernels->fold[dtype][dtype](&value, 1, in, 2, range.n, 1, 1,
 					    false);
-		memcpy(sum + i * size, &task->value, range.n * size);
+		memcpy(sum + i * size, &task->buffers->value, range.n * size);
 		i += range.n;
 	}
 }
@@ -279,11 +288,11 @@ static void accumulate(struct task *task, uint32_t dtype, void *to,
 		       const void *from, size_t n)
 {
 	const void *in[2] = {to, from};
-	void *scratch = &task->scratch;
+	void *scratch = &task->buffers->scratch;
 
 	task->reduce->kernels->fold[dtype][dtype](&scratch, 1, in, 2, n, 1, 1,
 						  false);
-	memcpy(to, &task->scratch, n * dtype_size(dtype));
+	memcpy(to, &task->buffers->scratch, n * dtype_size(dtype));
 }
 
 /* Writes the block of values, in the dtype of the place, to its destination. */
@@ -294,7 +303,7 @@ static void put(struct task *task, const struct place *place, bool is_added)
 	while (i < task->n) {
 		struct shard_range range = layout_range(
 			&task->entry->shard, task->position + i, task->n - i);
-		const uint8_t *from = task->value.bytes + i * size;
+		const uint8_t *from = task->buffers->value.bytes + i * size;
 		uint8_t *to = address(place, &range);
 
 		if (is_added)
@@ -322,7 +331,8 @@ static void sum_replica(struct task *task, uint32_t replica, uint8_t *sum)
 	if (!(reduce->flags & HOST_REDUCE_PARTIAL_OUT))
 		return;
 	place = partial_of(task, replica);
-	fold(task, task->sum_dtype, place.dtype, &task->value, &sums, 1, 1, 1);
+	fold(task, task->sum_dtype, place.dtype, &task->buffers->value, &sums,
+	     1, 1, 1);
 	put(task, &place, false);
 }
 
@@ -342,15 +352,16 @@ static void finish(struct task *task, uint32_t from, const void *const *in,
 {
 	uint32_t dtype = task->entry->dtype, sum_dtype = task->sum_dtype;
 	double post = task->steps->post;
-	const void *total = &task->scratch;
+	const void *total = &task->buffers->scratch;
 
 	if (is_merged(task)) {
-		fold(task, from, dtype, &task->value, in, n_in, factor,
+		fold(task, from, dtype, &task->buffers->value, in, n_in, factor,
 		     divisor * post);
 		return;
 	}
-	fold(task, from, sum_dtype, &task->scratch, in, n_in, factor, divisor);
-	fold(task, sum_dtype, dtype, &task->value, &total, 1, 1, post);
+	fold(task, from, sum_dtype, &task->buffers->scratch, in, n_in, factor,
+	     divisor);
+	fold(task, sum_dtype, dtype, &task->buffers->value, &total, 1, 1, post);
 }
 
 /* With one shard, the sum of a replica is its only input, unless a step changes
@@ -372,7 +383,8 @@ static bool finish_replicas(struct task *task)
 	const void *in[PLAN_MAX_RANKS];
 
 	for (uint32_t g = 0; g < n; g++) {
-		uint8_t *sum = task->sums.bytes + g * task->n_max * MAX_ELEMENT;
+		uint8_t *sum = task->buffers->sums.bytes +
+			       g * task->n_max * MAX_ELEMENT;
 
 		in[g] = sum;
 		if (is_input_sum(task))
@@ -500,13 +512,35 @@ static void begin_entry(struct task *task, const struct plan_entry *entry)
 		is_summable(entry) && is_merged(task);
 }
 
+/* Reduces up to element `last`. The buffers are on the stack of this function
+ * only, because making their pages takes longer than a small sum. */
+static void __attribute__((noinline))
+reduce_blocks(struct task *task, uint64_t last)
+{
+	struct buffers buffers;
+
+	task->buffers = &buffers;
+	while (task->position < last) {
+		uint64_t n = last - task->position;
+
+		task->n = n < task->n_max ? n : task->n_max;
+		task->position += reduce_block(task);
+	}
+	task->buffers = NULL;
+}
+
+static void reduce_ranges(struct task *task, uint64_t last)
+{
+	while (task->position < last)
+		task->position += reduce_range(task, last - task->position);
+}
+
 /* Processes bytes [begin, end) of a span. */
 static void run_part(struct task *task, const struct layout_span *span,
 		     uint64_t begin, uint64_t end)
 {
 	const struct shard *shard = &span->entry->shard;
 	uint32_t size = dtype_size(span->entry->input_dtype);
-	uint64_t position = (begin - span->begin) / size;
 	uint64_t last = (end - span->begin) / size;
 	uint64_t last_padded =
 		last < shard->padded_numel ? last : shard->padded_numel;
@@ -514,17 +548,12 @@ static void run_part(struct task *task, const struct layout_span *span,
 	if (last > shard->numel)
 		last = shard->numel;
 	begin_entry(task, span->entry);
-	while (position < last) {
-		uint64_t n = last - position;
-
-		task->position = position;
-		task->n = n < task->n_max ? n : task->n_max;
-		if (task->is_one_step)
-			position += reduce_range(task, n);
-		else
-			position += reduce_block(task);
-	}
-	clear_positions(task, position, last_padded);
+	task->position = (begin - span->begin) / size;
+	if (task->is_one_step)
+		reduce_ranges(task, last);
+	else
+		reduce_blocks(task, last);
+	clear_positions(task, task->position, last_padded);
 	if (end == span->end)
 		clear_gaps(task);
 }
@@ -536,9 +565,8 @@ void reduce_run(const struct reduce *reduce, uint64_t i)
 	uint64_t size = reduce->task_size, at = i * size;
 	uint64_t end =
 		plan->input_size - at < size ? plan->input_size : at + size;
-	struct task task;
+	struct task task = {.reduce = reduce};
 
-	task.reduce = reduce;
 	task.n_max = PILE_SIZE / MAX_ELEMENT /
 		     ((uint64_t)plan->n_shards * plan->n_replicas);
 	if (task.n_max > BLOCK)
