@@ -231,8 +231,11 @@ Test(fdstore, inherited_descriptors_are_taken_once_by_name)
 		close(fds[i]);
 }
 
-/* --- a keeper that does not read ----------------------------------------- */
+/* --- a store that is watched --------------------------------------------- */
 
+static struct fdstore store;
+static struct keeper keeper;
+static uv_loop_t loop;
 static uint32_t n_on_room;
 
 static void on_room(void *data)
@@ -241,53 +244,73 @@ static void on_room(void *data)
 	n_on_room++;
 }
 
+static void await_room(void)
+{
+	n_on_room = 0;
+	while (n_on_room == 0)
+		loop_step(&loop);
+}
+
+static void watch(void)
+{
+	keeper_open(&keeper);
+	cr_assert(zero(int, uv_loop_init(&loop)));
+	cr_assert(zero(int, fdstore_open(&store, NULL)));
+	cr_assert(zero(int, fdstore_watch(&store, &loop, on_room, NULL, NULL)));
+}
+
+static void end(void)
+{
+	fdstore_stop(&store);
+	uv_run(&loop, UV_RUN_DEFAULT);
+	cr_expect(zero(int, uv_loop_close(&loop)));
+	fdstore_close(&store);
+	keeper_close(&keeper);
+}
+
+/* --- a keeper that does not read ----------------------------------------- */
+
 /* Store until the socket is full. Returns how many were stored. */
-static uint32_t fill(struct fdstore *store)
+static uint32_t fill(void)
 {
 	char name[16];
 	int r = FDSTORE_OK;
 
 	for (int i = 1; r == FDSTORE_OK; i++) {
 		snprintf(name, sizeof(name), "c%d", i);
-		r = fdstore_put(store, 0, name, NULL);
+		r = fdstore_put(&store, 0, name, NULL);
 	}
 	cr_assert(eq(int, r, FDSTORE_WAIT));
-	return store->n_stored;
+	return store.n_stored;
 }
 
-static void receive_stored(struct keeper *keeper, uint32_t n)
+static void receive_stored(uint32_t n)
 {
 	char text[256], expected[64];
 
 	for (uint32_t i = 1; i <= n; i++) {
-		close(keeper_receive(keeper, text, sizeof(text)));
+		close(keeper_receive(&keeper, text, sizeof(text)));
 		snprintf(expected, sizeof(expected),
 			 "FDSTORE=1\nFDPOLL=0\nFDNAME=c%u", i);
 		cr_assert(eq(str, text, expected));
 	}
 }
 
-static void expect_text(struct keeper *keeper, const char *expected)
+static void expect_text(const char *expected)
 {
 	char text[256];
 
-	cr_expect(eq(int, keeper_receive(keeper, text, sizeof(text)), -1));
+	cr_expect(eq(int, keeper_receive(&keeper, text, sizeof(text)), -1));
 	cr_expect(eq(str, text, (char *)(uintptr_t)expected));
 }
 
 Test(fdstore, the_broker_does_not_wait_for_a_keeper_that_does_not_read,
      .timeout = 300)
 {
-	struct fdstore store = FDSTORE_NULL;
-	struct keeper keeper;
-	uv_loop_t loop;
 	uint32_t n;
 
-	keeper_open(&keeper);
-	cr_assert(zero(int, uv_loop_init(&loop)));
-	cr_assert(zero(int, fdstore_open(&store, NULL)));
-	cr_assert(zero(int, fdstore_watch(&store, &loop, on_room, NULL, NULL)));
-	n = fill(&store);
+	watch();
+	n = fill();
 	fdstore_remove(&store, "c1");
 	fdstore_notify(&store, "READY=1");
 	fdstore_notify_now(&store, "WATCHDOG=1");
@@ -295,42 +318,25 @@ Test(fdstore, the_broker_does_not_wait_for_a_keeper_that_does_not_read,
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_WAIT));
 	uv_run(&loop, UV_RUN_NOWAIT);
 	cr_expect(zero(u32, n_on_room));
-	receive_stored(&keeper, n);
-	while (n_on_room == 0)
-		loop_step(&loop);
+	receive_stored(n);
+	await_room();
 	/* The queued messages arrive in order. Those that have become obsolete
 	 * are not sent. */
-	expect_text(&keeper, "FDSTOREREMOVE=1\nFDNAME=c1");
-	expect_text(&keeper, "READY=1");
+	expect_text("FDSTOREREMOVE=1\nFDNAME=c1");
+	expect_text("READY=1");
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
-	fdstore_stop(&store);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	cr_expect(zero(int, uv_loop_close(&loop)));
-	fdstore_close(&store);
-	keeper_close(&keeper);
+	end();
 }
 
 Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_noticed,
      .timeout = 300)
 {
-	struct fdstore store = FDSTORE_NULL;
-	struct keeper keeper;
-	uv_loop_t loop;
-
-	keeper_open(&keeper);
-	cr_assert(zero(int, uv_loop_init(&loop)));
-	cr_assert(zero(int, fdstore_open(&store, NULL)));
-	cr_assert(zero(int, fdstore_watch(&store, &loop, on_room, NULL, NULL)));
-	fill(&store);
+	watch();
+	fill();
 	close(keeper.fd);
 	keeper.fd = -1;
-	while (n_on_room == 0)
-		loop_step(&loop);
+	await_room();
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
 	cr_expect(not(store.is_kept));
-	fdstore_stop(&store);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	cr_expect(zero(int, uv_loop_close(&loop)));
-	fdstore_close(&store);
-	keeper_close(&keeper);
+	end();
 }
