@@ -4,6 +4,7 @@
  * poll() reports when the keeper has read some.
  */
 #include "broker/base/fdstore.h"
+#include "broker/base/clock.h"
 #include "broker/base/log.h"
 #include "proto/error.h"
 #include "proto/failpoint.h"
@@ -15,6 +16,15 @@
 #include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
+
+/*
+ * The kernel limits the descriptors that all processes of a user without
+ * privileges have sent and nobody has received (ETOOMANYREFS). Nothing reports
+ * when they are received, so the broker tries again after each RETRY_MS. After
+ * PATIENCE_MS their receivers are probably stuck, and it refuses.
+ */
+#define RETRY_MS    20
+#define PATIENCE_MS UINT64_C(2000)
 
 static bool is_listener(const char *name)
 {
@@ -204,6 +214,21 @@ static void want_room(struct fdstore *store)
 		uv_poll_start(&store->poll, UV_WRITABLE, on_writable) == 0;
 }
 
+static void on_retry(uv_timer_t *timer)
+{
+	want_room(timer->data);
+}
+
+/* Lets the message that was refused with `r` be tried again later. */
+static void try_later(struct fdstore *store, int r)
+{
+	if (r == -EAGAIN)
+		want_room(store);
+	else if (!store->is_stopped &&
+		 !uv_is_active((uv_handle_t *)&store->retry))
+		(void)uv_timer_start(&store->retry, on_retry, RETRY_MS, 0);
+}
+
 int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
 		  void (*on_room)(void *data), void *data, struct error *err)
 {
@@ -219,7 +244,8 @@ int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
 				 "cannot watch the socket of the "
 				 "process that keeps descriptors: %s",
 				 uv_strerror(r));
-	store->poll.data = store;
+	(void)uv_timer_init(loop, &store->retry);
+	store->poll.data = store->retry.data = store;
 	store->on_room = on_room;
 	store->data = data;
 	return 0;
@@ -227,8 +253,10 @@ int fdstore_watch(struct fdstore *store, uv_loop_t *loop,
 
 void fdstore_stop(struct fdstore *store)
 {
-	if (store->on_room && !store->is_stopped)
+	if (store->on_room && !store->is_stopped) {
 		uv_close((uv_handle_t *)&store->poll, NULL);
+		uv_close((uv_handle_t *)&store->retry, NULL);
+	}
 	store->is_stopped = true;
 }
 
@@ -334,17 +362,30 @@ static int send_fd(struct fdstore *store, int fd, const char *name)
 	return send_state(store, state, fd);
 }
 
-/* Waits until the keeper's socket has space. This is only done at the start,
+/* Returns whether a message that cannot be sent now is worth waiting for. */
+static bool may_wait(struct fdstore *store, int r)
+{
+	uint64_t now = now_ms();
+
+	if (r != -ETOOMANYREFS)
+		return r == -EAGAIN;
+	/* If nobody has tried for some time, this is another shortage. */
+	if (now - store->short_since_ms >= 2 * PATIENCE_MS)
+		store->short_since_ms = now;
+	return now - store->short_since_ms < PATIENCE_MS;
+}
+
+/* Waits until the message may be tried again. This is only done at the start,
  * before there are clients. */
-static void wait_for_keeper(const struct fdstore *store)
+static void wait_for_keeper(const struct fdstore *store, int r)
 {
 	struct pollfd pollfd = {.fd = store->sock_fd, .events = POLLOUT};
 
+	if (r == -ETOOMANYREFS)
+		(void)poll(NULL, 0, RETRY_MS);
 	(void)poll(&pollfd, 1, -1);
 }
 
-/* The kernel limits the descriptors that all processes of a user without
- * privileges have sent and nobody has received. */
 static int refuse(struct error *err, int r, const char *name)
 {
 	if (r == -ETOOMANYREFS)
@@ -374,13 +415,13 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 			"or use fewer access classes and bundles",
 			FDSTORE_MAX);
 	r = send_fd(store, fd, name);
-	while (r == -EAGAIN && !store->on_room && !store->is_stopped) {
-		wait_for_keeper(store);
+	while (may_wait(store, r)) {
+		if (store->on_room || store->is_stopped) {
+			try_later(store, r);
+			return FDSTORE_WAIT;
+		}
+		wait_for_keeper(store, r);
 		r = send_fd(store, fd, name);
-	}
-	if (r == -EAGAIN) {
-		want_room(store);
-		return FDSTORE_WAIT;
 	}
 	if (is_gone(r)) {
 		lose_keeper(store, r);
@@ -388,6 +429,7 @@ int fdstore_put(struct fdstore *store, int fd, const char *name,
 	}
 	if (r < 0)
 		return refuse(err, r, name);
+	store->short_since_ms = 0;
 	store->n_stored++;
 	failpoint("fdstore.put");
 	return FDSTORE_OK;

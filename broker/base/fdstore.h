@@ -6,7 +6,9 @@
  *
  * If the keeper is busy, its socket may be full. After fdstore_watch() these
  * functions do not block on it: storing a descriptor is refused for now, and
- * other messages are sent later, in order.
+ * other messages are sent later, in order. Storing is also refused for now, but
+ * for some seconds at most, while the messages of this user's processes hold
+ * too many descriptors.
  */
 #pragma once
 #include <stdbool.h>
@@ -39,6 +41,9 @@ struct fdstore {
 	/* Messages that are still to be sent. */
 	struct fdstore_text *first_text, *last_text;
 	uv_poll_t poll;
+	uv_timer_t retry;
+	/* Since when messages hold too many descriptors; 0: they do not. */
+	uint64_t short_since_ms;
 	void (*on_room)(void *data); /* NULL: the socket is not watched */
 	void *data;
 	bool is_waiting; /* polls for space in the keeper's socket */
@@ -70,13 +75,14 @@ void fdstore_stop(struct fdstore *store);
 
 enum fdstore_outcome {
 	FDSTORE_OK = 0,
-	FDSTORE_WAIT = 1, /* the keeper's socket is full: see fdstore_watch() */
+	FDSTORE_WAIT = 1, /* it is refused for now: see fdstore_watch() */
 };
 
 /*
  * Stores `fd` (borrowed) with the keeper. FDSTORE_OK: it is in the keeper's
  * socket, so a later crash cannot lose it. -ENFILE: FDSTORE_MAX descriptors are
- * stored already. Without a keeper it has no effect and succeeds.
+ * stored already, or messages have held too many for too long. Without a keeper
+ * it has no effect and succeeds.
  */
 int fdstore_put(struct fdstore *store, int fd, const char *name,
 		struct error *err);

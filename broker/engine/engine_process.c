@@ -209,9 +209,9 @@ static int set_up(struct engine_worker *worker, uv_poll_cb on_link,
 	if (r == FDSTORE_WAIT)
 		r = error_set(
 			err, -EBUSY,
-			"cannot start fsdp-worker: the process that keeps the "
-			"broker's descriptors (systemd or the supervisor) does "
-			"not read its socket; try again");
+			"cannot start fsdp-worker: its pidfd cannot be sent "
+			"yet to the process that keeps the broker's "
+			"descriptors (systemd or the supervisor); try again");
 	if (r == 0)
 		r = watch(worker, worker->link_fd, &worker->link_poll, on_link,
 			  err);

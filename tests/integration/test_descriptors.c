@@ -143,6 +143,20 @@ Test(descriptors, that_the_system_lacks_during_a_reconnect_do_not_end_it)
 	reconnect_with("hello.copy:1:ENFILE");
 }
 
+Test(descriptors, that_unread_messages_hold_for_a_moment_refuse_no_memory)
+{
+	struct fsdp_client *client;
+
+	need_points();
+	chaos_start(&chaos, NULL);
+	client = chaos_connect(&chaos);
+	plan_write(chaos.failures, "fdstore.put 1 ETOOMANYREFS\n"
+				   "fdstore.put 1 ETOOMANYREFS\n");
+	cr_expect(pattern_is(pattern_make(client, 1), 1));
+	cr_expect(plan_is_done(chaos.failures));
+	fsdp_close(client);
+}
+
 /* Returns the limit of open files below which the broker has `n` unused
  * descriptor numbers. */
 static rlim_t limit_that_leaves(pid_t pid, unsigned int n)

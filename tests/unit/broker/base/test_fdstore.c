@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -133,18 +134,25 @@ Test(fdstore, refuses_more_than_the_limit)
 	keeper_close(&keeper);
 }
 
-Test(fdstore, too_many_descriptors_in_messages_are_a_shortage)
+/* Lets the kernel say that messages hold too many descriptors. */
+static void hold_too_many(const char *when)
+{
+#ifndef FSDP_TEST_POINTS
+	cr_skip_test("built without FSDP_TEST_POINTS");
+#endif
+	setenv("FSDP_FAIL_AT", when, 1);
+}
+
+Test(fdstore, the_start_waits_while_messages_hold_too_many_descriptors)
 {
 	struct fdstore store = FDSTORE_NULL;
-	struct error err = ERROR_NULL;
 	struct keeper keeper;
 
+	hold_too_many("fdstore.put:1:ETOOMANYREFS");
 	keeper_open(&keeper);
 	cr_assert(zero(int, fdstore_open(&store, NULL)));
-	setenv("FSDP_FAIL_AT", "fdstore.put:1:109", 1); /* ETOOMANYREFS */
-	cr_expect(eq(int, fdstore_put(&store, 0, "c1", &err), -ENFILE));
-	cr_expect(strstr(err.msg, "too many descriptors; try again") != NULL);
-	cr_expect(zero(int, fdstore_put(&store, 0, "c1", NULL)));
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", NULL), FDSTORE_OK));
+	cr_expect(eq(u32, store.n_stored, 1));
 	fdstore_close(&store);
 	keeper_close(&keeper);
 }
@@ -338,5 +346,86 @@ Test(fdstore, a_keeper_that_dies_while_it_does_not_read_is_noticed,
 	await_room();
 	cr_expect(eq(int, fdstore_put(&store, 0, "x", NULL), FDSTORE_OK));
 	cr_expect(not(store.is_kept));
+	end();
+}
+
+/* --- descriptors in messages that nobody receives ------------------------ */
+
+#define LIMIT 250
+
+/* Become another user, of whom there are no other processes. */
+static void leave_root(void)
+{
+	uid_t uid = 0x40000000u + (uid_t)getpid();
+
+	if (geteuid() == 0)
+		cr_assert(zero(int, setresuid(uid, uid, 0)));
+}
+
+/* Send more descriptors than this process may have open. Returns the socket
+ * whose queue holds them. */
+static int send_too_many(void)
+{
+	const struct rlimit limit = {LIMIT, LIMIT};
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE((LIMIT + 1) * sizeof(int))];
+	} control = {.header = {.cmsg_len = CMSG_LEN((LIMIT + 1) * sizeof(int)),
+				.cmsg_level = SOL_SOCKET,
+				.cmsg_type = SCM_RIGHTS}};
+	struct iovec part = {"x", 1};
+	struct msghdr message = {.msg_iov = &part,
+				 .msg_iovlen = 1,
+				 .msg_control = &control,
+				 .msg_controllen = sizeof(control)};
+	int fds[2];
+
+	cr_assert(zero(int, setrlimit(RLIMIT_NOFILE, &limit)));
+	cr_assert(zero(int, socketpair(AF_UNIX, SOCK_DGRAM, 0, fds)));
+	cr_assert(eq(long, sendmsg(fds[0], &message, 0), 1));
+	close(fds[0]);
+	return fds[1];
+}
+
+Test(fdstore, the_broker_does_not_wait_for_receivers_of_other_descriptors,
+     .timeout = 300)
+{
+	bool is_root = geteuid() == 0;
+	int fd;
+
+	leave_root();
+	watch();
+	fd = send_too_many();
+	cr_assert(eq(int, fdstore_put(&store, 0, "c1", NULL), FDSTORE_WAIT));
+	/* A message without a descriptor is sent. */
+	fdstore_notify(&store, "READY=1");
+	expect_text("READY=1");
+	/* No event says that the descriptors were received. */
+	await_room();
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", NULL), FDSTORE_WAIT));
+	close(fd);
+	await_room();
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", NULL), FDSTORE_OK));
+	receive_stored(1);
+	end();
+	/* LeakSanitizer, which looks at the end, needs root's rights. */
+	if (is_root)
+		cr_assert(zero(int, seteuid(0)));
+}
+
+Test(fdstore, descriptors_that_nobody_receives_are_a_shortage, .timeout = 300)
+{
+	struct error err = ERROR_NULL;
+	int r;
+
+	hold_too_many("fdstore.put:*:ETOOMANYREFS");
+	watch();
+	while ((r = fdstore_put(&store, 0, "c1", &err)) == FDSTORE_WAIT)
+		await_room();
+	cr_expect(eq(int, r, -ENFILE));
+	cr_expect(strstr(err.msg, "too many descriptors; try again") != NULL);
+	cr_expect(zero(u32, store.n_stored));
+	unsetenv("FSDP_FAIL_AT");
+	cr_expect(eq(int, fdstore_put(&store, 0, "c1", NULL), FDSTORE_OK));
 	end();
 }
