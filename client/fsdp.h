@@ -29,7 +29,8 @@
  *     signals.
  *   - After fork() the child cannot use the connection (-ECHILD) and must open
  *     its own. Read-only memory stays mapped in the child, and stays valid
- *     while the parent holds it.
+ *     while the parent holds it. Of memory that the parent may write, the
+ *     child has only the addresses: its use is a SIGSEGV.
  *   - A program that closes descriptors of the library, for example by
  *     closefrom(), loses the connection (-EBADF); see libfsdp(3).
  *

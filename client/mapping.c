@@ -3,6 +3,7 @@
  * the list is an array that is searched linearly.
  */
 #include "client/mapping.h"
+#include "client/hidden.h"
 #include "cuda/context.h"
 #include "proto/error.h"
 #include "shm/memfd.h"
@@ -48,6 +49,7 @@ static void unmap(struct mapping *mapping)
 	} else if (mapping->device) {
 		vmm_unmap(&mapping->vmm);
 	} else {
+		hidden_forget(mapping->address);
 		(void)munmap(mapping->address, mapping->size);
 	}
 }
@@ -77,17 +79,18 @@ static struct mapping *find(const struct mappings *mappings, uint32_t chunk)
 
 static int unprotect(struct mapping *mapping, struct error *err)
 {
-	int r;
-
 	/* The memory must not be inherited: a forked child could write what its
 	 * parent still writes. */
-	if (madvise(mapping->address, mapping->size, MADV_DONTFORK) < 0)
-		return error_errno(err, -errno,
+	int r = hidden_add(mapping->address, mapping->size);
+
+	if (r < 0)
+		return error_errno(err, r,
 				   "cannot hide chunk %u from forked processes",
 				   mapping->chunk);
 	if (mprotect(mapping->address, mapping->size, PROT_READ | PROT_WRITE) <
 	    0) {
 		r = -errno;
+		hidden_forget(mapping->address);
 		(void)madvise(mapping->address, mapping->size, MADV_DOFORK);
 		return error_errno(err, r, "cannot make chunk %u writable",
 				   mapping->chunk);
@@ -411,6 +414,7 @@ static int clear(struct mapping *mapping, struct error *err)
 		 0) == MAP_FAILED)
 		return error_errno(err, -errno, "cannot unmap chunk %u",
 				   mapping->chunk);
+	hidden_forget(mapping->address);
 	return 0;
 }
 
@@ -498,11 +502,12 @@ static size_t take_gone(struct mappings *mappings, const struct table *table,
 
 static void unmap_retired(struct mappings *mappings, struct mapping *mapping)
 {
-	if (mapping->is_own || mapping->import || mapping->device)
+	if (mapping->is_own || mapping->import || mapping->device) {
 		unmap(mapping);
-	else
-		unmapper_add(&mappings->unmapper, mapping->address,
-			     mapping->size);
+		return;
+	}
+	hidden_forget(mapping->address);
+	unmapper_add(&mappings->unmapper, mapping->address, mapping->size);
 }
 
 /* Unmap without the lock, since a driver may wait for work here. */

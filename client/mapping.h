@@ -4,9 +4,9 @@
  * A chunk of host memory is mapped read-only at its first use, even if its
  * descriptor allows more, so that a forked child can go on reading it and a
  * stray store faults. When the process allocates something in it, the mapping
- * becomes writable in place, and is no longer inherited by children. The
- * descriptor is not kept. A mapping can be *reserved*: it keeps its addresses
- * but has no pages, while a bundle is being committed.
+ * becomes writable in place, and is no longer inherited by children
+ * (client/hidden.h). The descriptor is not kept. A mapping can be *reserved*:
+ * it keeps its addresses but has no pages, while a bundle is being committed.
  *
  * A chunk of a device is mapped by the driver, at an address of the device, and
  * does not exist in a forked child. Its access never changes, since a change

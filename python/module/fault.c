@@ -1,7 +1,10 @@
 #include "fault.h"
 #include "range.h"
+#include <errno.h>
 #include <signal.h>
+#include <stdint.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static struct sigaction previous;
@@ -27,13 +30,23 @@ static void explain(const char *name, bool is_missing)
 			 "clone(), or to torch(private=True)\n");
 }
 
+/* The kernel reads the signal set before it refuses the number -1, and a signal
+ * handler may call this. */
+static bool is_readable(const void *address)
+{
+	uintptr_t set = (uintptr_t)address & ~(uintptr_t)7;
+
+	return syscall(SYS_rt_sigprocmask, -1, set, NULL, 8) == 0 ||
+	       errno != EFAULT;
+}
+
 static void on_fault(int number, siginfo_t *info, void *context)
 {
 	const char *name = range_name(info->si_addr);
 
 	(void)context;
 	if (name)
-		explain(name, info->si_code == SEGV_MAPERR);
+		explain(name, !is_readable(info->si_addr));
 	/* The handler returns, the store is repeated and faults again, and the
 	 * previous handler runs. */
 	sigaction(SIGSEGV, &previous, NULL);

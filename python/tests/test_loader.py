@@ -7,6 +7,7 @@ warnings are compared.
 import collections
 import gc
 import inspect
+import mmap
 import os
 import signal
 import threading
@@ -425,6 +426,25 @@ def test_all_batches_of_persistent_workers_may_be_kept(broker):
     batches = fsdp.torch.DataLoader(Large(60, 4096), 1, **options)
     kept = [batch for _ in range(3) for batch in batches]
     assert sorted(int(batch[0, 0]) for batch in kept) == sorted(list(range(60)) * 3)
+
+
+mapped = []
+
+
+def fill_addresses(worker):
+    """Maps memory wherever the process has a place for it."""
+    mapped.extend(mmap.mmap(-1, 1 << 20) for _ in range(400))
+
+
+def test_a_forked_worker_never_reads_other_bytes_for_a_kept_batch(broker):
+    batches = fsdp.torch.DataLoader(Large(), 4, num_workers=1)
+    list(batches)  # workers learn from the first batches how large a batch is
+    kept = list(batches)
+    assert is_of_the_broker(kept[0])
+    options = {"num_workers": 1, "worker_init_fn": fill_addresses}
+    again = torch.utils.data.DataLoader(kept, batch_size=None, **options)
+    with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+        list(again)
 
 
 def test_batches_may_grow(broker):

@@ -9,8 +9,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -395,6 +397,51 @@ Test(client, a_forked_child_can_read_and_connect_itself)
 	cr_assert(eq(int, child_status(status), 0));
 	cr_assert(eq(int, fsdp_release(tensor), 0));
 	fsdp_close(maker);
+}
+
+/* Return 0 if nothing can be mapped at this address or read from it, or the
+ * number of the step that failed. */
+static int try_to_use(void *address)
+{
+	const uintptr_t mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+	int ends[2];
+
+	errno = 0;
+	(void)mmap((void *)((uintptr_t)address & ~mask), 1, PROT_READ,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (errno != EEXIST)
+		return 1;
+	if (pipe(ends) < 0 || write(ends[1], address, 1) >= 0)
+		return 2;
+	return errno == EFAULT ? 0 : 3;
+}
+
+/* Do the same in a child of the child. */
+static int try_in_child(void *address)
+{
+	int status = -1, r = try_to_use(address);
+	pid_t pid = r == 0 ? fork() : -1;
+
+	if (pid == 0)
+		_exit(try_to_use(address));
+	if (r == 0 && waitpid(pid, &status, 0) == pid)
+		r = child_status(status);
+	return r;
+}
+
+Test(client, writable_memory_is_not_replaced_by_other_memory_in_a_child)
+{
+	struct fsdp_tensor *tensor = make(client, &VECTOR, 1);
+	void *address = fsdp_data_mut(tensor);
+	int status = -1;
+	pid_t pid;
+
+	host_memory_only("a driver does not survive a fork");
+	pid = fork();
+	if (pid == 0)
+		_exit(try_in_child(address));
+	cr_assert(eq(int, waitpid(pid, &status, 0), pid));
+	cr_assert(eq(int, child_status(status), 0));
 }
 
 static atomic_bool is_over;
