@@ -18,6 +18,19 @@ _BATCH = 256
 _ROWS = 60  # tensors that a notebook shows
 
 
+def strings_of(metadata):
+    """Return metadata as a dict, if all readers can use it. They want strings."""
+    strings = dict(metadata)
+    for key, value in strings.items():
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise make(
+                errno.EINVAL,
+                f"cannot write the metadata {key!r}: {value!r}: both must be "
+                "strings; use str()",
+            )
+    return strings
+
+
 def shape_of(shape):
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
@@ -77,8 +90,8 @@ class Stage:
     def commit(self):
         """Publish all members at once, and return the bundle's version."""
         if self.metadata:
-            text = json.dumps(self.metadata, separators=(",", ":")).encode()
-            self.put(METADATA, text)
+            strings = strings_of(self.metadata)
+            self.put(METADATA, json.dumps(strings, separators=(",", ":")).encode())
             self.metadata = {}
         with self._lock:
             self.version = self._stage.commit()

@@ -14,7 +14,7 @@ import stat
 import struct
 import tempfile
 
-from ._bundle import METADATA
+from ._bundle import METADATA, strings_of
 from ._dtypes import DTYPES
 from ._errors import make
 
@@ -195,9 +195,15 @@ def check_tensors(files, index):
 
 def header_of(entries, metadata):
     """Return the header of a file with these entries, one after another."""
-    header = {METADATA: dict(metadata)} if metadata else {}
+    header = {METADATA: strings_of(metadata)} if metadata else {}
     at = 0
     for entry in entries:
+        if entry.name == METADATA:
+            raise make(
+                errno.EINVAL,
+                f"cannot write a tensor {METADATA!r}: safetensors files have their "
+                "metadata by this name; give it another",
+            )
         if entry.dtype not in FORMAT_OF_DTYPES:
             raise make(
                 errno.EINVAL,

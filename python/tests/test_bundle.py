@@ -100,6 +100,17 @@ def test_metadata_is_not_a_member(c):
     assert not bundle.stale
 
 
+@pytest.mark.parametrize("metadata", [{"step": 100}, {"step": None}, {100: "step"}])
+def test_metadata_that_no_file_can_have_is_refused(c, metadata):
+    stage = c.stage("m/")
+    stage.metadata = metadata
+    with pytest.raises(fsdp.Invalid, match="100|None"):
+        stage.commit()
+    stage.metadata = {"step": "100"}
+    stage.commit()
+    assert c.bundle("m/").metadata == {"step": "100"}
+
+
 def test_an_old_version_stays_valid_after_a_new_one(c):
     publish(c, 10)
     old = c.bundle("m/")

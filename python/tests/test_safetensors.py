@@ -65,6 +65,16 @@ def test_the_package_can_read_files_written_by_fsdp(tmp_path):
         assert file.metadata() == {"format": "pt"}
 
 
+def test_nothing_is_written_that_could_not_be_read(tmp_path):
+    path = tmp_path / "ours.safetensors"
+    for metadata in {"step": 100}, {"step": None}, {100: "step"}:
+        with pytest.raises(fsdp.Invalid, match="cannot write the metadata"):
+            ours.save_file(weights(), path, metadata=metadata)
+    with pytest.raises(fsdp.Invalid, match="give it another"):
+        ours.save_file({"__metadata__": torch.ones(2)}, path)
+    assert not path.exists()
+
+
 def test_files_have_the_same_bytes_as_those_of_the_package(tmp_path, path):
     mine = tmp_path / "ours.safetensors"
     some = {f"w{i}": torch.arange(float(i + 1)) for i in range(12)}
