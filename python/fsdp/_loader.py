@@ -21,6 +21,7 @@ import queue
 import select
 import threading
 import time
+import typing
 
 import torch
 import torch.utils.data
@@ -53,6 +54,7 @@ _SLICE = 1  # seconds between two checks that the trainer still lives
 _MAX_PLACES = 4096  # limit for the tensors that a worker remembers
 _COLLATE = _utils.collate.__name__
 _STATE_FORMAT = 1  # version of the result of state_dict()
+_T_co = typing.TypeVar("_T_co", covariant=True)  # a sample, as in torch
 
 
 class _Link:
@@ -610,7 +612,7 @@ def _check_torch():
         )
 
 
-class DataLoader(torch.utils.data.DataLoader):
+class DataLoader(torch.utils.data.DataLoader[_T_co]):
     """torch.utils.data.DataLoader, whose workers hand over batches in the
     broker's memory.
 

@@ -1,15 +1,17 @@
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.utils.data import DataLoader as _DataLoader
 from torch.utils.data import Dataset as _Dataset
 
 from . import Client, Tensor
 
-class DataLoader(_DataLoader[Any]):
+_T_co = TypeVar("_T_co", covariant=True)
+
+class DataLoader(_DataLoader[_T_co]):
     def __init__(
         self,
-        dataset: _Dataset[Any],
+        dataset: _Dataset[_T_co],
         *args: Any,
         client: Client | None = None,
         **options: Any,

@@ -155,6 +155,14 @@ def test_attributes_equal_those_of_torch(broker):
     assert issubclass(fsdp.torch.DataLoader, torch.utils.data.DataLoader)
 
 
+@BOTH
+def test_annotations_may_say_what_the_samples_are(broker, loader):
+    def first(batches: loader[int]):
+        return next(iter(batches))
+
+    assert first(loader[int]([5, 6], num_workers=1)).tolist() == [5]
+
+
 def test_wrong_lengths_of_streams_are_reported_as_by_torch(broker):
     def work(loader):
         batches = loader(Stream(20, length=10), 2, num_workers=2)

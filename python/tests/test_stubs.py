@@ -98,6 +98,9 @@ slab: fsdp.Slab = c.channel("ch", "producer").alloc([((2, 3), "f32")], timeout=1
 slab[0][:] = 1
 slab.send({"step": 7})
 
+def train(loader: fsdp.torch.DataLoader[int]) -> int:
+    return len(loader)
+
 async def main() -> fsdp.Tensor:
     m: fsdp.Bundle = await c.abundle("m/", newer_than=1, timeout=None)
     return await c.aget("a/x")
