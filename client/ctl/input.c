@@ -25,7 +25,11 @@ int input_open(const char *path, struct input *ret, struct error *err)
 		goto refuse;
 	}
 	if (!S_ISREG(status.st_mode)) {
-		r = error_set(err, -EINVAL, "%s is not a regular file", path);
+		r = error_set(err, -EINVAL, "%s is not a regular file%s", path,
+			      S_ISDIR(status.st_mode)
+				      ? "; give a file of it, such as its "
+					".safetensors.index.json"
+				      : "");
 		goto refuse;
 	}
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);

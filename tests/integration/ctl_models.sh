@@ -77,6 +77,9 @@ refuse "an index of nothing is refused" 1 "nix.safetensors.index.json" \
 mkdir folder.safetensors.index.json
 refuse "an index that is a directory is refused" 1 "json: it is a directory" \
 	load folder.safetensors.index.json --prefix x/
+refuse "a folder of a model is refused, with a hint" 1 \
+	"; give a file of it, such as its .safetensors.index.json" \
+	load . --prefix x/
 
 # --- once ----------------------------------------------------------------------
 
