@@ -203,13 +203,29 @@ static PyObject *client_item(PyObject *self, PyObject *name)
 	return get_one(self, name, &options);
 }
 
-/* Only -ENOENT means "not in". Other errors raise an exception. */
-static int client_contains(PyObject *self, PyObject *name)
+/* Returns 0 if the name is there, which may be that of a bundle. */
+static int look_for(struct fsdp_client *client, const char *name)
 {
 	struct fsdp_get_options options = {.struct_size = sizeof(options),
 					   .accepts_tainted = true};
+	size_t size = strlen(name), n = 1;
+	struct fsdp_tensor *tensor, **members = NULL;
+	int r;
+
+	if (size && name[size - 1] == '/')
+		r = fsdp_bundle_get(client, name, &options, &members, &n);
+	else
+		r = fsdp_get(client, &name, 1, &options, &tensor);
+	for (size_t i = 0; r == 0 && i < n; i++)
+		fsdp_free(members ? members[i] : tensor);
+	free(members);
+	return r;
+}
+
+/* Only -ENOENT means "not in". Other errors raise an exception. */
+static int client_contains(PyObject *self, PyObject *name)
+{
 	const char *text = name_of(name);
-	struct fsdp_tensor *tensor;
 	struct link *link;
 	struct call call;
 	int r;
@@ -217,11 +233,9 @@ static int client_contains(PyObject *self, PyObject *name)
 	link = text ? client_enter(self, &call) : NULL;
 	if (!link)
 		return -1;
-	r = fsdp_get(link->client, &text, 1, &options, &tensor);
+	r = look_for(link->client, text);
 	call_end(&call);
-	if (r == 0)
-		fsdp_free(tensor);
-	else if (r != -ENOENT)
+	if (r < 0 && r != -ENOENT)
 		errors_raise(r);
 	link_drop(link);
 	return r == 0 ? 1 : r == -ENOENT ? 0 : -1;

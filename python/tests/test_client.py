@@ -107,6 +107,20 @@ def test_names_and_versions(c):
         c.remove(["a/x"])
 
 
+def test_the_name_of_a_bundle_may_be_looked_for(c):
+    assert "m/" not in c
+    with c.stage("m/") as stage:
+        stage.alloc([(f"w{i}", 2, "u8") for i in range(300)])
+        assert "m/" not in c
+    assert "m/" in c and "m/w7" in c
+    del stage
+    assert c.who("m/") == []
+    c.remove("m/")
+    assert "m/" not in c
+    with pytest.raises(fsdp.Invalid):
+        "" in c
+
+
 def test_get_waits_for_a_name(c):
     timer = threading.Timer(0.05, lambda: c.put("a/late", b"x"))
     timer.start()
