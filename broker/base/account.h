@@ -44,8 +44,9 @@ struct account {
 	uint64_t used[ACCOUNT_N];
 	/* The bytes of the chunks of its pools: in host memory, on devices. */
 	uint64_t chunk_size[2];
-	/* The number of works on its memory that are on threads, the works that
-	 * wait, and the bytes of the chunks of both (memory/pool_work.c). */
+	/* The number of works on its memory that are on threads, the bytes of
+	 * the chunks of all works that are not late, and the works that wait
+	 * (memory/pool_work.c). */
 	uint32_t n_works;
 	uint64_t work_size;
 	struct pool_work *first_work, *last_work;

@@ -18,7 +18,8 @@
 #define MAX_USER_WORKS 2
 /* Requests for memory wait so long for a work that may wait for a process, and
  * as long again for each GiB of its chunk, and of those of the user that have
- * works before it. */
+ * works before it. Those that are late do not count: a user whose works are
+ * stuck must not let others wait long for each new one. */
 #define LATE_MS UINT64_C(1000)
 
 struct pool_work *pool_work_new(struct pool_source *source,
@@ -143,36 +144,38 @@ static void begin_next(struct account *account)
 	begin(next);
 }
 
+static uint64_t chunk_size(const struct pool_work *work)
+{
+	return pool_record(work->pools, work->chunk)->size;
+}
+
 /* Requests for memory do not wait for the chunk's work any more: what the chunk
  * has counts as memory in use. */
 static void on_late(void *data, uint32_t index)
 {
-	struct pools *pools = data;
+	struct pool_work *work = data;
+	struct pools *pools = work->pools;
 	struct chunk *chunk = &pools->chunks[index];
-	struct pool_source *source = chunk->pool->source;
 
-	source->n_works--;
+	work->account->work_size -= chunk_size(work);
+	work->source->n_works--;
 	if (pool_is_going(chunk))
-		source->going_size -= pool_chunk_size(pools, index);
+		work->source->going_size -= pool_chunk_size(pools, index);
 	chunk->is_late = true;
 	wake_room(&pools->base->wake);
 }
 
 /* The chunk's work has ended. */
-static void end_late(struct pools *pools, uint32_t index)
+static void end_late(struct pool_work *work)
 {
-	struct chunk *chunk = &pools->chunks[index];
-	struct pool_source *source = chunk->pool->source;
+	struct pools *pools = work->pools;
+	struct chunk *chunk = &pools->chunks[work->chunk];
 
-	source->n_works++;
+	work->account->work_size += chunk_size(work);
+	work->source->n_works++;
 	chunk->is_late = false;
 	if (pool_is_going(chunk))
-		source->going_size += pool_chunk_size(pools, index);
-}
-
-static uint64_t chunk_size(const struct pool_work *work)
-{
-	return pool_record(work->pools, work->chunk)->size;
+		work->source->going_size += pool_chunk_size(pools, work->chunk);
 }
 
 static void watch(struct pool_work *work)
@@ -182,7 +185,7 @@ static void watch(struct pool_work *work)
 	struct deadline deadline = {
 		.at_ms = now_ms() + LATE_MS + LATE_MS * (size >> 20) / 1024,
 		.fn = on_late,
-		.data = pools,
+		.data = work,
 		.index = work->chunk,
 		.position = &work->late_position,
 	};
@@ -198,7 +201,7 @@ static void end(struct pool_work *work)
 
 	deadlines_remove(&pools->base->deadlines, &work->late_position);
 	if (work->account && pools->chunks[work->chunk].is_late)
-		end_late(pools, work->chunk);
+		end_late(work);
 	pools->n_works--;
 	work->source->n_works--;
 	if (work->account) {

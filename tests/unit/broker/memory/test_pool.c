@@ -505,32 +505,53 @@ Test(pool, a_third_work_of_a_user_waits_for_the_first_two)
 	teardown(broker);
 }
 
-Test(pool, a_work_that_waits_for_large_ones_is_not_late_before_them)
+/* Makes a pool's first chunk, of this size. */
+static uint32_t alloc_in_new(struct broker *broker,
+			     const struct access_class *access, uint64_t size)
 {
-	struct access_class classes[] = {alice, alice, alice};
-	struct broker *broker = setup();
-	const struct pools *pools = &broker->store.pools;
-	struct locker lockers[2];
-	uint32_t blocks[3], i;
+	broker->base.config.memory_max = 4096 * MIB;
+	broker->base.config.chunk_min = broker->base.config.chunk_max = size;
+	return alloc(broker, access, MIB);
+}
 
-	broker->base.config.memory_max = 512 * MIB;
-	for (i = 0; i < 3; i++) {
-		broker->base.config.chunk_min = broker->base.config.chunk_max =
-			(i < 2 ? 128 : 2) * MIB;
+static void await_late(struct broker *broker, uint32_t chunk)
+{
+	while (!broker->store.pools.chunks[chunk].is_late)
+		loop_step(&broker->base.loop.uv);
+}
+
+Test(pool, a_work_is_late_after_large_ones_before_it_unless_they_are)
+{
+	static const uint64_t sizes[] = {512 * MIB, 512 * MIB, 2 * MIB,
+					 512 * MIB, 2 * MIB};
+	struct access_class classes[] = {alice, alice, alice, bob, alice};
+	struct broker *broker = setup();
+	const struct chunk *chunks = broker->store.pools.chunks;
+	struct locker lockers[3];
+	uint32_t blocks[5], i;
+
+	for (i = 0; i < 5; i++)
 		classes[i].mode |= i;
-		blocks[i] = alloc(broker, &classes[i], MIB);
-	}
+	for (i = 0; i < 3; i++)
+		blocks[i] = alloc_in_new(broker, &classes[i], sizes[i]);
 	for (i = 0; i < 2; i++)
-		lock_file(&lockers[i], pools->chunks[i + 1].fd);
+		lock_file(&lockers[i], chunks[i + 1].fd);
 	broker->base.config.warm_ms = 0;
-	for (i = 0; i < 3; i++) {
+	for (i = 0; i < 3; i++)
+		release(broker, blocks[i]);
+	await_late(broker, 3);
+	cr_expect(chunks[1].is_late && chunks[2].is_late);
+	/* The next one is small, and is late before a large one of bob. */
+	for (i = 3; i < 5; i++) {
+		blocks[i] = alloc_in_new(broker, &classes[i], sizes[i]);
+		if (i == 3)
+			lock_file(&lockers[2], chunks[4].fd);
 		release(broker, blocks[i]);
 		await_busy(broker, i + 1);
 	}
-	while (!pools->chunks[3].is_late)
-		loop_step(&broker->base.loop.uv);
-	cr_expect(pools->chunks[1].is_late && pools->chunks[2].is_late);
-	for (i = 0; i < 2; i++)
+	await_late(broker, 5);
+	cr_expect(!chunks[4].is_late);
+	for (i = 0; i < 3; i++)
 		let_go(&lockers[i]);
 	run_until_empty(broker);
 	teardown(broker);
