@@ -243,9 +243,9 @@ def write_file(path, parts):
     path = os.fsdecode(path)
     real = os.path.realpath(path)
     is_file = os.path.isfile(real) or not os.path.exists(path)
-    # open() refuses the path of a folder, which ends in a slash. The real path
-    # has lost that.
-    if not is_file or not os.path.basename(path):
+    # open() refuses the path of a folder, such as "new/" or "new/.". The real
+    # path has lost such an end.
+    if not is_file or os.path.basename(path) in ("", os.curdir, os.pardir):
         with open(path, "wb") as file:
             file.writelines(parts)
         return

@@ -171,6 +171,9 @@ def test_what_is_no_file_is_written_and_not_replaced(tmp_path):
     for folder in (tmp_path, f"{tmp_path}/new/"):
         with pytest.raises(IsADirectoryError, match=str(tmp_path)):
             ours.save_file({"a": torch.ones(5)}, folder)
+    for folder in ("new/.", "new/x/.."):
+        with pytest.raises(FileNotFoundError, match=str(tmp_path)):
+            ours.save_file({"a": torch.ones(5)}, f"{tmp_path}/{folder}")
     assert not (tmp_path / "new").exists()
 
 
