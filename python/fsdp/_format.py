@@ -107,8 +107,11 @@ class File:
 
     def __init__(self, path):
         self.path = os.fspath(path)
-        # An open of a FIFO would wait for a writer.
-        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            # An open of a FIFO would wait for a writer.
+            self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except ValueError as error:  # an index may list such a name
+            raise _refuse(self.path, f"no file has such a name ({error})") from None
         try:
             self.entries, self.metadata = self._read_header()
         except BaseException:

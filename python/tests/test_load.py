@@ -201,6 +201,8 @@ def both_load(broker, c, files):
         ('{"a": "1.safetensors", "b": "copy.safetensors"}', "'a' is in two files, .*1.*copy"),
         ('{"a": "1.safetensors", "a": "1.safetensors"}', "index"),
         ("[]", "not .* index"),
+        (r'{"a": "1\u0000.safetensors"}', "no file has such a name|index.json"),
+        (r'{"a": "\ud800.safetensors"}', "no file has such a name|index.json"),
     ],
 )
 def test_load_once_and_fsdpctl_refuse_the_same_indexes(broker, c, tmp_path, weight_map, why):
