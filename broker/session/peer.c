@@ -245,6 +245,19 @@ void peer_drop(struct peer *peer, const struct error *cause)
 	peer_close(peer);
 }
 
+static void note_shortage(const struct peer *peer)
+{
+	struct sessions *sessions = peer->sessions;
+
+	if (!peer->replies.is_short || sessions->is_short_noted)
+		return;
+	sessions->is_short_noted = true;
+	log_line(LOG_LEVEL_ERROR,
+		 "replies with descriptors wait until clients have read those "
+		 "that they were sent: the limit is reached; raise LimitNOFILE "
+		 "(this is logged once)");
+}
+
 static void send_frame(struct peer *peer, const struct frame *frame)
 {
 	struct error err = ERROR_NULL;
@@ -256,6 +269,7 @@ static void send_frame(struct peer *peer, const struct frame *frame)
 	else if (r < 0)
 		peer_drop(peer, &err);
 	else if (!reply_queue_is_empty(&peer->replies)) {
+		note_shortage(peer);
 		update_poll(peer);
 		/* The other paused connections must not wait for the next event
 		 * of this one. */

@@ -49,7 +49,8 @@ bool reply_queue_is_empty(const struct reply_queue *queue)
 
 bool reply_queue_waits_for_reader(const struct reply_queue *queue)
 {
-	return queue->first && must_wait(queue, &queue->first->frame);
+	return queue->first &&
+	       (queue->is_short || must_wait(queue, &queue->first->frame));
 }
 
 bool reply_queue_is_read(const struct reply_queue *queue)
@@ -150,14 +151,25 @@ static int enqueue(struct reply_queue *queue, const struct frame *frame,
 	return 0;
 }
 
+/* Sends the first reply, or one that need not be queued. */
+static int send_first(struct reply_queue *queue, const struct frame *frame,
+		      struct error *err)
+{
+	int r;
+
+	failpoint("peer.send");
+	r = frame_send(queue->sock_fd, frame, err);
+	queue->is_short = r == -ETOOMANYREFS;
+	return queue->is_short ? FRAME_AGAIN : r;
+}
+
 int reply_queue_send(struct reply_queue *queue, const struct frame *frame,
 		     struct error *err)
 {
 	int r;
 
 	if (!queue->first && !must_wait(queue, frame)) {
-		failpoint("peer.send");
-		r = frame_send(queue->sock_fd, frame, err);
+		r = send_first(queue, frame, err);
 		if (r != FRAME_AGAIN)
 			return r;
 	}
@@ -174,12 +186,12 @@ int reply_queue_flush(struct reply_queue *queue, struct error *err)
 	int r;
 
 	while (queue->first) {
-		if (reply_queue_waits_for_reader(queue))
+		if (must_wait(queue, &queue->first->frame))
 			return plan_retry(queue, err);
-		failpoint("peer.send");
-		r = frame_send(queue->sock_fd, &queue->first->frame, err);
+		r = send_first(queue, &queue->first->frame, err);
 		if (r == FRAME_AGAIN)
-			return FRAME_OK;
+			return queue->is_short ? plan_retry(queue, err)
+					       : FRAME_OK;
 		if (r != FRAME_OK)
 			return r;
 		drop_first(queue);

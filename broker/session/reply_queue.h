@@ -6,8 +6,9 @@
  * before it. A reply with fds is sent only after the client has read everything
  * that was sent before (SIOCOUTQ), since unread fds count against the broker.
  * The kernel reports no such event, so a deadline checks it at growing
- * intervals. The bytes and descriptors in the queue are charged to the client's
- * account.
+ * intervals. If the kernel refuses the fds, because all clients together have
+ * too many that they have not read, the reply waits likewise. The bytes and
+ * descriptors in the queue are charged to the client's account.
  */
 #pragma once
 #include "broker/base/deadline.h"
@@ -31,6 +32,7 @@ struct reply_queue {
 	deadline_fn *on_retry;
 	void *data;
 	struct queued_reply *first, *last;
+	bool is_short; /* the kernel refused the fds of the first reply */
 	/* The deadline of the check whether the client has read, and its
 	 * delay. */
 	uint32_t retry_position;
@@ -55,8 +57,8 @@ void reply_queue_deinit(struct reply_queue *queue);
 
 bool reply_queue_is_empty(const struct reply_queue *queue);
 
-/* Returns whether the next reply waits until the client has read, and not for
- * space in the socket. */
+/* Returns whether the next reply waits until the client, or another one, has
+ * read, and not for space in the socket. */
 bool reply_queue_waits_for_reader(const struct reply_queue *queue);
 
 /* Returns whether the client has read every reply, and no reply is queued. */

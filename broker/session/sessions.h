@@ -42,5 +42,6 @@ struct sessions {
 	uint32_t n_unwatched;
 	/* Counters since the start. */
 	uint64_t n_requests, n_replayed, n_refused, n_dropped_peers;
+	bool is_short_noted; /* a reply that the kernel refused was logged */
 	uint8_t receive_buffer[FRAME_MAX_SIZE];
 };

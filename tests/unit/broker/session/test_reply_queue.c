@@ -10,6 +10,7 @@
 #include "tests/lib/check.h"
 #include "tests/unit/broker/loop_fixture.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -143,6 +144,20 @@ Test(reply_queue, no_reply_overtakes_another)
 	read_reply(2, 1);
 	read_reply(3, 0);
 }
+
+#ifdef FSDP_TEST_POINTS
+Test(reply_queue, a_reply_waits_while_all_clients_have_too_many_descriptors)
+{
+	setenv("FSDP_FAIL_AT", "frame.send:1:109", 1); /* ETOOMANYREFS */
+	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
+	cr_assert(reply_queue_waits_for_reader(&queue));
+	cr_assert(eq(int, send_reply(2, false), FRAME_OK));
+	while (!reply_queue_is_empty(&queue))
+		loop_step(&loop);
+	read_reply(1, 1);
+	read_reply(2, 0);
+}
+#endif
 
 Test(reply_queue, an_account_bounds_the_queue)
 {
