@@ -9,6 +9,7 @@
 #include "broker/comm/gather_buffers.h"
 #include "broker/comm/run_board.h"
 #include "broker/session/descriptors.h"
+#include "broker/session/leftover.h"
 #include "broker/tensor/bundle.h"
 #include "broker/tensor/channel_buffer.h"
 #include "broker/tensor/collect.h"
@@ -237,6 +238,7 @@ static void stop(struct broker *broker)
 	listener_close(&broker->sessions.listener);
 	while (broker->sessions.peers)
 		peer_close(broker->sessions.peers);
+	leftovers_close(broker->sessions.leftovers);
 	for (uint32_t i = 1; i <= CATALOG_MAX_SESSIONS; i++) {
 		if (session_at(&broker->sessions, i))
 			session_stop(session_at(&broker->sessions, i));

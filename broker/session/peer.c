@@ -6,6 +6,7 @@
 #include "broker/session/peer.h"
 #include "broker/base/account.h"
 #include "broker/base/deadline.h"
+#include "broker/session/leftover.h"
 #include "broker/session/session.h"
 #include "broker/session/sessions.h"
 #include "broker/session/waiter.h"
@@ -466,22 +467,34 @@ static void read_takes_fds(struct peer *peer)
 	peer->takes_fds = peer->took_fds = value;
 }
 
+static void close_socket(struct peer *peer)
+{
+	struct sessions *sessions = peer->sessions;
+	struct leftover socket = {
+		.list = &sessions->leftovers,
+		.closer = &sessions->base->closer,
+		.sock_fd = peer->sock_fd,
+		.uid = peer->cred.uid,
+		.took_fds = peer->took_fds,
+		.account = peer->replies.account,
+		.charge = PEER_COST,
+	};
+
+	if (reply_queue_has_unread_fds(&peer->replies))
+		leftover_keep(&sessions->base->loop.uv, &socket);
+	else
+		leftover_close(&socket);
+}
+
 static void release(struct peer *peer)
 {
 	struct account *account = peer->replies.account;
 
 	reply_queue_deinit(&peer->replies);
 	hello_deinit(&peer->hello);
-	if (account) {
-		account_refund(account, ACCOUNT_QUEUE, PEER_COST);
+	if (account)
 		peer->sessions->n_users -= --account->n_peers == 0;
-	}
-	/* A descriptor that is slow to close cannot be in the socket. */
-	if (!peer->took_fds)
-		close(peer->sock_fd);
-	else
-		closer_put_connection(&peer->sessions->base->closer,
-				      peer->cred.uid, peer->sock_fd);
+	close_socket(peer);
 }
 
 static int set_up(struct peer *peer, struct error *err)

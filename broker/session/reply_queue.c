@@ -58,6 +58,11 @@ bool reply_queue_is_read(const struct reply_queue *queue)
 	return !queue->first && !has_unread(queue);
 }
 
+bool reply_queue_has_unread_fds(const struct reply_queue *queue)
+{
+	return queue->has_sent_fds && has_unread(queue);
+}
+
 static void drop(struct reply_queue *queue, struct queued_reply *reply)
 {
 	frame_close_fds(&reply->frame);
@@ -160,6 +165,7 @@ static int send_first(struct reply_queue *queue, const struct frame *frame,
 	failpoint("peer.send");
 	r = frame_send(queue->sock_fd, frame, err);
 	queue->is_short = r == -ETOOMANYREFS;
+	queue->has_sent_fds |= r == FRAME_OK && frame->n_fds > 0;
 	return queue->is_short ? FRAME_AGAIN : r;
 }
 

@@ -33,6 +33,7 @@ struct reply_queue {
 	void *data;
 	struct queued_reply *first, *last;
 	bool is_short; /* the kernel refused the fds of the first reply */
+	bool has_sent_fds;
 	/* The deadline of the check whether the client has read, and its
 	 * delay. */
 	uint32_t retry_position;
@@ -63,3 +64,6 @@ bool reply_queue_waits_for_reader(const struct reply_queue *queue);
 
 /* Returns whether the client has read every reply, and no reply is queued. */
 bool reply_queue_is_read(const struct reply_queue *queue);
+
+/* Returns whether the client may have fds to read. */
+bool reply_queue_has_unread_fds(const struct reply_queue *queue);

@@ -26,7 +26,8 @@ struct sessions {
 	/* Owned; the read-only descriptor that is sent to clients. */
 	int table_readonly_fd;
 	struct peer *peers;
-	uint32_t n_peers, n_users; /* connections, and users who have one */
+	struct leftover *leftovers; /* ended connections, leftover.h */
+	uint32_t n_peers, n_users;  /* connections, and users who have one */
 	/* Users with connections to be read in a later iteration. */
 	struct account *postponed;
 	struct deferred resuming;

@@ -130,6 +130,40 @@ Test(flood, of_queued_descriptors_is_charged_and_refunded)
 	wire_close(alice);
 }
 
+/* The kernel limits how many of the broker's descriptors are unread, so Alice
+ * is charged for those that stay in connections that the broker has ended. */
+Test(flood, of_ended_connections_with_descriptors_is_charged)
+{
+	struct tensor_place place;
+	struct request chunk = {
+		.kind = MESSAGE_CHUNK,
+		.chunk = {.n_chunks = 1, .chunks = &place.chunk},
+	};
+	struct wire *alice, *readers[3];
+
+	users_start(NULL);
+	alice = open_as(ALICE);
+	wire_must(alice, wire_alloc(alice, 64, NULL, 0, &place));
+	for (int i = 0; i < 3; i++) {
+		readers[i] = open_as(ALICE);
+		wire_send(readers[i], &chunk);
+		wire_send_body(readers[i], MESSAGE_HELLO, 0, "", 0, NULL, 0);
+	}
+	wire_wait_status(alice, "peers", 1);
+	cr_expect(eq(u64, wire_status(alice, "own_queue_bytes"), 4 * 16384));
+	for (int i = 0; i < 2; i++) {
+		cr_expect(eq(int, wire_receive(readers[i]), FRAME_OK));
+		cr_expect(eq(u16, readers[i]->frame.n_fds, 1));
+		cr_expect(eq(int, wire_receive(readers[i]), FRAME_OK));
+		cr_expect(eq(int, wire_receive(readers[i]), FRAME_EOF));
+		wire_close(readers[i]);
+	}
+	wire_wait_status(alice, "own_queue_bytes", 2 * 16384);
+	users_stop(); /* while the third one is open */
+	wire_close(readers[2]);
+	wire_close(alice);
+}
+
 /* --- closing ------------------------------------------------------------- */
 
 /* Send `n` descriptors with a request of unknown kind, which does not end the
