@@ -98,6 +98,12 @@ static int add_index(struct model *model, const char *path, json_t **ret_map,
 			      "%s is not the index of a model: it has no "
 			      "object \"weight_map\"",
 			      path);
+	else if (json_object_size(map) == 0)
+		r = error_set(err, -EINVAL,
+			      "cannot read %s: its \"weight_map\" names no "
+			      "file; download the index again, or give the "
+			      "files",
+			      path);
 	json_object_foreach(map, tensor, file)
 	{
 		if (r == 0)

@@ -155,6 +155,11 @@ def _read_index(path):
             ) from None
     if is_outside:
         raise _refuse(path, "it lists files of other directories")
+    if not names:
+        raise _refuse(
+            path,
+            'its "weight_map" names no file; download the index again, or give the files',
+        )
     folder = os.path.dirname(path)
     return {tensor: os.path.join(folder, name) for tensor, name in names}
 
