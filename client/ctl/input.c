@@ -25,11 +25,12 @@ int input_open(const char *path, struct input *ret, struct error *err)
 		goto refuse;
 	}
 	if (!S_ISREG(status.st_mode)) {
-		r = error_set(err, -EINVAL, "%s is not a regular file%s", path,
+		r = error_set(err, -EINVAL, "cannot read %s: %s", path,
 			      S_ISDIR(status.st_mode)
-				      ? "; give a file of it, such as its "
-					".safetensors.index.json"
-				      : "");
+				      ? "it is a directory; name a file in it, "
+					"such as its .safetensors.index.json"
+				      : "it is not a regular file; copy its "
+					"bytes to one and name that");
 		goto refuse;
 	}
 	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);

@@ -127,7 +127,10 @@ class File:
                 ".safetensors.index.json",
             )
         if not stat.S_ISREG(status.st_mode):
-            raise _refuse(self.path, "it is not a regular file")
+            raise _refuse(
+                self.path,
+                "it is not a regular file; copy its bytes to one and name that",
+            )
         size = status.st_size
         start = os.pread(self.fd, 8, 0)
         n = struct.unpack("<Q", start)[0] if len(start) == 8 else size

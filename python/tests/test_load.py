@@ -279,7 +279,7 @@ def test_a_directory_is_refused_with_the_remedy(c, tmp_path):
 
 def test_a_fifo_is_refused_and_not_waited_for(c, tmp_path):
     os.mkfifo(tmp_path / "x.safetensors")
-    with pytest.raises(fsdp.Invalid, match="not a regular file"):
+    with pytest.raises(fsdp.Invalid, match="not a regular file; copy its bytes"):
         fsdp.load_once(tmp_path / "x.safetensors", "m/", client=c)
 
 

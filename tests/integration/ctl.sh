@@ -190,7 +190,12 @@ refuse "raw must have the size of its type" 1 "need 64 bytes, but the file has 9
 files fortran f.npy
 refuse "Fortran order is refused" 1 "Fortran" put f.npy --name t/x
 refuse "a missing file is said" 1 "No such file" put nix.npy --name t/x
-refuse "a directory is no file" 1 "not a regular file" put . --name t/x
+refuse "a directory is no file" 1 \
+	"cannot read .: it is a directory; name a file in it" put . --name t/x
+mkfifo pipe.npy
+refuse "a FIFO is refused with the remedy" 1 \
+	"cannot read pipe.npy: it is not a regular file; copy its bytes to" \
+	put pipe.npy --name t/x
 head -c 3000 model.safetensors >short.safetensors
 refuse "a truncated model is refused" 1 "truncated" \
 	load short.safetensors --prefix x/

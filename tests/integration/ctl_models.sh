@@ -78,7 +78,7 @@ mkdir folder.safetensors.index.json
 refuse "an index that is a directory is refused" 1 "json: it is a directory" \
 	load folder.safetensors.index.json --prefix x/
 refuse "a folder of a model is refused, with a hint" 1 \
-	"; give a file of it, such as its .safetensors.index.json" \
+	"; name a file in it, such as its .safetensors.index.json" \
 	load . --prefix x/
 
 # --- once ----------------------------------------------------------------------
