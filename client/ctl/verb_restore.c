@@ -139,15 +139,15 @@ static bool is_tensor_present(const struct restore *restore, const char *name,
 }
 
 /* Returns whether the bundle has the saved metadata, and no other members than
- * those that were saved. */
+ * those that were saved. The error is set if it cannot be read. */
 static bool is_bundle_present(const struct restore *restore,
-			      const struct item *item)
+			      const struct item *item, struct error *err)
 {
 	struct fsdp_tensor **tensors = NULL;
 	json_t *metadata = NULL;
 	size_t n = 0;
 	bool r = contents_hold(restore->client, item->name, NULL, &tensors, &n,
-			       NULL) == 0 &&
+			       err) == 0 &&
 		 metadata_take(item->name, tensors, &n, &metadata, NULL) == 0 &&
 		 n == json_object_size(
 			      json_object_get(item->entry, "tensors")) &&
@@ -169,10 +169,15 @@ static bool is_present(const struct restore *restore, const struct item *item,
 	json_t *tensors = json_object_get(item->entry, "tensors"), *tensor;
 	bool is_bundle = name_is_bundle(item->name), is_same = true;
 	char full[2 * FSDP_MAX_NAME + 2];
+	json_t *metadata = NULL;
 	const char *name;
 
 	snprintf(full, sizeof(full), "%s" SAFETENSORS_METADATA, item->name);
-	*ret_exists = is_bundle && json_object_get(restore->present, full);
+	if (is_bundle)
+		metadata = json_object_get(restore->present, full);
+	*ret_exists = metadata != NULL;
+	if (metadata) /* a tensor of that name need not be in a bundle */
+		is_same = json_is_true(json_array_get(metadata, 1));
 	json_object_foreach(tensors, name, tensor)
 	{
 		snprintf(full, sizeof(full), "%s%s",
@@ -181,8 +186,11 @@ static bool is_present(const struct restore *restore, const struct item *item,
 		is_same = is_same && is_tensor_present(restore, full, tensor,
 						       is_bundle, err);
 	}
-	return *ret_exists && is_same &&
-	       (!is_bundle || is_bundle_present(restore, item));
+	if (*ret_exists && is_same && is_bundle)
+		is_same = is_bundle_present(restore, item, err);
+	/* It may have expired since the names were listed. */
+	*ret_exists = *ret_exists && err->code != -ENOENT;
+	return *ret_exists && is_same;
 }
 
 /* --- one entry ----------------------------------------------------------- */

@@ -342,6 +342,29 @@ ctl rm k/__metadata__
 ctl save plain k/ >/dev/null
 check "what was published without digests is kept" ctl_json \
 	"(d['restored'], d['kept']) == (0, 3)" restore plain
+# A restore stops when it has listed the names. restored_when_gone WHAT NAME...:
+# it restores the names that end then. (A release has no failpoints.)
+restored_when_gone()
+{
+	local what=$1 restorer
+	shift
+	echo client.list.received 1 >plan
+	FSDP_STOP_PLAN=plan "$fsdpctl" restore plain --json >out 2>err &
+	restorer=$!
+	eventually "a restore has listed the names" \
+		grep -q "^State:.T" "/proc/$restorer/status"
+	ctl rm "$@"
+	kill -CONT "$restorer"
+	check "it goes on" wait "$restorer"
+	check "$what" json "d['restored'] == $# and d['kept'] == 3 - $#" <out
+}
+if grep -q FSDP_STOP_PLAN "$fsdpctl"; then
+	restored_when_gone "names that end before they are read are restored" \
+		k/x.0 k/b/
+	restored_when_gone "so is a bundle with digests" k/b/
+	ctl rm k/x.0
+	"$hoard" names k/x 1
+fi
 # An address space as large as a chunk cannot map one. A sanitizer needs more.
 if ! grep -q __asan_init "$fsdpctl"; then
 	(ulimit -v 65536 && "$fsdpctl" restore plain 2>err)
