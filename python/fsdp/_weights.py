@@ -89,11 +89,12 @@ def _folder_of(path, revision, load_config, patterns):
     )
 
 
-def _files_in(folder, patterns):
-    """Return the files of a model: those of its index, or of the patterns, or all."""
+def _path_in(folder, patterns):
+    """Return the index of a model, or the list of the files of the patterns, or of
+    all."""
     index = os.path.join(folder, _INDEX)
     if patterns is None and os.path.exists(index):
-        return files_of(index)[0]
+        return index
     files = set()
     for pattern in patterns or ["*.safetensors"]:
         files.update(glob.glob(pattern, root_dir=folder))
@@ -116,8 +117,8 @@ def attach(source, load_config, options):
     folder = _folder_of(path, source.revision, load_config, patterns)
     # SGLang's sources have no subfolder.
     folder = os.path.join(folder, getattr(source, "subfolder", None) or "")
-    files = _files_in(folder, patterns)
-    return load_once(files, name_of_files(files), client=client)
+    path = _path_in(folder, patterns)
+    return load_once(path, name_of_files(files_of(path)[0]), client=client)
 
 
 def weights_of(bundle, options, prefix=""):

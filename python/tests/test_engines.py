@@ -134,6 +134,14 @@ def test_a_model_of_several_files_is_read_once(engine, c, folder):
     assert one.norm.data_ptr() != one.seen["norm"]
 
 
+def test_a_model_without_a_tensor_of_its_index_is_refused(engine, c, folder):
+    save_file({"other": FIRST["norm"]}, folder / "1.safetensors")
+    why = "index says that tensor 'norm' is in 1.safetensors, but it is not there"
+    with pytest.raises(fsdp.Invalid, match=why):
+        engine.start(folder, Model())
+    assert bundles(c) == set()
+
+
 def test_a_changed_model_is_read_again(engine, c, folder):
     engine.start(folder, Model())
     save_file({"norm": later(5)["norm"]}, folder / "1.safetensors")
