@@ -56,6 +56,7 @@ struct pool_work {
 	union {
 		uv_work_t req;    /* on libuv's threads */
 		uv_async_t alone; /* on a thread of its own */
+		uv_timer_t retry; /* waits for such a thread */
 	};
 	/* The list is pools.unstored, or that of works that wait of an
 	 * account. */

@@ -6,7 +6,8 @@
  * bytes in a mapping that does not answer, such as that of a FUSE file.
  * Whatever a thread does to the file then waits as long. So works on such files
  * have threads of their own, two for each user at a time, and the user's other
- * works wait. All else is done on libuv's threads, which wait for no process.
+ * works wait. So does a work for which the kernel refuses a thread. All else is
+ * done on libuv's threads, which wait for no process.
  */
 #include "broker/memory/pool_impl.h"
 #include "proto/failpoint.h"
@@ -21,6 +22,8 @@
  * works before it. Those that are late do not count: a user whose works are
  * stuck must not let others wait long for each new one. */
 #define LATE_MS UINT64_C(1000)
+/* If the kernel refuses a thread, the work is tried again after this time. */
+#define RETRY_MS 100
 
 struct pool_work *pool_work_new(struct pool_source *source,
 				const struct pool_work_kind *kind,
@@ -108,20 +111,40 @@ static void on_end(uv_async_t *alone)
 	uv_close((uv_handle_t *)alone, on_closed);
 }
 
-static void on_no_thread(uv_handle_t *handle)
+static void begin(struct pool_work *work);
+
+static void on_retry_closed(uv_handle_t *retry)
 {
-	share_threads(handle->data);
+	begin(retry->data);
+}
+
+static void on_retry(uv_timer_t *retry)
+{
+	uv_close((uv_handle_t *)retry, on_retry_closed);
+}
+
+static void on_no_thread(uv_handle_t *alone)
+{
+	struct pool_work *work = alone->data;
+
+	(void)uv_timer_init(&work->pools->base->loop.uv, &work->retry);
+	work->retry.data = work;
+	(void)uv_timer_start(&work->retry, on_retry, RETRY_MS, 0);
 }
 
 static void begin(struct pool_work *work)
 {
-	uv_loop_t *loop = &work->pools->base->loop.uv;
+	struct loop *loop = &work->pools->base->loop;
 	pthread_t thread;
+	int r;
 
-	if (!work->account || uv_async_init(loop, &work->alone, on_end) < 0) {
+	/* While the broker stops, no other work needs libuv's threads. */
+	if (!work->account || loop->is_stopping) {
 		share_threads(work);
 		return;
 	}
+	r = uv_async_init(&loop->uv, &work->alone, on_end);
+	assert(r == 0); /* it fails only for the first one of a loop */
 	work->alone.data = work;
 	if (failpoint_fail("pool.thread") < 0 ||
 	    pthread_create(&thread, NULL, run_alone, work) != 0)

@@ -22,6 +22,7 @@ void fail_calls(struct storm *storm)
 		{"evict.malloc", ENOMEM},   {"limbo.malloc", ENOMEM},
 		{"pool.malloc", ENOMEM},    {"engine.spawn", EAGAIN},
 		{"session.groups", ENOMEM}, {"process.pidfd", EMFILE},
+		{"pool.thread", EAGAIN},
 	};
 	uint32_t i = draw(&storm->chance, sizeof(calls) / sizeof(calls[0]));
 

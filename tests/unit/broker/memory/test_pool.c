@@ -664,13 +664,44 @@ Test(pool, an_owner_gets_memory_while_a_lock_keeps_pages_from_being_added)
 }
 
 #ifdef FSDP_TEST_POINTS
-Test(pool, without_a_thread_of_its_own_a_work_is_done_by_libuv)
+Test(pool, works_that_get_no_thread_leave_libuv_its_threads)
+{
+	struct access_class classes[] = {alice, alice, bob, bob};
+	const struct access_class carol = {1002, 1002, 0600};
+	struct broker *broker = setup();
+	struct locker lockers[4];
+	uint32_t blocks[4], i;
+
+	broker->base.config.chunk_min = 2 * MIB;
+	broker->base.config.warm_ms = 0;
+	for (i = 0; i < 4; i++) {
+		classes[i].mode |= i;
+		blocks[i] = alloc(broker, &classes[i], 2 * MIB);
+		lock_file(&lockers[i], broker->store.pools.chunks[i + 1].fd);
+	}
+	setenv("FSDP_FAIL_AT", "pool.thread:*:EAGAIN", 1);
+	for (i = 0; i < 4; i++)
+		release(broker, blocks[i]);
+	await_busy(broker, 4);
+	/* libuv has four threads, and one of them makes carol's chunk. */
+	blocks[0] = alloc(broker, &carol, MIB);
+	unsetenv("FSDP_FAIL_AT");
+	for (i = 0; i < 4; i++)
+		let_go(&lockers[i]);
+	release(broker, blocks[0]);
+	run_until_empty(broker);
+	teardown(broker);
+}
+
+Test(pool, a_work_without_a_thread_does_not_delay_a_stop)
 {
 	struct broker *broker = setup();
 
 	broker->base.config.warm_ms = 0;
 	setenv("FSDP_FAIL_AT", "pool.thread:*:EAGAIN", 1);
 	release(broker, alloc(broker, &alice, 3 * MIB));
+	await_busy(broker, 1);
+	broker->base.loop.is_stopping = true;
 	run_until_empty(broker);
 	teardown(broker);
 }
