@@ -458,6 +458,7 @@ Test(flood, of_descriptors_does_not_hide_the_ends_of_late_connections)
 	struct alloc_item items[MESSAGE_MAX_ITEMS];
 	struct request alloc = wire_alloc_request(items, 1);
 	struct wire *late[N_PAUSED];
+	int fds[FRAME_MAX_FDS], end;
 	struct siege siege;
 
 	siege_begin(&siege);
@@ -471,13 +472,20 @@ Test(flood, of_descriptors_does_not_hide_the_ends_of_late_connections)
 	/* These use up Alice's share of an iteration. */
 	for (int i = 0; i < N_PAUSED / 2; i++)
 		wire_send(late[i], &alloc);
-	send_fds(siege.alice, open("/dev/null", O_RDONLY | O_CLOEXEC),
-		 FRAME_MAX_FDS);
+	/* SIGSTOP ends a close that waits, so it needs another one. */
+	fds[0] = make_lingering(&end);
+	for (int i = 1; i < FRAME_MAX_FDS; i++)
+		fds[i] = siege.root->fd;
+	wire_send_body(siege.alice, 60000, ++siege.alice->number, "", 0, fds,
+		       FRAME_MAX_FDS);
+	close(fds[0]);
 	for (int i = N_PAUSED / 2; i < N_PAUSED; i++)
 		wire_close(late[i]);
 	kill(users_daemon.pid, SIGCONT);
 	wire_wait_status(siege.root, "peers", 3 + N_PAUSED / 2);
+	cr_expect(gt(u64, wire_status(siege.root, "closing"), CLOSER_FULL));
 	close(siege.end);
+	close(end);
 	receive_refusal(siege.alice);
 	for (int i = 0; i < N_PAUSED / 2; i++) {
 		cr_expect(eq(int, wire_receive(late[i]), FRAME_OK));
