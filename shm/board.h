@@ -35,10 +35,10 @@
  *                    rank
  *    16384  1024*4   reductions done, by the group's index   rank 0
  *    20480  1024*4   gathers done, by the group's index      all
- *    24576   64*64   works, a cache line each, which others  that rank
- *                    do not read while it works: the
+ *    24576   64*64   works, a cache line each: the           that rank
  *                    reduction whose pieces the rank takes
- *                    (0: it takes none)
+ *                    (0: it takes none). Others read it
+ *                    only when they wait for these pieces
  *    65536  64*4096  cells of each rank, a cache line each:  that rank
  *                    the one of reduction n has index n % 64.
  *                    Its number is written last
