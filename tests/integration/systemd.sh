@@ -290,6 +290,27 @@ reboots()
 	check "the other tensor, too" as_user fsdpctl stat node/u
 }
 
+may_connect()
+{
+	inside setpriv --reuid 1234 --regid "$1" --clear-groups fsdpctl ping -c 1
+}
+
+limits_to_group()
+{
+	local folder=$root/etc/systemd/system/fsdpd.socket.d
+
+	mkdir -p "$folder"
+	printf '[Socket]\nSocketGroup=users\nSocketMode=0660\n' \
+		>"$folder/group.conf"
+	inside systemctl daemon-reload
+	check "both units stop" inside systemctl stop fsdpd.socket fsdpd
+	check "both units start" inside systemctl start fsdpd.socket fsdpd
+	check "a member of the socket's group connects" may_connect users
+	check "other users do not" eval '! may_connect 1234'
+	check "the broker's own user reloads it" \
+		inside systemctl reload fsdpd
+}
+
 boot
 activation
 check "nothing is wrong with the units" inside systemd-analyze verify \
@@ -313,3 +334,4 @@ check "a restart reads the configuration" has_warm_ms 78s
 stop_reader
 stops
 reboots
+limits_to_group
