@@ -511,7 +511,7 @@ function drawMap(doc) {
 	});
 	// The counter includes chunks of other users, which may not be listed.
 	text($("map-empty"), doc.counters.chunks > 0 ?
-		counted(doc.counters.chunks, "chunk") + " of other users: listed if fsdp-exporter has the group admin_group (docs/metrics.md)" :
+		counted(doc.counters.chunks, "chunk") + " of other users: listed if fsdp-exporter has the group admin_group (man fsdp-exporter)" :
 		"There is no memory yet: the first tensor makes a chunk.");
 	$("map-empty").hidden = shown.length > 0;
 	text($("map-more"), "and " + counted(chunks.length - shown.length, "more chunk"));
