@@ -5,6 +5,7 @@
 #include "proto/error.h"
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -26,6 +27,7 @@ struct collector {
 	struct fsdp_client *client; /* NULL: not connected */
 	struct history history;
 	uint64_t sample_ms; /* when the next sample is due */
+	bool is_away;       /* the log says that the broker does not answer */
 	/* Protected by the lock: */
 	pthread_mutex_t lock;
 	pthread_cond_t work;
@@ -73,6 +75,17 @@ static int connect_broker(struct collector *collector)
 	return fsdp_connect(&options, &collector->client);
 }
 
+/* Log why the broker does not answer, and that it does again. `r` is the result
+ * of the last request. */
+static void log_change(struct collector *collector, int r)
+{
+	if ((r < 0) == collector->is_away)
+		return;
+	collector->is_away = r < 0;
+	fprintf(stderr, "fsdp-exporter: %s\n",
+		r < 0 ? fsdp_error() : "the broker answers again");
+}
+
 static void add_sample(struct collector *collector)
 {
 	uint64_t at_ms = clock_ms(CLOCK_REALTIME), now_ms = monotonic_ms();
@@ -81,6 +94,7 @@ static void add_sample(struct collector *collector)
 
 	if (r == 0)
 		r = snapshot_read_counters(collector->client, &snapshot);
+	log_change(collector, r);
 	if (r == 0) {
 		history_add(&collector->history, &snapshot, at_ms, now_ms);
 		pthread_mutex_lock(&collector->lock);

@@ -503,15 +503,23 @@ def check_stopped(broker):
     until("it is up when it goes on", lambda: not is_down())
 
 
+def log():
+    return (folder / "log").read_text(errors="replace")
+
+
 def check_death(broker, page):
+    size = len(log())
     stop(broker)
     until("a dead broker is down", is_down)
     check("health says so", ask("/healthz")[0].status == 503)
     check("the state says why", not status()["up"] and status()["error"])
+    until("the log says why", lambda: "fsdp-exporter: " in log()[size:])
     if page:
         check_away(page)
     broker = start_broker()
     until("the exporter finds a new broker", lambda: not is_down())
+    until("the log says so", lambda: "the broker answers again\n" in
+          log()[size:])
     check("health says so", ask("/healthz")[0].status == 200)
     check("the state is that of the new one", status()["tensors"]["n"] == 0)
     return broker
