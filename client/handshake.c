@@ -22,8 +22,8 @@ static const char *remedy_of(int code)
 	switch (code) {
 	case -EACCES:
 	case -EPERM:
-		return "it is another user's; name a broker's socket that you "
-		       "may use with FSDP_SOCKET";
+		return "only its owner and group may; join the group, or name "
+		       "another socket with FSDP_SOCKET";
 	case -EAGAIN:
 		return "too many processes connect now; try again later";
 	default:

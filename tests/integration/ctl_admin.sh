@@ -163,7 +163,7 @@ if [[ $(id -u) = 0 ]] && command -v setpriv >/dev/null; then
 	as_other() { setpriv --reuid 65533 --regid 65533 --clear-groups "$@"; }
 	as_other "$fsdpctl" ping -c 1 2>drain.err
 	check "who may not reach the socket is told so" grep -q \
-		"Permission denied; it is another user's" drain.err
+		"Permission denied; only its owner and group may" drain.err
 	chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
 	as_other "$fsdpctl" ping -c 1 2>drain.err
 	check "others get no session meanwhile" grep -q "is being drained" \
