@@ -43,7 +43,7 @@ static const struct row {
 	{"uptime_ms", "fsdpd_uptime_seconds", "", "gauge",
 	 "Time since the broker's start.", 1e-3},
 	{"epoch", "fsdpd_epoch", "", "gauge",
-	 "Restarts of the broker that took over this memory.", 0},
+	 "Brokers that have had this memory so far: 1 before a restart.", 0},
 	{"supervised", "fsdpd_supervised", "", "gauge",
 	 "1 if another process keeps the memory while the broker is restarted.",
 	 0},
