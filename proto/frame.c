@@ -11,7 +11,9 @@
 #include "proto/failpoint.h"
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -134,6 +136,13 @@ int frame_send(int sock_fd, const struct frame *frame, struct error *err)
 				   "file descriptors",
 				   frame->body_size, frame->n_fds);
 	return FRAME_OK;
+}
+
+bool frame_has_unread(int sock_fd)
+{
+	int n = 0;
+
+	return ioctl(sock_fd, SIOCOUTQ, &n) == 0 && n > 0;
 }
 
 static void collect_fds(struct cmsghdr *cmsg, struct frame_refused *list)

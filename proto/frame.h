@@ -69,6 +69,10 @@ enum frame_outcome {
  */
 int frame_send(int sock_fd, const struct frame *frame, struct error *err);
 
+/* Returns whether the peer still has to read what was sent. If the kernel
+ * cannot tell, it returns false. */
+bool frame_has_unread(int sock_fd);
+
 /*
  * Receives one frame without blocking into `buffer` (FRAME_MAX_SIZE bytes).
  * `ret->body` points into the buffer. The caller owns `ret->fds`. Returns

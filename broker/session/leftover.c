@@ -1,9 +1,15 @@
 #include "broker/session/leftover.h"
 #include "broker/base/account.h"
 #include "broker/base/closer.h"
+#include "proto/frame.h"
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* The first delay before the check whether the client has read everything, and
+ * the limit up to which it doubles. */
+#define FIRST_LOOK_MS 1
+#define LAST_LOOK_MS  1024
 
 void leftover_close(const struct leftover *leftover)
 {
@@ -18,25 +24,42 @@ void leftover_close(const struct leftover *leftover)
 				      leftover->sock_fd);
 }
 
-static void on_closed(uv_handle_t *handle)
-{
-	free(handle->data);
-}
-
 static void end(struct leftover *leftover)
 {
 	*leftover->at = leftover->next;
 	if (leftover->next)
 		leftover->next->at = leftover->at;
-	uv_close((uv_handle_t *)&leftover->poll, on_closed);
+	deadlines_remove(leftover->deadlines, &leftover->position);
 	leftover_close(leftover);
+	free(leftover);
 }
 
-static void on_event(uv_poll_t *poll, int status, int events)
+static void on_look(void *data, uint32_t index);
+
+static void plan_look(struct leftover *leftover)
 {
-	(void)status;
-	(void)events;
-	end(poll->data);
+	struct deadline deadline = {
+		.at_ms = now_ms() + leftover->look_ms,
+		.fn = on_look,
+		.data = leftover,
+		.position = &leftover->position,
+	};
+
+	if (leftover->look_ms < LAST_LOOK_MS)
+		leftover->look_ms *= 2;
+	if (deadlines_add(leftover->deadlines, &deadline, NULL) < 0)
+		end(leftover);
+}
+
+static void on_look(void *data, uint32_t index)
+{
+	struct leftover *leftover = data;
+
+	(void)index;
+	if (frame_has_unread(leftover->sock_fd))
+		plan_look(leftover);
+	else
+		end(leftover);
 }
 
 static void link_in(struct leftover *leftover)
@@ -48,7 +71,7 @@ static void link_in(struct leftover *leftover)
 	*leftover->list = leftover;
 }
 
-void leftover_keep(uv_loop_t *loop, const struct leftover *leftover)
+void leftover_keep(const struct leftover *leftover)
 {
 	struct leftover *kept = malloc(sizeof(*kept));
 
@@ -57,16 +80,10 @@ void leftover_keep(uv_loop_t *loop, const struct leftover *leftover)
 		return;
 	}
 	*kept = *leftover;
-	kept->poll.data = kept;
-	if (uv_poll_init(loop, &kept->poll, kept->sock_fd) < 0) {
-		leftover_close(kept);
-		free(kept);
-		return;
-	}
+	kept->look_ms = FIRST_LOOK_MS;
+	(void)shutdown(kept->sock_fd, SHUT_RDWR);
 	link_in(kept);
-	if (shutdown(kept->sock_fd, SHUT_WR) < 0 ||
-	    uv_poll_start(&kept->poll, UV_DISCONNECT, on_event) < 0)
-		end(kept);
+	plan_look(kept);
 }
 
 void leftovers_close(struct leftover *list)

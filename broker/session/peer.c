@@ -473,6 +473,7 @@ static void close_socket(struct peer *peer)
 	struct leftover socket = {
 		.list = &sessions->leftovers,
 		.closer = &sessions->base->closer,
+		.deadlines = &sessions->base->deadlines,
 		.sock_fd = peer->sock_fd,
 		.uid = peer->cred.uid,
 		.took_fds = peer->took_fds,
@@ -481,7 +482,7 @@ static void close_socket(struct peer *peer)
 	};
 
 	if (reply_queue_has_unread_fds(&peer->replies))
-		leftover_keep(&sessions->base->loop.uv, &socket);
+		leftover_keep(&socket);
 	else
 		leftover_close(&socket);
 }

@@ -6,10 +6,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 /* The first delay before the check whether the client has read descriptors, and
  * the limit up to which it doubles. */
@@ -25,21 +23,12 @@ struct queued_reply {
 	uint8_t body[];
 };
 
-static bool has_unread(const struct reply_queue *queue)
-{
-	int n = 0;
-
-	/* If the kernel cannot tell, only the limit of the queue protects the
-	 * broker. */
-	return ioctl(queue->sock_fd, SIOCOUTQ, &n) == 0 && n > 0;
-}
-
 /* Returns whether this reply must wait until the client has read those sent
  * before. */
 static bool must_wait(const struct reply_queue *queue,
 		      const struct frame *frame)
 {
-	return frame->n_fds > 0 && has_unread(queue);
+	return frame->n_fds > 0 && frame_has_unread(queue->sock_fd);
 }
 
 bool reply_queue_is_empty(const struct reply_queue *queue)
@@ -55,12 +44,12 @@ bool reply_queue_waits_for_reader(const struct reply_queue *queue)
 
 bool reply_queue_is_read(const struct reply_queue *queue)
 {
-	return !queue->first && !has_unread(queue);
+	return !queue->first && !frame_has_unread(queue->sock_fd);
 }
 
 bool reply_queue_has_unread_fds(const struct reply_queue *queue)
 {
-	return queue->has_sent_fds && has_unread(queue);
+	return queue->has_sent_fds && frame_has_unread(queue->sock_fd);
 }
 
 static void drop(struct reply_queue *queue, struct queued_reply *reply)

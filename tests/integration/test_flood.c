@@ -150,6 +150,9 @@ Test(flood, of_ended_connections_with_descriptors_is_charged)
 		wire_send_body(readers[i], MESSAGE_HELLO, 0, "", 0, NULL, 0);
 	}
 	wire_wait_status(alice, "peers", 1);
+	/* She can still read from a socket that she shuts down. */
+	shutdown(readers[1]->fd, SHUT_RDWR);
+	shutdown(readers[2]->fd, SHUT_WR);
 	cr_expect(eq(u64, wire_status(alice, "own_queue_bytes"), 4 * 16384));
 	for (int i = 0; i < 2; i++) {
 		cr_expect(eq(int, wire_receive(readers[i]), FRAME_OK));
