@@ -10,7 +10,7 @@
 /* A wait with a time-out of LONG_MS or more may last for another tick of the
  * kernel, because the time of the last tick is read much more quickly. */
 #define LONG_MS 1000
-#define TICK_MS 10
+#define TICK_MS INT64_C(10)
 
 const char *await_name_ranks(const struct fsdp_comm *comm, uint64_t ranks,
 			     char ret[AWAIT_TEXT])

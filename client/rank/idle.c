@@ -194,14 +194,15 @@ int idle_heed(struct fsdp_comm *comm, struct error *err)
 }
 
 /* Return the time-out of the next request. If this rank keeps no idle memory,
- * it need not look again, and keeps its turn at the broker. */
+ * it need not look again, and keeps its turn at the broker. A time that no
+ * request can name counts as for ever. */
 static int32_t next_ms(const struct fsdp_comm *comm, int64_t until_ns)
 {
 	int64_t left_ms = (until_ns - bell_now_ns() + MS_NS - 1) / MS_NS;
 
 	if (left_ms > SLICE_MS && has_idle_buffer(comm))
 		return SLICE_MS;
-	if (until_ns == INT64_MAX)
+	if (left_ms > INT32_MAX)
 		return -1;
 	return left_ms > 0 ? (int32_t)left_ms : 0;
 }
