@@ -179,11 +179,13 @@ static int read_file(struct config *config, const char *folder,
 	return config_file_read(config, path, err);
 }
 
+/* Hidden files are those of editors, such as the link ".#site.conf", which
+ * leads to no file. */
 static int is_drop_in(const struct dirent *entry)
 {
 	const char *end = strrchr(entry->d_name, '.');
 
-	return end && end != entry->d_name && strcmp(end, ".conf") == 0;
+	return end && *entry->d_name != '.' && strcmp(end, ".conf") == 0;
 }
 
 static int read_drop_ins(struct config *config, const char *path,

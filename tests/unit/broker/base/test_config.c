@@ -375,6 +375,23 @@ Test(config, drop_ins_override_the_file_and_later_drop_ins_override_earlier)
 	remove_files(&files);
 }
 
+Test(config, hidden_files_are_no_drop_ins)
+{
+	struct files files = make_files("[memory]\nwarm_ms = 1s\n");
+	struct config config = {0};
+	char origin[128], lock[128];
+
+	write_file(files.drop_ins, ".site.conf", "[memory]\nwarm_ms = 2s\n");
+	/* While Emacs changes site.conf, it keeps this link beside it. */
+	snprintf(lock, sizeof(lock), "%s/.#site.conf", files.drop_ins);
+	cr_assert(zero(int, symlink("user@host.123:456", lock)));
+	cr_assert(zero(int, load(&config, &files, NULL, NULL)));
+	snprintf(origin, sizeof(origin), "%s:2", files.path);
+	expect_entry(&config, "warm_ms", "1s", origin);
+	config_deinit(&config);
+	remove_files(&files);
+}
+
 Test(config, a_setting_of_the_command_line_overrides_all_files)
 {
 	struct files files = make_files("[memory]\nwarm_ms = 1s\n");
