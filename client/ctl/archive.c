@@ -192,12 +192,10 @@ static int write_all(const struct output *output, const char *text,
 static int write_text(const char *path, const char *text, struct error *err)
 {
 	struct output output = OUTPUT_NULL;
-	int r = output_open(path, &output, err);
-
 	/* The index lists the names of private tensors, so others may not read
 	 * it. */
-	if (r == 0 && fchmod(output.fd, 0600) < 0)
-		r = error_errno(err, -errno, "cannot set the mode of %s", path);
+	int r = output_open_private(path, &output, err);
+
 	if (r == 0)
 		r = write_all(&output, text, err);
 	if (r == 0)

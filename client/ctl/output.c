@@ -51,6 +51,7 @@ static int set_mode(int fd, const char *path)
 	return fchmod(fd, 0666 & ~mask);
 }
 
+/* Makes the temporary file, which only this user may read. */
 static int open_beside(struct output *output, struct error *err)
 {
 	const char *slash = strrchr(output->path, '/');
@@ -74,9 +75,19 @@ static int open_beside(struct output *output, struct error *err)
 				   "its directory",
 				   output->name);
 	}
-	if (set_mode(output->fd, output->path) < 0)
-		return error_errno(err, -errno, "cannot set the mode of %s",
-				   output->name);
+	return 0;
+}
+
+int output_open_private(const char *path, struct output *ret, struct error *err)
+{
+	struct output output = {.fd = -1, .path = strdup(path), .name = path};
+	int r = output.path ? open_beside(&output, err) : out_of_memory(err);
+
+	if (r < 0) {
+		output_close(&output);
+		return r;
+	}
+	*ret = output;
 	return 0;
 }
 
@@ -103,6 +114,9 @@ int output_open(const char *path, struct output *ret, struct error *err)
 		output.path = exists ? realpath(path, NULL) : strdup(path);
 		r = output.path ? open_beside(&output, err)
 				: out_of_memory(err);
+		if (r == 0 && set_mode(output.fd, output.path) < 0)
+			r = error_errno(err, -errno,
+					"cannot set the mode of %s", path);
 	}
 	if (r < 0) {
 		output_close(&output);

@@ -21,6 +21,10 @@ struct output {
 #define OUTPUT_NULL ((struct output){.fd = -1})
 
 int output_open(const char *path, struct output *ret, struct error *err);
+/* The same for a file that only this user may read, at any time. A link at
+ * `path` is replaced: whoever made it could choose which file root writes. */
+int output_open_private(const char *path, struct output *ret,
+			struct error *err);
 /* Writes all bytes. A signal noted by interrupt.h is an error (-EINTR). */
 int output_write(struct output *output, const void *data, size_t size,
 		 struct error *err);

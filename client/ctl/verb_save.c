@@ -367,11 +367,10 @@ static int write_file(const struct save *save, struct item *item,
 {
 	char *path = archive_path(save->directory, name);
 	struct output output = OUTPUT_NULL;
-	int r = path ? output_open(path, &output, err) : out_of_memory(err);
-
 	/* tensors of mode 0600 must not become readable for others in a file */
-	if (r == 0 && fchmod(output.fd, 0600) < 0)
-		r = error_errno(err, -errno, "cannot set the mode of %s", path);
+	int r = path ? output_open_private(path, &output, err)
+		     : out_of_memory(err);
+
 	if (r == 0)
 		r = write_contents(item, &output, ret_size, err);
 	/* stop all threads that write before the file is closed */

@@ -203,6 +203,15 @@ check "a partial index that is older than the index is not used" \
 	grep -q c128 killed/index.json
 ctl rm k/1 k/2
 
+# Another user may have made the directory.
+mkdir linked
+echo precious >precious
+ln -s ../precious linked/00001.safetensors
+ctl save linked m/ >/dev/null
+check "a link is replaced" test ! -L linked/00001.safetensors -a \
+	-s linked/00001.safetensors
+check "and the file that it leads to stays" grep -qx precious precious
+
 # --- restore ------------------------------------------------------------------
 
 refuse "what was never saved cannot be restored" 1 "no index.json" \
