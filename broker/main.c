@@ -8,6 +8,7 @@
 #include "proto/error.h"
 #include "proto/failpoint.h"
 #include "proto/socket_path.h"
+#include "proto/std_fds.h"
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
@@ -233,7 +234,8 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	/* This comes first, while no other thread can read the environment. */
+	std_fds_open();
+	/* This comes early, while no other thread can read the environment. */
 	has_left_mps = device_leave_mps();
 	if (!parse_arguments(argc, argv, &status))
 		return status;

@@ -13,6 +13,7 @@
 #include "client/ctl/verb.h"
 #include "client/fsdp.h"
 #include "proto/error.h"
+#include "proto/std_fds.h"
 
 #include <errno.h>
 #include <malloc.h>
@@ -205,6 +206,7 @@ int main(int argc, char **argv)
 	/* getopt needs argv[0] */
 	if (argc < 1)
 		return EXIT_USAGE;
+	std_fds_open();
 	argv[0] = (char *)"fsdpctl";
 	/* A page of a list needs more memory than malloc() keeps by default.
 	 * Without this, each page would be returned to the kernel and faulted

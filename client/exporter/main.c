@@ -7,6 +7,7 @@
 #include "client/exporter/options.h"
 #include "client/exporter/server.h"
 #include "proto/error.h"
+#include "proto/std_fds.h"
 #include "sandbox/landlock.h"
 #include "sandbox/sandbox.h"
 #include <errno.h>
@@ -137,6 +138,7 @@ int main(int argc, char **argv)
 	sigset_t signals;
 	int r;
 
+	std_fds_open();
 	r = options_parse(argc, argv, &options, &err);
 	if (r < 0)
 		return fail(&err, EXIT_USAGE);

@@ -87,6 +87,21 @@ assert all(row["uid"] == int(sys.argv[1]) for row in rows), rows
 assert {row["event"] for row in rows} == {"published", "removed", "expired"}
 ' "$(id -u)"
 
+# A program without standard files must not print into its connection.
+"$fsdpctl" watch b --count 1 >watch.out <&- 2>&- &
+watcher=$!
+eventually "a watcher without standard error waits" status_has \
+	"d['counters']['waiters'] == 1"
+put --name b
+check "and ends" wait $watcher
+check "what it says gets to nobody" status_has \
+	"d['counters']['dropped_peers'] == 1"
+"$fsdpd" --socket own <&- >&- 2>&- &
+own=$!
+eventually "a broker without standard files answers" ctl ping --socket own
+kill $own
+check "and ends well" wait $own
+
 # A watcher that is stopped during a flood is only told that events were lost.
 "$fsdpctl" watch flood >flood.out 2>flood.err &
 watcher=$!
