@@ -93,6 +93,20 @@ static int print_page(struct top *top, struct screen *screen, struct error *err)
 	return r;
 }
 
+/* Returns how many of the `size` bytes the screen has columns for. A character
+ * in UTF-8 has one column, whatever its bytes. */
+static int bytes_that_fit(const char *line, size_t size)
+{
+	size_t n = 0;
+
+	for (int columns = COLS; n < size; n++) {
+		columns -= ((unsigned char)line[n] & 0xc0) != 0x80;
+		if (columns < 0)
+			break;
+	}
+	return (int)n;
+}
+
 static void draw_line(int y, const char *line, size_t size)
 {
 	bool is_title = y == TOP_HEAD - 1;
@@ -101,7 +115,7 @@ static void draw_line(int y, const char *line, size_t size)
 		attron(A_REVERSE);
 	move(y, 0);
 	clrtoeol();
-	addnstr(line, size > (size_t)COLS ? COLS : (int)size);
+	addnstr(line, bytes_that_fit(line, size));
 	if (is_title) {
 		for (int x = getcurx(stdscr); x > 0 && x < COLS; x++)
 			addch(' ');

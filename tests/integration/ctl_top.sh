@@ -131,6 +131,27 @@ sys.exit(os.waitstatus_to_exitcode(status))
 PY
 check "the screen has views, can be resized, and ends with q" \
 	"$python" screen.py "$fsdpctl"
+# A name of 61 characters has 113 bytes.
+ctl put x.raw --dtype u8 --shape 4096 --name \
+	"модель/слой/внимание/ключ/вес_матрицы_проекции_номер_один_два" >/dev/null
+cat >characters.py <<'PY'
+import fcntl, os, pty, struct, sys, termios
+
+pid, fd = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    os.environ["TERM"], os.environ["LC_ALL"] = "xterm", "C.UTF-8"
+    os.execv(sys.argv[1], [sys.argv[1], "top", "--view", "tensors"])
+seen = b""
+while b"q quit" not in seen:
+    seen += os.read(fd, 65536)
+os.write(fd, b"q")
+os.waitpid(pid, 0)
+row = seen.decode(errors="replace").split("ключ")[1].split("\r")[0]
+sys.exit("4.0 KiB" not in row and row)
+PY
+check "a row of characters with several bytes is not cut" \
+	"$python" characters.py "$fsdpctl"
 cat >gone.py <<'PY'
 import os, pty, signal, sys
 
