@@ -125,8 +125,8 @@ struct fsdp_connect_options {
 	size_t struct_size;
 	/* Socket of the broker. NULL: $FSDP_SOCKET; if it is not set,
 	 * $XDG_RUNTIME_DIR/fsdpd.sock or, except for root, the user's own
-	 * /tmp/fsdpd-UID/fsdpd.sock, if it exists; otherwise
-	 * /run/fsdpd/fsdpd.sock. */
+	 * /tmp/fsdpd-UID/fsdpd.sock, if it exists and the directory is this
+	 * user's; otherwise /run/fsdpd/fsdpd.sock. */
 	const char *path;
 	/* Maximum memory that this session may have allocated at a time, in
 	 * bytes; 0: only the broker's quotas apply. Allocations beyond it wait

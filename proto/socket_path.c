@@ -27,6 +27,18 @@ static const char *variable(const char *name)
 	return value && *value ? value : NULL;
 }
 
+/* Returns NULL if XDG_RUNTIME_DIR is not set, or is another user's: su leaves
+ * the variable to root. */
+static const char *runtime_directory(void)
+{
+	const char *directory = variable("XDG_RUNTIME_DIR");
+	struct stat st;
+
+	if (directory && stat(directory, &st) == 0 && st.st_uid != geteuid())
+		return NULL;
+	return directory;
+}
+
 /* If `directory` is NULL, `name` is the whole path. */
 static int join(const char *directory, const char *name,
 		char ret[SOCKET_PATH_SIZE], struct error *err)
@@ -44,7 +56,7 @@ static int join(const char *directory, const char *name,
 			 SOCKET_PATH_SIZE - 1);
 }
 
-/* Returns the directory of this user's socket if XDG_RUNTIME_DIR is not set. */
+/* Returns the directory of this user's socket without XDG_RUNTIME_DIR. */
 static void users_directory(char ret[USERS_SIZE])
 {
 	snprintf(ret, USERS_SIZE, "/tmp/fsdpd-%u", (unsigned int)geteuid());
@@ -76,7 +88,7 @@ static int make_ours(const char *directory, struct error *err)
 
 int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err)
 {
-	const char *directory = variable("XDG_RUNTIME_DIR");
+	const char *directory = runtime_directory();
 	const char *path = variable("FSDP_SOCKET");
 	char users[USERS_SIZE];
 	int r;
@@ -94,7 +106,7 @@ int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err)
 
 int socket_path_to_connect(char ret[SOCKET_PATH_SIZE], struct error *err)
 {
-	const char *directory = variable("XDG_RUNTIME_DIR");
+	const char *directory = runtime_directory();
 	const char *path = variable("FSDP_SOCKET");
 	char users[USERS_SIZE];
 	int r;

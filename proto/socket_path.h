@@ -6,7 +6,8 @@
  *   /tmp/fsdpd-UID/fsdpd.sock     the same, where XDG_RUNTIME_DIR is not set
  *   /run/fsdpd/fsdpd.sock         root's, and the system's
  *
- * An empty variable counts as not set. A program with the rights of another
+ * An empty variable counts as not set, and so does XDG_RUNTIME_DIR if the
+ * directory is another user's. A program with the rights of another
  * user (setuid) ignores the variables.
  */
 #pragma once

@@ -95,6 +95,25 @@ Test(socket_path, an_empty_variable_counts_as_unset)
 	rmdir(directory);
 }
 
+Test(socket_path, a_runtime_directory_of_another_user_counts_as_unset)
+{
+	char directory[] = "/tmp/fsdpd-path-XXXXXX", socket[64];
+
+	if (geteuid() != 0)
+		cr_skip_test("only root can give a directory to another user");
+	forget();
+	cr_assert(mkdtemp(directory) != NULL);
+	cr_assert(zero(int, chown(directory, 65533, 65533)));
+	setenv("XDG_RUNTIME_DIR", directory, 1);
+	snprintf(socket, sizeof(socket), "%s/fsdpd.sock", directory);
+	make_file(socket);
+	expect_system();
+	cr_assert(zero(int, socket_path_to_listen(path, NULL)));
+	cr_expect(eq(str, path, "/run/fsdpd/fsdpd.sock"));
+	unlink(socket);
+	rmdir(directory);
+}
+
 Test(socket_path, a_path_that_is_too_long_is_refused)
 {
 	struct error err = ERROR_NULL;
