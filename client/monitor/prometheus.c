@@ -134,7 +134,9 @@ static const struct row {
 	{"limbo_collected", "fsdpd_limbo_collected_tensors_total", "",
 	 "counter", "Tensors that were freed from limbo.", 0},
 	{"tainted", "fsdpd_tainted_tensors_total", "", "counter",
-	 "Device tensors whose writer died before it finished them.", 0},
+	 "Device tensors whose writer died before it finished them, or whose "
+	 "memory ended with its process.",
+	 0},
 	{"dead_sessions", "fsdpd_dead_sessions_total", "", "counter",
 	 "Sessions that ended by the death of their process.", 0},
 	{"chunks_created", "fsdpd_created_chunks_total", "", "counter",
