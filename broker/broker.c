@@ -255,7 +255,7 @@ static void stop(struct broker *broker)
 	close_handle((uv_handle_t *)&broker->parent_poll);
 }
 
-/* Log the end of the broker, which cannot know whether it will be started
+/* Log the end of the broker, which cannot know whether systemd will start it
  * again. */
 static void log_stop(const struct broker *broker, int number)
 {
@@ -272,7 +272,7 @@ static void log_stop(const struct broker *broker, int number)
 		 accounts_total(accounts, ACCOUNT_BYTES) -
 			 run_boards_memory(&broker->comms, NULL) +
 			 accounts_total(accounts, ACCOUNT_DEVICE_BYTES),
-		 broker->base.fdstore.is_kept
+		 broker->base.fdstore.is_kept && !broker->is_supervised
 			 ? "will be dropped unless fsdpd is "
 			   "started again at once, "
 			   "as 'systemctl restart' does"
@@ -489,6 +489,7 @@ static int set_up(struct broker *broker, const struct broker_options *options,
 	int r;
 
 	broker->config_source = options->config;
+	broker->is_supervised = options->is_supervised;
 	r = config_load(&broker->base.config, &broker->config_source, err);
 	if (r < 0)
 		return r;

@@ -29,6 +29,7 @@ struct broker {
 	/* The parent of this process may be the process that keeps our fds. */
 	uv_poll_t parent_poll;
 	int parent_fd; /* pidfd of the parent, owned; -1: none */
+	bool is_supervised;
 	struct confinement confinement;
 	uint64_t started_ms;
 	/* The limit on descriptors at the start, which is restored in
@@ -41,6 +42,8 @@ struct broker_options {
 	struct config_source config;
 	int listen_fd;     /* consumed; -1: bind socket_path */
 	bool has_left_mps; /* the environment named an MPS server */
+	/* The parent is the supervisor, which ends when the broker stops. */
+	bool is_supervised;
 };
 
 /* broker_open() sets the broker up and adopts the files of the fd store. The

@@ -182,6 +182,7 @@ static int run_broker(void)
 		.config = arg_config,
 		.listen_fd = -1,
 		.has_left_mps = has_left_mps,
+		.is_supervised = arg_is_supervised,
 	};
 	struct error err = ERROR_NULL;
 	struct broker *broker = calloc(1, sizeof(*broker));

@@ -266,6 +266,24 @@ Test(fsdpd, closing_the_terminal_loses_no_tensor)
 	daemon_stop(&daemon_);
 }
 
+Test(fsdpd, a_supervised_broker_that_stops_promises_no_restart)
+{
+	struct fsdp_spec spec = {FSDP_U8, 1, {8}};
+	struct fsdp_client *client;
+	struct fsdp_tensor *tensor;
+	siginfo_t info;
+
+	daemon_start_supervised(&daemon_);
+	client = connect_to(&daemon_);
+	cr_assert(zero(int, fsdp_alloc(client, &spec, 1, NULL, 0, &tensor)));
+	cr_assert(zero(int, kill(daemon_.pid, SIGTERM)));
+	cr_assert(zero(int, waitid(P_PID, (id_t)daemon_.pid, &info,
+				   WEXITED | WNOWAIT)));
+	cr_expect(daemon_log_has(&daemon_, "stopping: Terminated; 1 tensor "));
+	cr_expect(!daemon_log_has(&daemon_, "unless fsdpd is started again"));
+	daemon_stop(&daemon_);
+}
+
 /* --- a supervisor without descriptors ------------------------------------ */
 
 /* Returns one more than the highest descriptor of the supervisor. */
