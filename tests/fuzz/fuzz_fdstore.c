@@ -19,21 +19,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define FIRST 3
 #define MAX_N 16
 
-static void set_number(const char *name, long value)
+/* Keeps the variables. setenv() would keep all values of all inputs. */
+static void set(char *variable)
 {
-	char text[24];
-
-	(void)snprintf(text, sizeof(text), "%ld", value);
-	if (setenv(name, text, 1) != 0)
+	if (putenv(variable) != 0)
 		abort();
 }
 
 static void pass_descriptors(int n, const uint8_t *names, size_t size)
 {
-	char text[1024];
+	static char count[32], process[32], all_names[1024];
 
-	(void)snprintf(text, sizeof(text), "%.*s", (int)size,
-		       (const char *)names);
+	(void)snprintf(count, sizeof(count), "LISTEN_FDS=%d", n);
+	(void)snprintf(process, sizeof(process), "LISTEN_PID=%ld",
+		       (long)getpid());
+	(void)snprintf(all_names, sizeof(all_names), "LISTEN_FDNAMES=%.*s",
+		       (int)size, (const char *)names);
+	set(count);
+	set(process);
+	set(all_names);
 	for (int i = 0; i < n; i++) {
 		int fd = open("/dev/null", O_RDONLY);
 
@@ -43,10 +47,6 @@ static void pass_descriptors(int n, const uint8_t *names, size_t size)
 		if (fd != FIRST + i)
 			close(fd);
 	}
-	set_number("LISTEN_FDS", n);
-	set_number("LISTEN_PID", (long)getpid());
-	if (setenv("LISTEN_FDNAMES", text, 1) != 0)
-		abort();
 }
 
 static int count_open(int n)
