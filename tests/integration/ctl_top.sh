@@ -146,7 +146,11 @@ seen = b""
 while b"q quit" not in seen:
     seen += os.read(fd, 65536)
 os.write(fd, b"q")
-os.waitpid(pid, 0)
+try:
+    while True:  # until the end, which is an error of a terminal
+        seen += os.read(fd, 65536)
+except OSError:
+    os.waitpid(pid, 0)
 row = seen.decode(errors="replace").split("ключ")[1].split("\r")[0]
 sys.exit("4.0 KiB" not in row and row)
 PY

@@ -281,6 +281,8 @@ Test(fsdpd, a_supervised_broker_that_stops_promises_no_restart)
 				   WEXITED | WNOWAIT)));
 	cr_expect(daemon_log_has(&daemon_, "stopping: Terminated; 1 tensor "));
 	cr_expect(!daemon_log_has(&daemon_, "unless fsdpd is started again"));
+	fsdp_free(tensor);
+	fsdp_close(client);
 	daemon_stop(&daemon_);
 }
 

@@ -15,6 +15,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -74,6 +75,14 @@ static int count_fds(void)
 		n++;
 	closedir(directory);
 	return n;
+}
+
+/* Wait until the broker has so many descriptors. It keeps that of a connection
+ * for a moment after the client has read the last reply. */
+static void wait_for_fds(int n)
+{
+	while (count_fds() != n)
+		poll(NULL, 0, 1);
 }
 
 /* Write a valid header. The test changes it afterwards. */
@@ -178,9 +187,8 @@ Test(refusal_frame, of_frames_closes_every_descriptor)
 		send_raw(wire, bytes, bad_frames[i].size, bad_frames[i].n_fds);
 		check_dropped(wire, bad_frames[i].what);
 		wire_wait_status(me, "peers", 2);
-		/* The connection's descriptor was closed as well. */
-		cr_assert(eq(int, count_fds(), n_fds - 1), "%s",
-			  bad_frames[i].what);
+		/* The connection's descriptor is closed as well. */
+		wait_for_fds(n_fds - 1);
 		/* The connection's share of the limit is freed. */
 		*wire_counts_at(&before, "own_queue_bytes") -= 16384;
 		check_unchanged(&before, bad_frames[i].what);
@@ -297,7 +305,8 @@ static void check_lingering(int n, bool is_nested)
 	kill(broker, SIGCONT);
 	check_dropped(wire, "a socket");
 	wire_wait_status(me, "peers", 2);
-	cr_expect(gt(u64, wire_status(me, "closing"), 0));
+	while (wire_status(me, "closing") == 0)
+		poll(NULL, 0, 1);
 	close(end);
 	wire_wait_status(me, "closing", 0);
 }
