@@ -564,6 +564,15 @@ static bool may_go_on(const struct self *self, int r)
 	return self->board->is_harsh && is_shortage(r);
 }
 
+/* Forget that the others finished before this rank joined, perhaps again: no
+ * death was told by that, but one may have been `told` before. */
+static void forget_failure(struct self *self, const char *told)
+{
+	atomic_fetch_sub(&self->shared->n_failures, 1);
+	snprintf(self->shared->sentence, sizeof(self->shared->sentence), "%s",
+		 told);
+}
+
 void exact_train(struct exact_board *board, uint32_t rank)
 {
 	struct fsdp_connect_options options = {.path = board->socket};
@@ -572,6 +581,7 @@ void exact_train(struct exact_board *board, uint32_t rank)
 		.shared = &board->ranks[rank],
 		.rank = rank,
 	};
+	char told[sizeof(self.shared->sentence)];
 	int r;
 
 	atomic_store(&self.shared->doing, "connect");
@@ -581,13 +591,12 @@ void exact_train(struct exact_board *board, uint32_t rank)
 	must(r == 0);
 	r = -ECONNABORTED;
 	while (r < 0 && !is_any_finished(board)) {
+		memcpy(told, self.shared->sentence, sizeof(told));
 		r = attend(&self);
 		if (r < 0 && !may_go_on(&self, r))
 			give_up(&self, "%d: %s", r, self.shared->sentence);
-		/* The others finished before this rank joined, so it was not
-		 * told of a death. */
 		if (r == -ETIMEDOUT && is_any_finished(board))
-			atomic_fetch_sub(&self.shared->n_failures, 1);
+			forget_failure(&self, told);
 	}
 	begin_call(&self, "close");
 	fsdp_close(self.client);
