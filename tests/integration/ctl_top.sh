@@ -151,7 +151,7 @@ try:
         seen += os.read(fd, 65536)
 except OSError:
     os.waitpid(pid, 0)
-row = seen.decode(errors="replace").split("ключ")[1].split("\r")[0]
+row = seen.decode(errors="replace").split("внимание")[1].split("\r")[0]
 sys.exit("4.0 KiB" not in row and row)
 PY
 check "a row of characters with several bytes is not cut" \
