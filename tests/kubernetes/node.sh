@@ -39,7 +39,7 @@ configure()
 		sandbox_image = "docker.io/library/pause:1"
 		restrict_oom_score_adj = true
 		[plugins."io.containerd.grpc.v1.cri".cni]
-		bin_dir = "$dir/root/usr/lib/cni"
+		bin_dir = "$dir/debian/usr/lib/cni"
 		conf_dir = "$state/net"
 	J
 	cat >"$KUBECONFIG" <<-J
