@@ -29,25 +29,14 @@ static void end(struct leftover *leftover)
 	*leftover->at = leftover->next;
 	if (leftover->next)
 		leftover->next->at = leftover->at;
-	deadlines_remove(leftover->deadlines, &leftover->position);
+	retry_stop(&leftover->look);
 	leftover_close(leftover);
 	free(leftover);
 }
 
-static void on_look(void *data, uint32_t index);
-
 static void plan_look(struct leftover *leftover)
 {
-	struct deadline deadline = {
-		.at_ms = now_ms() + leftover->look_ms,
-		.fn = on_look,
-		.data = leftover,
-		.position = &leftover->position,
-	};
-
-	if (leftover->look_ms < LAST_LOOK_MS)
-		leftover->look_ms *= 2;
-	if (deadlines_add(leftover->deadlines, &deadline, NULL) < 0)
+	if (retry_plan(&leftover->look, FIRST_LOOK_MS, LAST_LOOK_MS, NULL) < 0)
 		end(leftover);
 }
 
@@ -80,7 +69,8 @@ void leftover_keep(const struct leftover *leftover)
 		return;
 	}
 	*kept = *leftover;
-	kept->look_ms = FIRST_LOOK_MS;
+	kept->look.fn = on_look;
+	kept->look.data = kept;
 	(void)shutdown(kept->sock_fd, SHUT_RDWR);
 	link_in(kept);
 	plan_look(kept);

@@ -11,7 +11,7 @@
  * down, which can still read. So a deadline checks it at growing intervals.
  */
 #pragma once
-#include "broker/base/deadline.h"
+#include "broker/base/retry.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,14 +21,13 @@ struct closer;
 struct leftover {
 	struct leftover **list; /* of sessions.h */
 	struct closer *closer;
-	struct deadlines *deadlines;
 	int sock_fd; /* owned */
 	uint32_t uid;
 	bool took_fds;           /* the client could send descriptors */
 	struct account *account; /* NULL: nothing is charged */
 	uint64_t charge;         /* ACCOUNT_QUEUE */
+	struct retry look;       /* the caller sets its deadlines */
 	/* Private. */
-	uint32_t position, look_ms;
 	struct leftover *next, **at;
 };
 

@@ -473,12 +473,12 @@ static void close_socket(struct peer *peer)
 	struct leftover socket = {
 		.list = &sessions->leftovers,
 		.closer = &sessions->base->closer,
-		.deadlines = &sessions->base->deadlines,
 		.sock_fd = peer->sock_fd,
 		.uid = peer->cred.uid,
 		.took_fds = peer->took_fds,
 		.account = peer->replies.account,
 		.charge = PEER_COST,
+		.look.deadlines = &sessions->base->deadlines,
 	};
 
 	if (reply_queue_has_unread_fds(&peer->replies))
@@ -546,9 +546,9 @@ int peer_new(struct sessions *sessions, int sock_fd, peer_fn *on_readable,
 	peer->replies = (struct reply_queue){
 		.sock_fd = sock_fd,
 		.accounts = &sessions->base->accounts,
-		.deadlines = &sessions->base->deadlines,
-		.on_retry = on_retry,
-		.data = peer,
+		.retry.deadlines = &sessions->base->deadlines,
+		.retry.fn = on_retry,
+		.retry.data = peer,
 	};
 	r = set_up(peer, err);
 	if (r < 0) {

@@ -74,26 +74,12 @@ void reply_queue_deinit(struct reply_queue *queue)
 {
 	while (queue->first)
 		drop_first(queue);
-	if (queue->retry_position)
-		deadlines_remove(queue->deadlines, &queue->retry_position);
+	retry_stop(&queue->retry);
 }
 
 static int plan_retry(struct reply_queue *queue, struct error *err)
 {
-	struct deadline deadline = {
-		.fn = queue->on_retry,
-		.data = queue->data,
-		.position = &queue->retry_position,
-	};
-
-	if (queue->retry_position)
-		return 0;
-	if (queue->retry_ms == 0)
-		queue->retry_ms = FIRST_RETRY_MS;
-	deadline.at_ms = now_ms() + queue->retry_ms;
-	if (queue->retry_ms < LAST_RETRY_MS)
-		queue->retry_ms *= 2;
-	return deadlines_add(queue->deadlines, &deadline, err);
+	return retry_plan(&queue->retry, FIRST_RETRY_MS, LAST_RETRY_MS, err);
 }
 
 static int copy_fds(struct frame *to, const struct frame *from)
@@ -190,7 +176,7 @@ int reply_queue_flush(struct reply_queue *queue, struct error *err)
 		if (r != FRAME_OK)
 			return r;
 		drop_first(queue);
-		queue->retry_ms = FIRST_RETRY_MS;
+		retry_reset(&queue->retry);
 	}
 	return FRAME_OK;
 }

@@ -11,7 +11,7 @@
  * descriptors in the queue are charged to the client's account.
  */
 #pragma once
-#include "broker/base/deadline.h"
+#include "broker/base/retry.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -27,17 +27,12 @@ struct reply_queue {
 	int sock_fd;
 	const struct accounts *accounts;
 	struct account *account;
-	struct deadlines *deadlines;
-	/* Called when it is time for reply_queue_flush(). */
-	deadline_fn *on_retry;
-	void *data;
+	/* Calls reply_queue_flush() when the client may have read. The owner
+	 * sets its deadlines and its function. */
+	struct retry retry;
 	struct queued_reply *first, *last;
 	bool is_short; /* the kernel refused the fds of the first reply */
 	bool has_sent_fds;
-	/* The deadline of the check whether the client has read, and its
-	 * delay. */
-	uint32_t retry_position;
-	uint32_t retry_ms;
 };
 
 /*

@@ -71,7 +71,7 @@ static bool quarantine(struct session *session)
 		.at_ms = now_ms() + sessions->base->config.device_quarantine_ms,
 		.fn = on_quarantine_over,
 		.data = session,
-		.position = &session->look_position,
+		.position = &session->quarantine_position,
 	};
 
 	if (!session->has_device_memory ||
@@ -395,23 +395,10 @@ int session_new(struct sessions *sessions, pid_t pid, uid_t uid, gid_t gid,
 
 /* --- after a restart ----------------------------------------------------- */
 
-static void on_look(void *data, uint32_t index);
-
+/* If memory runs out, the process is watched only when it next connects. */
 static void plan_look(struct session *session)
 {
-	struct deadline deadline = {
-		.at_ms = now_ms() + session->look_ms,
-		.fn = on_look,
-		.data = session,
-		.position = &session->look_position,
-	};
-
-	if (session->look_ms < LAST_LOOK_MS)
-		session->look_ms *= 2;
-	/* If memory runs out, the process is watched only when it next
-	 * connects. */
-	(void)deadlines_add(&session->sessions->base->deadlines, &deadline,
-			    NULL);
+	(void)retry_plan(&session->look, FIRST_LOOK_MS, LAST_LOOK_MS, NULL);
 }
 
 /* Returns whether enough descriptors stay free above `fd`, which has the lowest
@@ -468,8 +455,7 @@ int session_watch_process(struct session *session, int pidfd, struct error *err)
 		return r;
 	}
 	session->pidfd = pidfd;
-	deadlines_remove(&session->sessions->base->deadlines,
-			 &session->look_position);
+	retry_stop(&session->look);
 	return 0;
 }
 
@@ -480,7 +466,6 @@ static enum session_outcome adopt_outcome(struct session *session, int r)
 		return SESSION_GONE;
 	if (r < 0) {
 		session->sessions->n_unwatched++;
-		session->look_ms = FIRST_LOOK_MS;
 		plan_look(session);
 	}
 	return SESSION_ALIVE;
@@ -503,6 +488,9 @@ int session_adopt(struct sessions *sessions, uint32_t index, struct error *err)
 	account_charge_adopted(session->holdings.account, ACCOUNT_SESSIONS, 1);
 	account_charge_adopted(session->holdings.account, ACCOUNT_GRANTS,
 			       record->grants.n);
+	session->look.deadlines = &sessions->base->deadlines;
+	session->look.fn = on_look;
+	session->look.data = session;
 	/* It is not recorded whether the earlier broker sent it such memory. */
 	session->has_device_memory = true;
 	enlist(session, index);

@@ -10,6 +10,7 @@
  * reconnects.
  */
 #pragma once
+#include "broker/base/retry.h"
 #include "broker/catalog/catalog.h"
 #include "broker/tensor/holdings.h"
 #include <stdbool.h>
@@ -58,12 +59,10 @@ struct session {
 	int pidfd;
 	int doorbell_fd; /* owned; -1 until connected once */
 	uv_poll_t pidfd_poll, doorbell_poll;
-	/* The deadline of the next look or of the end of the quarantine, while
-	 * pidfd is -1 or the process is dead. */
-	uint32_t look_position;
-	uint64_t look_ms;  /* delay of the next look, doubles each time */
-	struct peer *peer; /* NULL: not connected */
-	struct waiter *first_waiter; /* parked requests, newest first */
+	struct retry look;            /* at the process, while pidfd is -1 */
+	uint32_t quarantine_position; /* the deadline, after its death */
+	struct peer *peer;            /* NULL: not connected */
+	struct waiter *first_waiter;  /* parked requests, newest first */
 	uint32_t n_waiting;
 	struct comm_rank *first_rank; /* its ranks, newest first (comm.h) */
 	uint64_t n_requests;

@@ -193,7 +193,8 @@ void session_stop(struct session *session)
 	if (session->peer)
 		peer_attach(session, NULL);
 	deadlines_remove(&session->sessions->base->deadlines,
-			 &session->look_position);
+			 &session->quarantine_position);
+	retry_stop(&session->look);
 	stop_handle(&session->pidfd_poll);
 	stop_handle(&session->doorbell_poll);
 	close_fd(&session->pidfd);

@@ -2,27 +2,21 @@
  * Tests reply queues: their order, the wait for a client that has not read
  * descriptors, and the charges meanwhile.
  */
-#include "broker/base/account.h"
-#include "broker/base/config.h"
 #include "broker/session/reply_queue.h"
 #include "proto/error.h"
 #include "proto/frame.h"
 #include "tests/lib/check.h"
-#include "tests/unit/broker/loop_fixture.h"
+#include "tests/unit/broker/session/connection_fixture.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #define QUOTA 20000 /* space for four descriptors */
 
 static const struct config config = {.quota_queue = QUOTA};
-static uv_loop_t loop;
-static struct deadlines deadlines;
-static struct accounts accounts;
+static struct connection connection;
 static struct reply_queue queue;
-static int client_fd;
 static uint8_t buffer[FRAME_MAX_SIZE];
 static struct error err;
 
@@ -35,36 +29,21 @@ static void on_retry(void *data, uint32_t index)
 
 static void setup(void)
 {
-	int fds[2];
-
-	cr_assert(zero(int, uv_loop_init(&loop)));
-	cr_assert(zero(int, deadlines_init(&deadlines, &loop, NULL, NULL)));
-	accounts_init(&accounts, &config);
-	cr_assert(zero(int,
-		       socketpair(AF_UNIX,
-				  SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC,
-				  0, fds)));
-	client_fd = fds[1];
+	connection_setup(&connection, &config);
 	queue = (struct reply_queue){
-		.sock_fd = fds[0],
-		.accounts = &accounts,
-		.account = accounts_get(&accounts, 1000),
-		.deadlines = &deadlines,
-		.on_retry = on_retry,
+		.sock_fd = connection.broker_fd,
+		.accounts = &connection.accounts,
+		.account = connection.account,
+		.retry.deadlines = &connection.deadlines,
+		.retry.fn = on_retry,
 	};
 }
 
 static void teardown(void)
 {
 	reply_queue_deinit(&queue);
-	cr_expect(zero(u64, queue.account->used[ACCOUNT_QUEUE]));
-	close(queue.sock_fd);
-	if (client_fd >= 0)
-		close(client_fd);
-	accounts_deinit(&accounts);
-	deadlines_stop(&deadlines);
-	uv_run(&loop, UV_RUN_DEFAULT);
-	cr_expect(zero(int, uv_loop_close(&loop)));
+	close(connection.broker_fd);
+	connection_teardown(&connection);
 }
 
 TestSuite(reply_queue, .init = setup, .fini = teardown);
@@ -88,8 +67,10 @@ static void read_reply(uint64_t number, uint16_t n_fds)
 {
 	struct frame frame;
 
-	cr_assert(eq(int, frame_recv(client_fd, buffer, &frame, NULL, &err),
-		     FRAME_OK));
+	cr_assert(
+		eq(int,
+		   frame_recv(connection.client_fd, buffer, &frame, NULL, &err),
+		   FRAME_OK));
 	cr_assert(eq(u64, frame.number, number));
 	cr_assert(eq(u16, frame.n_fds, n_fds));
 	frame_close_fds(&frame);
@@ -114,12 +95,12 @@ Test(reply_queue,
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
 	cr_assert(not(reply_queue_is_empty(&queue)));
 	cr_assert(reply_queue_waits_for_reader(&queue));
-	cr_assert(gt(u64, queue.account->used[ACCOUNT_QUEUE], 0));
+	cr_assert(gt(u64, connection.account->used[ACCOUNT_QUEUE], 0));
 	read_reply(1, 1);
 	cr_assert(not(reply_queue_waits_for_reader(&queue)));
 	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_OK));
 	cr_assert(reply_queue_is_empty(&queue));
-	cr_assert(zero(u64, queue.account->used[ACCOUNT_QUEUE]));
+	cr_assert(zero(u64, connection.account->used[ACCOUNT_QUEUE]));
 	read_reply(2, 1);
 }
 
@@ -129,7 +110,7 @@ Test(reply_queue, a_deadline_sends_replies_that_waited_for_the_reader)
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
 	read_reply(1, 1);
 	while (!reply_queue_is_empty(&queue))
-		loop_step(&loop);
+		loop_step(&connection.loop);
 	read_reply(2, 1);
 }
 
@@ -153,7 +134,7 @@ Test(reply_queue, a_reply_waits_while_all_clients_have_too_many_descriptors)
 	cr_assert(reply_queue_waits_for_reader(&queue));
 	cr_assert(eq(int, send_reply(2, false), FRAME_OK));
 	while (!reply_queue_is_empty(&queue))
-		loop_step(&loop);
+		loop_step(&connection.loop);
 	read_reply(1, 1);
 	read_reply(2, 0);
 }
@@ -166,14 +147,13 @@ Test(reply_queue, an_account_bounds_the_queue)
 	for (uint64_t i = 2; r == FRAME_OK; i++)
 		r = send_reply(i, true);
 	cr_assert(eq(int, r, -EDQUOT));
-	cr_assert(le(u64, queue.account->used[ACCOUNT_QUEUE], QUOTA));
+	cr_assert(le(u64, connection.account->used[ACCOUNT_QUEUE], QUOTA));
 }
 
 Test(reply_queue, a_disconnected_client_is_reported)
 {
 	cr_assert(eq(int, send_reply(1, true), FRAME_OK));
 	cr_assert(eq(int, send_reply(2, true), FRAME_OK));
-	close(client_fd);
-	client_fd = -1;
+	connection_close_client(&connection);
 	cr_assert(eq(int, reply_queue_flush(&queue, &err), FRAME_EOF));
 }
