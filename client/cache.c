@@ -102,6 +102,15 @@ void cache_drop_all(struct stripe *stripe)
 	stripe->n_entries = stripe->n_cached = 0;
 }
 
+void cache_clear(struct fsdp_client *client)
+{
+	for (size_t i = 0; i < STRIPES; i++) {
+		pthread_mutex_lock(&client->stripes[i].lock);
+		cache_drop_all(&client->stripes[i]);
+		pthread_mutex_unlock(&client->stripes[i].lock);
+	}
+}
+
 /* An entry with this hash at its home is nearly always the right one. */
 static void fetch_counters(const struct fsdp_client *client,
 			   const struct stripe *stripe,

@@ -51,5 +51,8 @@ void cache_expect(const struct stripe *stripe, const struct cache_key *key);
 void cache_put(struct fsdp_client *client, const struct cache_key *key,
 	       struct desc *desc);
 
-/* Drop all entries of a stripe. */
+/* Drop all entries of a stripe; the caller holds its lock. */
 void cache_drop_all(struct stripe *stripe);
+
+/* Drop all entries of all stripes. */
+void cache_clear(struct fsdp_client *client);

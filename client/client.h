@@ -36,6 +36,7 @@ struct fsdp_client {
 	struct refs refs;
 	struct table table;
 	uint32_t n_slots;
+	_Atomic int64_t look_at_ms; /* when a get looks at the connection */
 	struct mappings mappings;
 	struct timeline_book timelines;
 	struct stream_list events, deferred;

@@ -5,11 +5,23 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Return CLOCK_MONOTONIC in milliseconds. */
-static inline int64_t clock_now_ms(void)
+static inline int64_t clock_read_ms(clockid_t clock)
 {
 	struct timespec now;
 
-	(void)clock_gettime(CLOCK_MONOTONIC, &now);
+	(void)clock_gettime(clock, &now);
 	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Return CLOCK_MONOTONIC in milliseconds. */
+static inline int64_t clock_now_ms(void)
+{
+	return clock_read_ms(CLOCK_MONOTONIC);
+}
+
+/* Return the time of the last tick of CLOCK_MONOTONIC, up to 10 ms ago, which
+ * takes a tenth of the time. */
+static inline int64_t clock_tick_ms(void)
+{
+	return clock_read_ms(CLOCK_MONOTONIC_COARSE);
 }

@@ -107,18 +107,36 @@ bool connection_is_lost(struct connection *c)
 	return is_lost;
 }
 
+static bool is_down(const struct connection *c)
+{
+	struct pollfd item = {.fd = c->sock_fd, .events = POLLRDHUP};
+
+	return !own_fd_is(item.fd, c->self.mark) ||
+	       (poll(&item, 1, 0) > 0 &&
+		(item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+}
+
 bool connection_is_down(struct connection *c)
 {
-	struct pollfd item = {.events = POLLRDHUP};
-	bool is_down;
+	bool r;
 
 	pthread_mutex_lock(&c->lock);
-	item.fd = c->sock_fd;
-	is_down = !own_fd_is(item.fd, c->self.mark) ||
-		  (poll(&item, 1, 0) > 0 &&
-		   (item.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
+	r = is_down(c);
 	pthread_mutex_unlock(&c->lock);
-	return is_down;
+	return r;
+}
+
+bool connection_look(struct connection *c)
+{
+	bool is_lost;
+
+	pthread_mutex_lock(&c->lock);
+	/* A thread that reads learns of the end by itself. */
+	if (c->lost.code == 0 && !c->is_reading && is_down(c))
+		reader_reconnect(c);
+	is_lost = c->lost.code < 0;
+	pthread_mutex_unlock(&c->lock);
+	return !is_lost;
 }
 
 void connection_ring(const struct connection *c)

@@ -107,6 +107,13 @@ bool connection_is_outdated(const struct connection *connection);
  * now. If so, the next call has to reconnect. */
 bool connection_is_down(struct connection *connection);
 
+/*
+ * If the broker has closed the socket, try to reconnect, but wait only for a
+ * moment, and not at all if no broker listens. Tell whether the session still
+ * exists, as far as this process knows then.
+ */
+bool connection_look(struct connection *connection);
+
 /* Tell whether the session is lost, so that all later calls fail. */
 bool connection_is_lost(struct connection *connection);
 

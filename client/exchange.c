@@ -182,7 +182,7 @@ static void deliver(struct connection *c, struct call *mine,
 	}
 }
 
-static void disconnect(struct connection *c)
+void exchange_disconnect(struct connection *c)
 {
 	poller_forget_socket(&c->poller);
 	own_fd_close(c->sock_fd, c->self.mark);
@@ -198,7 +198,7 @@ void exchange_check_socket(struct connection *c)
 {
 	if (!c->is_reading && c->sock_fd >= 0 &&
 	    !own_fd_is(c->sock_fd, c->self.mark))
-		disconnect(c);
+		exchange_disconnect(c);
 }
 
 /* Poll and receive once, without the lock. */
@@ -248,7 +248,7 @@ int exchange_once(struct connection *c, struct call *mine, bool *is_cut,
 		deliver(c, mine, &frame);
 		return 0;
 	}
-	disconnect(c);
+	exchange_disconnect(c);
 	if (c->n_broken < MAX_BROKEN)
 		return 0;
 	c->n_broken = 0;

@@ -12,6 +12,9 @@ struct error;
  * accepts. */
 void exchange_send(struct connection *c, struct call *call);
 
+/* Close the socket. The reader then reconnects. */
+void exchange_disconnect(struct connection *c);
+
 /* Disconnect if the program has closed the socket, or has opened another file
  * under its number; the reader then reconnects. Sending checks this, too, so
  * only a thread that waits for a call that was sent before needs this

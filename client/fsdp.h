@@ -387,7 +387,7 @@ struct fsdp_get_options {
 	 * version, and misses only those that were replaced before it asked. */
 	uint64_t newer_than;
 	/* Get only tensors whose descriptors this process has cached, without a
-	 * system call. -EAGAIN: a tensor is not cached, has been replaced or
+	 * request. -EAGAIN: a tensor is not cached, has been replaced or
 	 * removed, or is not known to be written; get it without this option.
 	 * Only fsdp_get() accepts it (-EINVAL). */
 	bool known_only;
@@ -401,7 +401,11 @@ struct fsdp_get_options {
 /*
  * Gets and holds the tensors of `n` names as they are at one moment: members of
  * a bundle are either all of one version or all of the next. Tensors whose
- * descriptors are cached cost no system call. `options` NULL: do not wait.
+ * descriptors are cached cost no system call, except that once in a second a
+ * get looks whether its broker is still there: after an end of the broker it
+ * reconnects, and if the new broker does not know this process, every get fails
+ * with -ESTALE. Without a broker the cached tensors are got. `options` NULL: do
+ * not wait.
  * -ENOENT: the name, or a newer version of it, does not exist (yet). -ESTALE:
  * `newer_than` is above the name's version, because the name was removed and
  * published again, which starts at 1. -EACCES: the tensor is not readable.

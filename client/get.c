@@ -11,6 +11,9 @@
 #include <errno.h>
 #include <string.h>
 
+/* The time between two looks at the connection. */
+#define LOOK_MS 1000
+
 static bool is_still_shown(const struct fsdp_client *client,
 			   const struct fsdp_tensor *tensor)
 {
@@ -31,6 +34,28 @@ static void free_all(struct fsdp_tensor **tensors, size_t n)
 {
 	while (n-- > 0)
 		fsdp_free(tensors[n]);
+}
+
+/*
+ * A get of cached tensors makes no request, so it would not learn that the
+ * broker was replaced by one that does not know this session, and would get the
+ * old tensors for ever. So a get looks at the connection once in a while.
+ * Returns false if the session is lost. The cache is empty then, and each later
+ * get makes a request, which fails.
+ */
+static bool is_connected(struct fsdp_client *client)
+{
+	int64_t now_ms = clock_tick_ms();
+	int64_t at_ms =
+		atomic_load_explicit(&client->look_at_ms, memory_order_relaxed);
+
+	if (__builtin_expect(now_ms < at_ms, 1) ||
+	    !atomic_compare_exchange_strong(&client->look_at_ms, &at_ms,
+					    now_ms + LOOK_MS) ||
+	    connection_look(&client->connection))
+		return true;
+	cache_clear(client);
+	return false;
 }
 
 /*
@@ -56,7 +81,8 @@ bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,
 		while (n_shown < n && is_still_shown(client, got[n_shown]))
 			n_shown++;
 	if (n_got == n && (n == 1 || n_shown == n) &&
-	    (!options->newer_than || are_newer(got, n, options->newer_than)))
+	    (!options->newer_than || are_newer(got, n, options->newer_than)) &&
+	    is_connected(client))
 		return true;
 	free_all(got, n_got);
 	return false;

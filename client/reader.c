@@ -21,6 +21,20 @@ static void ask(struct connection *c, struct call *mine, bool is_cut)
 	pthread_mutex_lock(&c->lock);
 }
 
+/* Let another thread be the reader, if one waits. */
+static void resign(struct connection *c, const struct call *mine)
+{
+	c->is_reading = false;
+	for (struct call *call = c->calls.first; call; call = call->next) {
+		if (call->is_done || call->is_orphan || call->is_begun ||
+		    call == mine)
+			continue;
+		pthread_cond_signal(&call->changed);
+		break;
+	}
+	exchange_update_poll(c);
+}
+
 void reader_lead(struct connection *c, struct call *mine)
 {
 	struct error err = ERROR_NULL;
@@ -38,15 +52,15 @@ void reader_lead(struct connection *c, struct call *mine)
 			exchange_fail_all(c, &err);
 		ask(c, mine, is_cut);
 	}
-	c->is_reading = false;
-	for (struct call *call = c->calls.first; call; call = call->next) {
-		if (call->is_done || call->is_orphan || call->is_begun ||
-		    call == mine)
-			continue;
-		pthread_cond_signal(&call->changed);
-		break;
-	}
-	exchange_update_poll(c);
+	resign(c, mine);
+}
+
+void reader_reconnect(struct connection *c)
+{
+	c->is_reading = true;
+	exchange_disconnect(c);
+	reconnect_once(c);
+	resign(c, NULL);
 }
 
 /* Wait while another thread reads. When that thread stops reading, it wakes one

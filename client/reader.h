@@ -17,6 +17,10 @@ int reader_wait(struct connection *c, struct call *call, struct error *err);
  * begun call, until there are no more frames. */
 void reader_lead(struct connection *c, struct call *mine);
 
+/* Be the reader only to replace a socket that the broker has closed, if that is
+ * possible at once. */
+void reader_reconnect(struct connection *c);
+
 /* Return the error of a call that has failed. Frees the call, or leaves it as
  * an orphan if the broker may grant something for it, which must then be
  * returned. */

@@ -5,6 +5,9 @@
 #include <errno.h>
 
 #define PAUSE_MAX_MS 50
+/* How long reconnect_once() waits for a broker that has accepted the
+ * connection. */
+#define ONCE_MS 50
 
 static void connected(struct connection *c, int sock_fd)
 {
@@ -27,6 +30,19 @@ void reconnect_note_epoch(struct connection *c)
 	 * EOF. */
 	atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
 			      memory_order_relaxed);
+}
+
+static void reconnected(struct connection *c, int sock_fd)
+{
+	reconnect_note_epoch(c);
+	connected(c, sock_fd);
+}
+
+/* Only these two errors end the session. */
+static void note_loss(struct connection *c, const struct error *err)
+{
+	if (err->code == -ESTALE || err->code == -EBADF)
+		c->lost = *err;
 }
 
 int reconnect_first(struct connection *c, struct greeting *ret,
@@ -101,8 +117,7 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 	r = handshake_retry(c, mine, &greeting, err);
 	pthread_mutex_lock(&c->lock);
 	if (r == 0) {
-		reconnect_note_epoch(c);
-		connected(c, greeting.sock_fd);
+		reconnected(c, greeting.sock_fd);
 	} else if (r == -EINTR) {
 		/* Other threads may try again. */
 		mine->is_interrupted = true;
@@ -112,10 +127,26 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 		 * time is dropped. */
 		if (c->away_until_ms < clock_now_ms() + PAUSE_MAX_MS)
 			c->away_until_ms = clock_now_ms();
-		if (err->code == -ESTALE || err->code == -EBADF)
-			c->lost = *err;
+		note_loss(c, err);
 	}
 	return r;
+}
+
+void reconnect_once(struct connection *c)
+{
+	struct identity self = c->self;
+	struct greeting greeting;
+	struct error err;
+	int r;
+
+	self.interrupt = (struct interrupt){0};
+	pthread_mutex_unlock(&c->lock);
+	r = handshake_try(&self, clock_now_ms() + ONCE_MS, &greeting, &err);
+	pthread_mutex_lock(&c->lock);
+	if (r == HANDSHAKE_OK)
+		reconnected(c, greeting.sock_fd);
+	else if (r < 0)
+		note_loss(c, &err);
 }
 
 bool connection_is_outdated(const struct connection *c)

@@ -170,7 +170,7 @@ class Bundle(Mapping):
     @property
     def stale(self):
         """True if the name shows another version now, or no version. It needs
-        no system call."""
+        no request."""
         return not self._client._shows(next(iter(self._held())))
 
     def _held(self):

@@ -237,6 +237,33 @@ def test_memory_id_is_unique_and_survives_a_restart(c, supervised):
     assert after["memory_id"] == before["memory_id"] != c.status()["memory_id"]
 
 
+def test_a_known_name_is_gone_when_its_broker_was_replaced(broker):
+    first = Broker()
+    link = os.path.join(broker.dir.name, "link")
+    os.symlink(first.path, link)
+
+    def is_gone():
+        try:
+            reader["a/x"]
+        except fsdp.Gone:
+            return True
+        return False
+
+    with fsdp.connect(link) as reader:
+        with reader.stage("a/m/") as bundle:
+            bundle.put("w", [2.0])
+        held, model = reader.put("a/x", [1.0]), reader.bundle("a/m/")
+        assert not is_gone() and not model.stale
+        first.stop()
+        os.unlink(link)
+        os.symlink(broker.path, link)
+        until(is_gone, "the connection is lost")
+        assert model.stale
+        assert held.numpy().tolist() == [1.0]
+        assert model["w"].numpy().tolist() == [2.0]
+    os.unlink(link)
+
+
 def test_the_default_connection_is_shared(broker):
     assert fsdp.default() is fsdp.default()
     assert fsdp.default().ping() is None

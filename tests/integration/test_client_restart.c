@@ -1,6 +1,7 @@
 /*
  * Tests libfsdp when its broker dies, also in the middle of a request.
  */
+#include "tests/lib/chance.h"
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
 #include "tests/lib/client.h"
@@ -50,6 +51,15 @@ Test(client_restart, holds_names_and_a_waiting_get_survive_the_broker)
 	cr_assert(eq(int, count_limbo(client), 0));
 }
 
+static int get_once(struct fsdp_client *reader, const char *name)
+{
+	struct fsdp_tensor *got = NULL;
+	int r = get(reader, name, 0, &got);
+
+	fsdp_free(got);
+	return r;
+}
+
 Test(client_restart, a_reader_is_listed_as_not_connected_until_it_reconnects)
 {
 	struct fsdp_tensor *held = NULL;
@@ -61,6 +71,19 @@ Test(client_restart, a_reader_is_listed_as_not_connected_until_it_reconnects)
 			       " reading, not connected\n"));
 	cr_assert(eq(int, fsdp_ping(client), 0));
 	cr_expect(daemon_shows(&daemon_, "who test/a", " reading\n"));
+	fsdp_free(held);
+}
+
+Test(client_restart, gets_of_a_cached_name_reconnect_to_the_next_broker)
+{
+	struct fsdp_tensor *held = NULL;
+
+	put(client, "test/a", 1);
+	cr_assert(eq(int, get(client, "test/a", 0, &held), 0));
+	daemon_kill_broker(&daemon_);
+	while (!daemon_shows(&daemon_, "who test/a", " reading\n"))
+		cr_assert(eq(int, get_once(client, "test/a"), 0), "%s",
+			  fsdp_error());
 	fsdp_free(held);
 }
 
@@ -248,6 +271,14 @@ Test(client_lost, a_lack_of_descriptors_does_not_use_up_the_reconnect_time)
 	fsdp_close(hurried);
 }
 
+/* Sets `path` to a link, which leads to this broker's socket from now on. */
+static void link_to(const struct daemon *to, char *path, size_t size)
+{
+	snprintf(path, size, "%s/link", daemon_.dir);
+	(void)unlink(path);
+	cr_assert(eq(int, symlink(daemon_socket(to), path), 0));
+}
+
 /* The client must not send its holds to a broker that does not know it. The
  * memory stays readable, and every call reports what happened. */
 Test(client_lost, a_broker_that_has_lost_its_state_ends_the_connection)
@@ -259,19 +290,54 @@ Test(client_lost, a_broker_that_has_lost_its_state_ends_the_connection)
 	struct daemon first;
 
 	daemon_start(&first);
-	snprintf(path, sizeof(path), "%s/link", daemon_.dir);
-	cr_assert(eq(int, symlink(daemon_socket(&first), path), 0));
+	link_to(&first, path, sizeof(path));
 	cr_assert(eq(int, fsdp_connect(&options, &lost), 0));
 	put(lost, "test/a", 6);
 	cr_assert(eq(int, get(lost, "test/a", 0, &tensor), 0));
 	daemon_stop(&first);
-	cr_assert(eq(int, unlink(path), 0));
-	cr_assert(eq(int, symlink(daemon_socket(&daemon_), path), 0));
+	link_to(&daemon_, path, sizeof(path));
 	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
 	cr_assert(eq(int, fsdp_ping(lost), -ESTALE));
 	cr_expect(strstr(fsdp_error(), "; connect again") != NULL);
 	cr_assert(eq(flt, first_of(tensor), 6));
 	fsdp_close(lost);
+	cr_assert(eq(int, unlink(path), 0));
+}
+
+/* Gets a cached name until the client has looked at its connection, which it
+ * does once in a second. */
+static void get_without_broker(struct fsdp_client *reader)
+{
+	uint64_t end_ms = clock_ms() + 1100;
+
+	while (clock_ms() < end_ms)
+		cr_assert(eq(int, get_once(reader, "test/a"), 0), "%s",
+			  fsdp_error());
+}
+
+Test(client_lost, gets_of_a_cached_name_notice_a_broker_without_the_session)
+{
+	char path[96];
+	struct fsdp_connect_options options = {.path = path};
+	struct fsdp_client *reader = NULL;
+	struct daemon first;
+	int r = 0;
+
+	daemon_start(&first);
+	link_to(&first, path, sizeof(path));
+	cr_assert(eq(int, fsdp_connect(&options, &reader), 0));
+	put(reader, "test/a", 6);
+	cr_assert(eq(int, get_once(reader, "test/a"), 0));
+	daemon_stop(&first);
+	get_without_broker(reader);
+	link_to(&daemon_, path, sizeof(path));
+	put(client, "test/a", 7);
+	while (r == 0)
+		r = get_once(reader, "test/a");
+	cr_expect(eq(int, r, -ESTALE));
+	cr_expect(strstr(fsdp_error(), "; connect again") != NULL);
+	cr_expect(eq(int, get_once(reader, "test/a"), -ESTALE));
+	fsdp_close(reader);
 	cr_assert(eq(int, unlink(path), 0));
 }
 
