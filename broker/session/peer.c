@@ -218,12 +218,27 @@ void peers_resume(struct sessions *sessions, uint32_t uid)
 		resume_next(sessions, account);
 }
 
+static void note_shortage(const struct peer *peer)
+{
+	struct sessions *sessions = peer->sessions;
+
+	if (!peer->replies.is_short || sessions->is_short_noted)
+		return;
+	sessions->is_short_noted = true;
+	log_line(LOG_LEVEL_ERROR,
+		 "replies with descriptors wait until clients have read those "
+		 "that they were sent: the limit is reached; raise LimitNOFILE "
+		 "(this is logged once)");
+}
+
 static void flush(struct peer *peer)
 {
-	if (reply_queue_flush(&peer->replies, NULL) == FRAME_OK)
-		update_poll(peer);
-	else
+	if (reply_queue_flush(&peer->replies, NULL) != FRAME_OK) {
 		peer_close(peer);
+		return;
+	}
+	note_shortage(peer);
+	update_poll(peer);
 }
 
 static void on_retry(void *data, uint32_t index)
@@ -244,19 +259,6 @@ void peer_drop(struct peer *peer, const struct error *cause)
 			 (int)peer->cred.pid, (unsigned int)peer->cred.uid,
 			 (unsigned long long)n, cause->msg);
 	peer_close(peer);
-}
-
-static void note_shortage(const struct peer *peer)
-{
-	struct sessions *sessions = peer->sessions;
-
-	if (!peer->replies.is_short || sessions->is_short_noted)
-		return;
-	sessions->is_short_noted = true;
-	log_line(LOG_LEVEL_ERROR,
-		 "replies with descriptors wait until clients have read those "
-		 "that they were sent: the limit is reached; raise LimitNOFILE "
-		 "(this is logged once)");
 }
 
 static void send_frame(struct peer *peer, const struct frame *frame)
