@@ -131,43 +131,46 @@ void bundles_deinit(struct bundles *bundles)
 	*bundles = BUNDLES_NULL;
 }
 
-/* Removes all bundles but those of exactly this name. */
-static void keep(struct bundles *bundles, const char *name)
-{
-	size_t n = 0;
+struct search {
+	const char *name;
+	size_t name_size;
+	struct listing members;
+};
 
-	for (size_t i = 0; i < bundles->n; i++) {
-		if (strcmp(bundles->list[i].name, name) == 0)
-			bundles->list[n++] = bundles->list[i];
-		else
-			free(bundles->list[i].name);
-	}
-	bundles->n = n;
+static int add_member(const struct fsdp_entry *entry, void *data)
+{
+	struct search *search = data;
+
+	if (entry->state != FSDP_STATE_PUBLISHED ||
+	    entry->bundle_name_size != search->name_size ||
+	    strncmp(entry->info->name, search->name, search->name_size) != 0)
+		return 0;
+	return listing_add(entry, &search->members);
 }
 
-int bundles_find(struct fsdp_client *client, const char *name,
+int bundles_find(struct fsdp_client *client, const char *name, bool is_charged,
 		 struct listing *ret_members, struct bundles *ret,
 		 struct error *err)
 {
-	struct listing listing = LISTING_NULL;
+	struct search search = {.name = name, .name_size = strlen(name)};
 	struct bundles bundles = BUNDLES_NULL;
-	int r = fsdp_list(client, name, listing_add, &listing);
+	int r = fsdp_list(client, name, add_member, &search);
 
+	if (r == 0 && is_charged && !search.members.n_entries)
+		r = fsdp_list_all(client, add_member, &search);
 	if (r == 0)
-		r = bundles_collect(&listing, name, &bundles);
+		r = bundles_collect(&search.members, name, &bundles);
 	if (r < 0)
 		r = broker_walk_failed(err, r);
-	keep(&bundles, name);
-	if (r == 0 && bundles.n == 0)
+	else if (bundles.n == 0)
 		r = error_set(err, -ENOENT,
 			      "there is no bundle '%s' that you may read",
 			      name);
 	if (r < 0) {
-		bundles_deinit(&bundles);
-		listing_deinit(&listing);
+		listing_deinit(&search.members);
 		return r;
 	}
-	*ret_members = listing;
+	*ret_members = search.members;
 	*ret = bundles;
 	return 0;
 }

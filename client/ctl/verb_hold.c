@@ -46,13 +46,14 @@ static int check_who(const struct args *args, struct error *err)
 }
 
 /* Collects the holders of all members; each process is listed once, with the
- * sum of its holds. */
+ * sum of its holds. Administrators may see them of bundles that they may not
+ * read. */
 static int find_bundle_holders(struct fsdp_client *client, const char *name,
 			       struct roster *roster, struct error *err)
 {
 	struct listing members = LISTING_NULL;
 	struct bundles bundles = BUNDLES_NULL;
-	int r = bundles_find(client, name, &members, &bundles, err);
+	int r = bundles_find(client, name, true, &members, &bundles, err);
 
 	for (size_t i = 0; r == 0 && i < members.n_entries; i++) {
 		const struct listed *member = &members.entries[i];

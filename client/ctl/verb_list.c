@@ -299,8 +299,8 @@ static int stat_bundle(struct fsdp_client *client, const struct args *args,
 	struct listing members = LISTING_NULL;
 	struct bundles bundles = BUNDLES_NULL;
 	json_t *metadata = NULL;
-	int r = bundles_find(client, args->operands[0], &members, &bundles,
-			     err);
+	int r = bundles_find(client, args->operands[0], false, &members,
+			     &bundles, err);
 
 	if (r < 0)
 		return r;

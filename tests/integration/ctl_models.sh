@@ -39,7 +39,8 @@ file_has()
 {
 	model read "$1" | json "$2"
 }
-start_broker
+printf '[access]\nadmin_group = 65532\n' >conf
+start_broker --config conf
 
 # --- several files ------------------------------------------------------------
 
@@ -159,6 +160,19 @@ holder=$!
 exec 7<held.safetensors
 eventually "who of a bundle shows its holder once" ctl_json \
 	"[(h['pid'], h['holds']) for h in d] == [($holder, 2)]" who big/
+if [[ $(id -u) = 0 ]] && command -v setpriv >/dev/null; then
+	chmod 711 "$dir" && chmod 777 "$FSDP_SOCKET"
+	who_as()
+	{
+		setpriv --reuid 65533 --regid 65533 "$@" "$fsdpctl" who big/ \
+			--json 2>err
+	}
+	check "an administrator who may not read it sees the holder" json \
+		"[(h['pid'], h['holds']) for h in d] == [($holder, 2)]" \
+		< <(who_as --groups 65532)
+	who_as --clear-groups
+	check "no other user does" grep -q "no bundle 'big/' that you may" err
+fi
 check "stat counts the members that are held" ctl_json "d['held'] == 2" \
 	stat big/
 cat <&7 >/dev/null &
