@@ -144,6 +144,33 @@ upgrades()
 	stop_reader
 }
 
+# dpkg gives up the removal of fsdp-tools, because a script of it fails at its
+# end.
+removal_fails()
+{
+	local prerm=/var/lib/dpkg/info/fsdp-tools.prerm
+
+	inside sh -c "echo exit 1 >>$prerm" || return
+	! inside dpkg --remove --force-depends fsdp-tools >"$dir/log" 2>&1 &&
+		inside sed -i '$d' $prerm
+}
+
+survives_a_failed_removal()
+{
+	local exporter
+
+	exporter=$(exporter_pid)
+	check "a removal fails" removal_fails
+	check "the exporter was stopped and started again" test \
+		"$(exporter_pid)" -ne "$exporter" -a "$(exporter_pid)" -ne 0
+	check "the exporter is disabled" inside systemctl disable --quiet \
+		--now fsdp-exporter
+	check "a removal fails again" removal_fails
+	check "the exporter does not run" test "$(exporter_pid)" = 0
+	check "the exporter is enabled again" inside systemctl enable --quiet \
+		--now fsdp-exporter
+}
+
 # A version that cannot take the tensors over does not replace the broker.
 keeps_tensors_of_another_layout()
 {
@@ -194,5 +221,6 @@ installs
 check "README's program builds" program_builds
 check "Python publishes a tensor" python_publishes
 upgrades
+survives_a_failed_removal
 stays_disabled
 leaves
