@@ -169,14 +169,19 @@ static bool is_settled(void)
 	return broker->sessions.n == 0 && broker->sessions.n_peers == 0;
 }
 
+/* Quarantines and leases end, threads get their time, and a worker that was
+ * started for a last job is killed, since it is silent. */
+static void take_settle_step(int i)
+{
+	if (i % 16 == 15)
+		world_sleep(60000);
+	loop_step(&world_broker->base.loop.uv);
+}
+
 static void settle(void)
 {
-	for (int i = 0; i < SETTLE_STEPS && !is_settled(); i++) {
-		/* Quarantines and leases end, and threads get their time. */
-		if (i % 16 == 15)
-			world_sleep(60000);
-		loop_step(&world_broker->base.loop.uv);
-	}
+	for (int i = 0; i < SETTLE_STEPS && !is_settled(); i++)
+		take_settle_step(i);
 	ENSURE(is_settled());
 }
 
@@ -336,7 +341,7 @@ void world_close(void)
 	settle();
 	remove_all();
 	for (int i = 0; i < SETTLE_STEPS && !is_empty(); i++)
-		loop_step(&world_broker->base.loop.uv);
+		take_settle_step(i);
 	if (!is_empty())
 		complain();
 	broker_end();
