@@ -16,6 +16,7 @@
 #include "broker/broker.h"
 #include "broker/session/descriptors.h"
 #include "proto/error.h"
+#include "proto/socket_path.h"
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -496,9 +497,9 @@ static int run(struct supervisor *s, struct error *err)
 /* Make a private directory in which the socket is bound. */
 static int make_directory(char *ret, size_t size, struct error *err)
 {
-	const char *parent = getenv("XDG_RUNTIME_DIR");
+	const char *parent = socket_path_runtime_directory();
 
-	if (!parent || !*parent)
+	if (!parent)
 		parent = getenv("TMPDIR");
 	if (!parent || !*parent)
 		parent = "/tmp";

@@ -27,9 +27,7 @@ static const char *variable(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* Returns NULL if XDG_RUNTIME_DIR is not set, or is another user's: su leaves
- * the variable to root. */
-static const char *runtime_directory(void)
+const char *socket_path_runtime_directory(void)
 {
 	const char *directory = variable("XDG_RUNTIME_DIR");
 	struct stat st;
@@ -88,7 +86,7 @@ static int make_ours(const char *directory, struct error *err)
 
 int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err)
 {
-	const char *directory = runtime_directory();
+	const char *directory = socket_path_runtime_directory();
 	const char *path = variable("FSDP_SOCKET");
 	char users[USERS_SIZE];
 	int r;
@@ -106,7 +104,7 @@ int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err)
 
 int socket_path_to_connect(char ret[SOCKET_PATH_SIZE], struct error *err)
 {
-	const char *directory = runtime_directory();
+	const char *directory = socket_path_runtime_directory();
 	const char *path = variable("FSDP_SOCKET");
 	char users[USERS_SIZE];
 	int r;

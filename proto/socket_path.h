@@ -16,6 +16,10 @@ struct error;
 
 #define SOCKET_PATH_SIZE 108 /* the size of sun_path */
 
+/* Returns NULL if XDG_RUNTIME_DIR is not set, or is another user's: su leaves
+ * the variable to root. */
+const char *socket_path_runtime_directory(void);
+
 /* Finds the first path that this user may use. Makes /tmp/fsdpd-UID; returns
  * -EPERM if it exists and others can write to it. */
 int socket_path_to_listen(char ret[SOCKET_PATH_SIZE], struct error *err);

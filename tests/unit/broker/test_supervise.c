@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -122,6 +123,27 @@ Test(supervise, ends_when_the_broker_does, .init = setup)
 {
 	cr_expect(zero(int, finish(start(exit_well))));
 	cr_expect(eq(int, shared->n_starts, 1));
+}
+
+/* Its owner could put a socket in the place of the supervisor's, and would get
+ * all memory. */
+Test(supervise, makes_nothing_in_a_runtime_directory_of_another_user,
+     .init = setup)
+{
+	char directory[] = "/tmp/fsdpd-test-XXXXXX", events[4096];
+	int watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+	if (geteuid() != 0)
+		cr_skip_test("only root can give a directory to another user");
+	cr_assert(ne(ptr, mkdtemp(directory), NULL));
+	cr_assert(zero(int, chown(directory, 65533, 65533)));
+	cr_assert(ge(int, inotify_add_watch(watch, directory, IN_CREATE), 0));
+	setenv("XDG_RUNTIME_DIR", directory, 1);
+	unsetenv("TMPDIR");
+	cr_expect(zero(int, finish(start(exit_well))));
+	cr_expect(eq(long, read(watch, events, sizeof(events)), -1));
+	close(watch);
+	rmdir(directory);
 }
 
 static void exit_badly(struct fdstore *store)
