@@ -20,6 +20,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -494,10 +495,13 @@ static int run(struct supervisor *s, struct error *err)
 
 /* --- setting up ---------------------------------------------------------- */
 
-/* Make a private directory in which the socket is bound. */
+/* Make a private directory in which the socket is bound. Returns its
+ * descriptor, through which alone it is used: whoever owns its parent could put
+ * another directory in its place, and a false socket in that. */
 static int make_directory(char *ret, size_t size, struct error *err)
 {
 	const char *parent = socket_path_runtime_directory();
+	int fd;
 
 	if (!parent)
 		parent = getenv("TMPDIR");
@@ -505,8 +509,8 @@ static int make_directory(char *ret, size_t size, struct error *err)
 		parent = "/tmp";
 	if (snprintf(ret, size, "%s/fsdpd-XXXXXX", parent) >= (int)size)
 		return error_set(err, -ENAMETOOLONG,
-				 "directory \"%s\" has too long a name for a "
-				 "socket in it; set TMPDIR to a shorter one",
+				 "cannot make a directory in \"%s\": its name "
+				 "is too long; set TMPDIR to a shorter one",
 				 parent);
 	if (!mkdtemp(ret))
 		return error_set(err, -errno,
@@ -514,10 +518,25 @@ static int make_directory(char *ret, size_t size, struct error *err)
 				 "XDG_RUNTIME_DIR, or else TMPDIR, to one that "
 				 "you may write to",
 				 ret, strerrordesc_np(errno));
-	return 0;
+	fd = open(ret, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	return fd < 0 ? error_errno(err, -errno, "cannot open %s", ret) : fd;
 }
 
-static int bind_notify(struct supervisor *s, const char *path)
+static int check_owner(int fd, const char *directory, struct error *err)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
+	    !(st.st_mode & (S_IRWXG | S_IRWXO)))
+		return 0;
+	return error_set(err, -EPERM,
+			 "cannot use %s: others may use it, too; set "
+			 "XDG_RUNTIME_DIR, or else TMPDIR, to a directory in "
+			 "which only you can rename your files",
+			 directory);
+}
+
+static int bind_notify(struct supervisor *s, int directory_fd)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	int on = 1;
@@ -528,31 +547,34 @@ static int bind_notify(struct supervisor *s, const char *path)
 	if (setsockopt(s->notify_fd, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) <
 	    0)
 		return -errno;
-	strcpy(address.sun_path, path);
+	snprintf(address.sun_path, sizeof(address.sun_path),
+		 "/proc/self/fd/%d/notify", directory_fd);
 	if (bind(s->notify_fd, (struct sockaddr *)&address, sizeof(address)) <
 	    0)
 		return -errno;
-	s->notify_path = open(path, O_PATH | O_CLOEXEC);
+	s->notify_path = openat(directory_fd, "notify", O_PATH | O_CLOEXEC);
 	return s->notify_path < 0 ? -errno : 0;
 }
 
 static int open_notify(struct supervisor *s, struct error *err)
 {
-	char directory[sizeof(((struct sockaddr_un *)0)->sun_path) -
-		       sizeof("/notify")];
-	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	int r;
+	char directory[PATH_MAX];
+	int fd, r;
 
-	r = make_directory(directory, sizeof(directory), err);
-	if (r < 0)
-		return r;
-	snprintf(path, sizeof(path), "%s/notify", directory);
-	r = bind_notify(s, path);
-	(void)unlink(path);
-	(void)rmdir(directory);
-	if (r < 0)
-		return error_errno(err, r, "cannot bind %s", path);
-	return 0;
+	fd = make_directory(directory, sizeof(directory), err);
+	if (fd < 0)
+		return fd;
+	r = check_owner(fd, directory, err);
+	if (r == 0) {
+		r = bind_notify(s, fd);
+		(void)unlinkat(fd, "notify", 0);
+		(void)rmdir(directory);
+		if (r < 0)
+			(void)error_errno(err, r, "cannot bind a socket in %s",
+					  directory);
+	}
+	close(fd);
+	return r;
 }
 
 static int open_signals(struct supervisor *s, struct error *err)

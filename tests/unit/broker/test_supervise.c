@@ -17,6 +17,7 @@
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -144,6 +145,23 @@ Test(supervise, makes_nothing_in_a_runtime_directory_of_another_user,
 	cr_expect(eq(long, read(watch, events, sizeof(events)), -1));
 	close(watch);
 	rmdir(directory);
+}
+
+/* The socket is bound through the descriptor of its directory, which nobody can
+ * replace as they can a name. */
+Test(supervise, its_directory_may_have_a_longer_name_than_a_socket,
+     .init = setup)
+{
+	char parent[] = "/tmp/fsdpd-test-XXXXXX", directory[160];
+
+	cr_assert(ne(ptr, mkdtemp(parent), NULL));
+	snprintf(directory, sizeof(directory), "%s/%0120d", parent, 0);
+	cr_assert(zero(int, mkdir(directory, 0700)));
+	unsetenv("XDG_RUNTIME_DIR");
+	setenv("TMPDIR", directory, 1);
+	cr_expect(zero(int, finish(start(exit_well))));
+	cr_expect(zero(int, rmdir(directory)), "it was emptied");
+	rmdir(parent);
 }
 
 static void exit_badly(struct fdstore *store)
