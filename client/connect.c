@@ -160,7 +160,6 @@ static void close_refs(struct fsdp_client *client, bool is_forked)
 
 static void client_free(struct fsdp_client *client, bool is_forked)
 {
-	channel_free_all(client, is_forked);
 	bundle_free_all(client);
 	if (client->comm_hooks)
 		client->comm_hooks->free_all(client);
@@ -249,6 +248,8 @@ int fsdp_close(struct fsdp_client *client)
 	if (!client)
 		return 0;
 	is_forked = guard_is_forked(&client->guard);
+	/* Their threads use the connection. */
+	channel_free_all(client, is_forked);
 	r = is_forked ? 0 : await_devices(client, err);
 	if (r < 0) {
 		leave_busy(client);

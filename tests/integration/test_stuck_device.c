@@ -2,11 +2,13 @@
  * Tests closing while a device does not finish. The wait has a limit, and
  * memory that the device may still use stays mapped.
  */
+#include "client/fsdp_channel.h"
 #include "tests/lib/check.h"
 #include "tests/lib/gpu.h"
 #include "tests/lib/impatient.h"
 #include "tests/lib/stage.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #define LIMIT_MS 50
@@ -54,6 +56,29 @@ Test(stuck_device, closing_has_a_time_limit_and_keeps_memory_in_use)
 	fsdp_free(tensor);
 	remove_name("t/own");
 	cr_expect(eq(u64, n_slots(), 1), "held to the end");
+}
+
+/* The thread of the descriptor, which is closed with it, may be in a call. */
+Test(stuck_device, closing_ends_the_descriptor_of_a_channel)
+{
+	const struct fsdp_channel_options options = {.capacity = 64};
+	struct fsdp_channel *channel;
+	int fd;
+
+	connect_briefly();
+	must(fsdp_channel_open(stage.client, "data", &options, FSDP_PRODUCER,
+			       &channel) == 0);
+	fd = fsdp_channel_fd(channel);
+	cr_assert(ge(int, fd, 0), "%s", fsdp_error());
+	tensor = alloc();
+	stream = stream_make(gpu_nth(0));
+	stream_hold(stream, &stage.shared->gate);
+	must(publish_on(tensor, "t/own", stream) == 0);
+	cr_expect(eq(int, fsdp_close(stage.client), -ETIMEDOUT));
+	cr_expect(eq(int, fcntl(fd, F_GETFD), -1));
+	open_gate();
+	cr_expect(stream_finish(stream));
+	open_client();
 }
 
 Test(stuck_device, closing_waits_for_a_stream_that_only_waits)
