@@ -108,7 +108,9 @@ static int bind_and_listen(int fd, const struct sockaddr_un *address,
 				 "cannot make the socket %s: %s; name one that "
 				 "you may make with --socket or FSDP_SOCKET",
 				 address->sun_path, strerrordesc_np(errno));
-	if (chmod(address->sun_path, 0666) < 0)
+	/* Whoever owns the directory may have put a link there meanwhile. */
+	if (fchmodat(AT_FDCWD, address->sun_path, 0666, AT_SYMLINK_NOFOLLOW) <
+	    0)
 		return error_errno(err, -errno, "cannot open %s to all users",
 				   address->sun_path);
 	if (listen(fd, SOMAXCONN) < 0)

@@ -1,11 +1,15 @@
 /*
- * Tests a listening socket whose process has no free descriptor: each client is
- * turned away and none waits, and the loop does not spin.
+ * Tests a listening socket: how it is made, and when its process has no free
+ * descriptor. Then each client is turned away and none waits, and the loop does
+ * not spin.
  */
 #include "broker/session/listener.h"
 #include "tests/unit/broker/broker_fixture.h"
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 #define N 3
@@ -91,4 +95,37 @@ Test(listener, pauses_if_it_cannot_turn_a_client_away)
 	while (broker->sessions.n_peers == 0)
 		loop_step(&broker->base.loop.uv);
 	cr_expect(not(is_turned_away(clients[0])));
+}
+
+/* Acts as the owner of the directory, who puts a link to another file in the
+ * place of the socket as soon as it is there. */
+static const char *linked; /* NULL: nothing is done */
+
+int bind(int fd, const struct sockaddr *address, socklen_t size)
+{
+	const char *name = ((const struct sockaddr_un *)address)->sun_path;
+	int r = (int)syscall(SYS_bind, fd, address, size);
+
+	if (r == 0 && linked && (unlink(name) < 0 || symlink(linked, name) < 0))
+		abort();
+	return r;
+}
+
+Test(listener, opens_no_other_file_to_all_users)
+{
+	char name[80], file[80];
+	struct stat st;
+	int fd;
+
+	snprintf(name, sizeof(name), "%s/replaced", directory);
+	snprintf(file, sizeof(file), "%s/file", directory);
+	fd = open(file, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	linked = file;
+	cr_expect(lt(int, listener_bind(name, &(int){-1}, NULL), 0));
+	linked = NULL;
+	cr_assert(zero(int, fstat(fd, &st)));
+	cr_expect(eq(u32, st.st_mode & 0777, 0600));
+	close(fd);
+	unlink(name);
+	unlink(file);
 }
