@@ -237,6 +237,7 @@ void comm_attach(struct comm *comm, uint32_t rank, struct session *session)
 	assert(!member->session);
 	member->comm = comm;
 	member->session = session;
+	member->reply_to = 0;
 	member->pid = record->pid;
 	memcpy(member->command, record->command, sizeof(member->command));
 	member->session_next = session->first_rank;

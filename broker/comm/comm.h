@@ -70,7 +70,10 @@ struct comm_rank {
 	struct comm_rank *session_next, *session_prev;
 	bool has_left;    /* or died */
 	bool is_answered; /* it got the reply that it has joined */
-	uint32_t pid;     /* kept for messages after it is gone */
+	/* The number of the request that gets this reply. It is the last one,
+	 * since the client may have given up an earlier one. */
+	uint64_t reply_to;
+	uint32_t pid; /* kept for messages after it is gone */
 	char command[16];
 	/* The number of its inputs, including those that are being reduced. It
 	 * is not used if ranks reduce without the broker (input.h). */

@@ -20,18 +20,18 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Find the run in which this same request has joined and waits for its
- * reply. */
-static struct comm *find_waiting(const struct session *session,
-				 const struct comm_join_request *request)
+/* Find the rank as which this same request, or an earlier one that the client
+ * has given up, has joined and waits for its reply. */
+static struct comm_rank *find_waiting(const struct session *session,
+				      const struct comm_join_request *request)
 {
-	const struct comm_rank *member = session->first_rank;
+	struct comm_rank *member = session->first_rank;
 
 	while (member &&
 	       (member->is_answered || member->rank != request->rank ||
 		strcmp(member->comm->name, request->name)))
 		member = member->session_next;
-	return member ? member->comm : NULL;
+	return member;
 }
 
 /* --- checks -------------------------------------------------------------- */
@@ -356,15 +356,21 @@ static int enter(struct comms *comms, struct session *session,
 }
 
 int comm_join(struct comms *comms, struct session *session,
-	      const struct comm_join_request *request, bool is_late,
-	      struct comm **ret, struct error *err)
+	      const struct comm_join_request *request, uint64_t number,
+	      bool is_late, struct comm **ret, struct error *err)
 {
-	struct comm *comm = find_waiting(session, request);
+	struct comm_rank *member = find_waiting(session, request);
 
-	if (!comm)
+	if (!member)
 		return enter(comms, session, request,
 			     comm_find_name(comms, request->name), is_late, ret,
 			     err);
-	*ret = comm;
-	return look(comm, request->rank, err);
+	if (number < member->reply_to)
+		return error_set(err, -EEXIST,
+				 "a later request of this connection joins "
+				 "communicator '%s' as rank %u",
+				 request->name, request->rank);
+	member->reply_to = number;
+	*ret = member->comm;
+	return look(member->comm, request->rank, err);
 }

@@ -22,7 +22,7 @@ int verb_comm_join(struct verb_call *call, struct error *err)
 	int r;
 
 	r = comm_join(&call->broker->comms, call->session, request,
-		      call->is_timed_out, &comm, err);
+		      call->number, call->is_timed_out, &comm, err);
 	if (r < 0)
 		return r;
 	if (r == COMM_JOIN_WAIT) {

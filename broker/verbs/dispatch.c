@@ -107,6 +107,7 @@ static int attempt(struct verb_call *call, uint64_t number)
 	struct error err = ERROR_NULL;
 	int r = 0;
 
+	call->number = number;
 	if (recorded_reply)
 		return verb_replay(call, number, recorded_reply);
 	if (message_is_recorded(call->request->kind))

@@ -30,6 +30,7 @@ struct verb_call {
 	struct broker *broker;
 	struct session *session;
 	const struct request *request;
+	uint64_t number; /* of the request */
 	/* the verb fills it in; strings in `scratch` are borrowed */
 	struct reply *reply;
 	int fds[VERB_MAX_FDS]; /* sent with the reply; borrowed */

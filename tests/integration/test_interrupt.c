@@ -1,6 +1,7 @@
 /*
  * Tests the interruption of waits for a channel, and of waits that are woken
- * all the time. test_pending.c tests that of other waits.
+ * all the time; and what becomes of the request. test_pending.c tests the
+ * interruption of other waits.
  */
 #include "tests/lib/chaos.h"
 #include "tests/lib/check.h"
@@ -57,6 +58,7 @@ static void teardown(void)
 
 CHECKED_SUITE(interrupt_busy, setup, teardown, .timeout = 300);
 CHECKED_SUITE(interrupt_channel, setup, teardown, .timeout = 300);
+CHECKED_SUITE(interrupt_undo, setup, teardown, .timeout = 300);
 
 /* --- other threads of the connection -------------------------------------- */
 
@@ -438,4 +440,40 @@ Test(interrupt_channel, the_close_of_a_channel_with_a_descriptor_is_interrupted)
 	hook = end_always;
 	cr_expect(eq(int, fsdp_channel_close(from), -EINTR));
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
+}
+
+/* --- requests whose callers have given up ----------------------------------
+ */
+
+static int join_as(struct fsdp_client *of, uint32_t rank,
+		   struct fsdp_comm **ret)
+{
+	return fsdp_comm_join(of, "test/run", 2, rank, NULL, ret);
+}
+
+static void *join_and_leave(void *unused)
+{
+	struct fsdp_comm *comm;
+	int r = join_as(mine, 0, &comm);
+
+	(void)unused;
+	return (void *)(intptr_t)(r < 0 ? r : fsdp_comm_leave(comm));
+}
+
+/* The broker has both requests of this rank when the other rank joins. */
+Test(interrupt_undo, a_rank_whose_join_was_interrupted_can_join_again)
+{
+	struct fsdp_comm *comm;
+	pthread_t thread;
+	void *r;
+
+	hook = end_always;
+	cr_expect(eq(int, join_as(mine, 0, &comm), -EINTR));
+	hook = go_on;
+	must(pthread_create(&thread, NULL, join_and_leave, NULL) == 0);
+	wait_until_parked(2);
+	cr_assert(zero(int, join_as(client, 1, &comm)), "%s", fsdp_error());
+	must(pthread_join(thread, &r) == 0);
+	cr_expect(zero(int, (int)(intptr_t)r));
+	cr_expect(zero(int, fsdp_comm_leave(comm)));
 }
