@@ -222,7 +222,7 @@ class Client(_fsdp.Client):
             return self._who(name)
         members = [entry for entry in self._list(name) if entry["bundle"] == name]
         if not members:
-            raise make(errno.ENOENT, f"there is no bundle {name!r}")
+            raise make(errno.ENOENT, f"there is no bundle {name!r} that you may read")
         holders = {}
         for member in members:
             if not member["n_holders"]:
