@@ -49,6 +49,17 @@ bool call_is_farewell(const struct call *call)
 	}
 }
 
+bool call_must_be_read(const struct call *call)
+{
+	switch (call->kind) {
+	case MESSAGE_BUNDLE_BEGIN:
+	case MESSAGE_CHANNEL_OPEN:
+		return call->was_sent;
+	default:
+		return call_is_farewell(call);
+	}
+}
+
 struct interrupt call_interrupt(const struct call *call,
 				const struct interrupt *interrupt)
 {
@@ -87,6 +98,27 @@ static struct call *call_new(void)
 		return call;
 	call_free(call);
 	return NULL;
+}
+
+void call_hurry(struct call *call)
+{
+	struct request request;
+	int32_t *timeout_ms;
+	uint8_t *body;
+	size_t size;
+
+	if (request_decode(call->kind, call->body, call->body_size, &request,
+			   NULL) < 0)
+		return;
+	timeout_ms = request_timeout(&request);
+	if (timeout_ms)
+		*timeout_ms = 0;
+	if (timeout_ms && request_encode(&request, &body, &size, NULL) == 0) {
+		free(call->body);
+		call->body = body;
+		call->body_size = (uint32_t)size;
+	}
+	request_deinit(&request);
 }
 
 int call_become(struct call *call, const struct request *request)

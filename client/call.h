@@ -99,9 +99,17 @@ bool call_may_change_holds(const struct call *call);
 bool call_may_be_cut(const struct call *call);
 
 /* Tell whether the call ends something that its caller does not use any more,
- * whatever the reply is. If the wait for the reply is interrupted, the call
- * stays in the list, and is sent again if the broker goes away. */
+ * whatever the reply is. */
 bool call_is_farewell(const struct call *call);
+
+/* Tell whether the reply is read although the caller has given up, and the
+ * request is sent again if the broker goes away: the call is a farewell, or the
+ * broker may have opened something that nobody knows of. */
+bool call_must_be_read(const struct call *call);
+
+/* Let the request, if it is sent again, not wait at the broker, because its
+ * caller has given up. Without memory it stays as it is. */
+void call_hurry(struct call *call);
 
 /* Turn an orphan into another request, which the caller appends again. */
 int call_become(struct call *call, const struct request *request);

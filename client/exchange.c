@@ -40,9 +40,10 @@ static int flush(struct connection *c, struct error *err)
 				      .fds = {call->fd}};
 		int r;
 
-		/* The call was abandoned before it was sent; the thread that
-		 * made it removes it. */
-		if (call->is_done && !call_may_change_holds(call)) {
+		/* The call was abandoned; the thread that made it removes
+		 * it. */
+		if (call->is_done && !call_may_change_holds(call) &&
+		    !call_must_be_read(call)) {
 			c->calls.first_unsent = call->next;
 			continue;
 		}
@@ -91,17 +92,23 @@ static void report_refusal(const struct call *call, const struct reply *reply)
 	call->one_way.refused(call->one_way.data, call->one_way.number, &cause);
 }
 
-/* A channel that was opened for a caller who has given up is closed again. */
+/* What was opened for a caller who has given up is closed again. Returns
+ * whether the call is the request for this now. */
 static bool must_close(struct call *call, const struct reply *reply)
 {
-	const struct request request = {
-		.kind = MESSAGE_CHANNEL_CLOSE,
-		.channel_close = {reply->channel.channel, reply->channel.place,
-				  false},
-	};
+	struct request request = {0};
 
-	return call->kind == MESSAGE_CHANNEL_OPEN && reply->code == 0 &&
-	       call_become(call, &request) == 0;
+	if (reply->code < 0)
+		return false;
+	if (call->kind == MESSAGE_CHANNEL_OPEN) {
+		request.kind = MESSAGE_CHANNEL_CLOSE;
+		request.channel_close.channel = reply->channel.channel;
+		request.channel_close.place = reply->channel.place;
+	} else if (call->kind == MESSAGE_BUNDLE_BEGIN) {
+		request.kind = MESSAGE_BUNDLE_ABORT;
+		request.bundle_abort.bundle = reply->bundle.bundle;
+	}
+	return request.kind && call_become(call, &request) == 0;
 }
 
 void exchange_end_orphan(struct connection *c, struct call *call)

@@ -742,8 +742,9 @@ FSDP_API int fsdp_bundle_alloc(struct fsdp_bundle *bundle,
 FSDP_API int fsdp_bundle_commit(struct fsdp_bundle *bundle,
 				uint64_t *ret_version);
 
-/* Discards the bundle before it is visible, and frees its memory. `bundle` may
- * be NULL. */
+/* Discards the bundle before it is visible, and frees its memory. If the broker
+ * cannot be reached, it does so when a later call reaches it. `bundle` may be
+ * NULL. */
 FSDP_API void fsdp_bundle_abort(struct fsdp_bundle *bundle);
 
 /*

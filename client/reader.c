@@ -85,20 +85,15 @@ static void follow(struct connection *c, struct call *mine)
 	ask(c, mine, is_late);
 }
 
-/* Is the reply read, although nobody waits for it any more? */
-static bool must_be_read(const struct call *call)
-{
-	return call_is_farewell(call) || call->kind == MESSAGE_CHANNEL_OPEN;
-}
-
 int reader_give_up(struct connection *c, struct call *call, struct error *err)
 {
 	int r = error_set(err, call->error.code, "%s", call->error.msg);
 
 	call->is_begun = false;
-	if (!c->lost.code && (call_may_change_holds(call) ||
-			      (r == -EINTR && must_be_read(call)))) {
+	if (!c->lost.code &&
+	    (call_may_change_holds(call) || call_must_be_read(call))) {
 		call->is_orphan = true;
+		call_hurry(call);
 		if (call->kind == MESSAGE_RELEASE)
 			r = error_set(err, -EINPROGRESS,
 				      "fsdpd went away before it replied; it "

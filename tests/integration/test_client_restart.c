@@ -177,6 +177,70 @@ Test(client_restart, without_a_broker_calls_time_out_but_releases_succeed)
 	daemon_start(&daemon_);
 }
 
+static int stage_once(struct fsdp_client *of, int32_t timeout_ms,
+		      struct fsdp_bundle **ret)
+{
+	const struct fsdp_bundle_options once = {.flags = FSDP_ONCE,
+						 .timeout_ms = timeout_ms};
+
+	return fsdp_bundle_begin(of, "test/model/", &once, ret);
+}
+
+static void begin_outage(void)
+{
+	must(kill(daemon_.pid, SIGSTOP) == 0);
+	must(kill(daemon_broker_pid(&daemon_), SIGKILL) == 0);
+}
+
+/* Otherwise nobody could stage the bundle until this process has ended. */
+Test(client_restart, an_abort_that_failed_is_done_by_the_next_broker)
+{
+	struct fsdp_client *impatient =
+		connect_impatiently(daemon_socket(&daemon_), 50);
+	struct fsdp_bundle *bundle;
+
+	must(stage_once(impatient, 0, &bundle) == 0);
+	begin_outage();
+	fsdp_bundle_abort(bundle);
+	must(kill(daemon_.pid, SIGCONT) == 0);
+	while (fsdp_ping(impatient) != 0)
+		;
+	cr_assert(zero(int, stage_once(client, 0, &bundle)), "%s",
+		  fsdp_error());
+	fsdp_bundle_abort(bundle);
+	fsdp_close(impatient);
+}
+
+static void *wait_to_stage(void *impatient)
+{
+	struct fsdp_bundle *bundle;
+
+	return (void *)(intptr_t)stage_once(impatient, -1, &bundle);
+}
+
+/* The request is sent again, since the broker may have carried it out. */
+Test(client_restart, a_wait_that_failed_is_not_continued)
+{
+	struct fsdp_client *impatient =
+		connect_impatiently(daemon_socket(&daemon_), 50);
+	struct fsdp_bundle *bundle;
+	pthread_t thread;
+	void *r;
+
+	must(stage_once(client, 0, &bundle) == 0);
+	must(pthread_create(&thread, NULL, wait_to_stage, impatient) == 0);
+	wait_until_parked(1);
+	begin_outage();
+	must(pthread_join(thread, &r) == 0);
+	cr_expect(lt(int, (int)(intptr_t)r, 0));
+	must(kill(daemon_.pid, SIGCONT) == 0);
+	while (fsdp_ping(impatient) != 0)
+		;
+	wait_until_parked(0);
+	fsdp_bundle_abort(bundle);
+	fsdp_close(impatient);
+}
+
 static int count_sleep(void *data)
 {
 	(*(int *)data)++;

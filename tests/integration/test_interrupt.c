@@ -442,8 +442,7 @@ Test(interrupt_channel, the_close_of_a_channel_with_a_descriptor_is_interrupted)
 	must(kill(daemon_broker_pid(&daemon_), SIGCONT) == 0);
 }
 
-/* --- requests whose callers have given up ----------------------------------
- */
+/* --- requests whose callers have given up --------------------------------- */
 
 static int join_as(struct fsdp_client *of, uint32_t rank,
 		   struct fsdp_comm **ret)
@@ -476,4 +475,29 @@ Test(interrupt_undo, a_rank_whose_join_was_interrupted_can_join_again)
 	must(pthread_join(thread, &r) == 0);
 	cr_expect(zero(int, (int)(intptr_t)r));
 	cr_expect(zero(int, fsdp_comm_leave(comm)));
+}
+
+static int stage_once(struct fsdp_client *of, int32_t timeout_ms,
+		      struct fsdp_bundle **ret)
+{
+	const struct fsdp_bundle_options once = {.flags = FSDP_ONCE,
+						 .timeout_ms = timeout_ms};
+
+	return fsdp_bundle_begin(of, "test/model/", &once, ret);
+}
+
+/* Nobody would commit or abort the bundle that the interrupted call begins. */
+Test(interrupt_undo, a_bundle_whose_begin_was_interrupted_is_staged_by_others)
+{
+	struct fsdp_bundle *bundle;
+
+	must(stage_once(client, 0, &bundle) == 0);
+	hook = end_always;
+	cr_expect(eq(int, stage_once(mine, -1, &bundle), -EINTR));
+	hook = go_on;
+	fsdp_bundle_abort(bundle);
+	must(fsdp_ping(mine) == 0);
+	cr_assert(zero(int, stage_once(client, 10000, &bundle)), "%s",
+		  fsdp_error());
+	fsdp_bundle_abort(bundle);
 }

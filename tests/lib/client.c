@@ -115,14 +115,14 @@ static int count_waiting(const struct fsdp_peer *peer, void *data)
 
 void wait_until_parked(uint32_t n)
 {
-	uint32_t n_waiting = 0;
+	uint32_t n_waiting;
 
-	while (n_waiting != n) {
+	do {
 		n_waiting = 0;
 		cr_assert(eq(int,
 			     fsdp_clients(client, count_waiting, &n_waiting),
 			     0));
-	}
+	} while (n_waiting != n);
 }
 
 int get_newer(const char *name, uint64_t version, int32_t timeout_ms,
