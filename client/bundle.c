@@ -94,7 +94,9 @@ static int bundle_new(struct fsdp_client *client, const struct request *request,
 
 	if (!bundle)
 		return error_nomem(err, "a bundle");
-	r = client_call(client, request, &received, err);
+	/* In slices, a call that was interrupted waits at the broker only for
+	 * the rest of one; it could still begin the bundle. */
+	r = client_call_in_slices(client, request, &received, err);
 	if (r < 0) {
 		free(bundle);
 		return r;

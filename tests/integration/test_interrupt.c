@@ -501,3 +501,16 @@ Test(interrupt_undo, a_bundle_whose_begin_was_interrupted_is_staged_by_others)
 		  fsdp_error());
 	fsdp_bundle_abort(bundle);
 }
+
+Test(interrupt_undo, an_interrupted_begin_of_a_bundle_waits_no_longer)
+{
+	struct fsdp_bundle *bundle;
+
+	must(stage_once(client, 0, &bundle) == 0);
+	hook = end_always;
+	cr_expect(eq(int, stage_once(mine, -1, &bundle), -EINTR));
+	wait_until_parked(0);
+	fsdp_bundle_abort(bundle);
+	cr_expect(zero(int, stage_once(client, 0, &bundle)), "%s",
+		  fsdp_error());
+}
