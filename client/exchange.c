@@ -1,7 +1,7 @@
 /*
  * Any thread sends, with the lock held; the reader sends the bytes that the
  * socket did not accept, in order. Only the reader replaces or closes the
- * socket, and it polls and receives without the lock.
+ * socket, and it polls without the lock.
  */
 #include "client/exchange.h"
 #include "client/call_failpoints.h"
@@ -208,7 +208,7 @@ void exchange_check_socket(struct connection *c)
 		exchange_disconnect(c);
 }
 
-/* Poll and receive once, without the lock. */
+/* Poll without the lock, and receive once. */
 static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 		      struct frame *ret, bool *is_cut, struct error *err)
 {
@@ -234,9 +234,11 @@ static int wait_frame(struct connection *c, struct call *mine, bool is_full,
 
 		(void)!read(c->wake_fd, &n, sizeof(n));
 	}
-	r = frame_recv(items[0].fd, buffer, ret, NULL, err);
+	/* The lock is taken first, because no request may be sent after a reply
+	 * was read without its descriptors: by it the broker would know that
+	 * the reply was received (broker/session/recorded_reply.c). */
 	pthread_mutex_lock(&c->lock);
-	return r;
+	return frame_recv(items[0].fd, buffer, ret, NULL, err);
 }
 
 int exchange_once(struct connection *c, struct call *mine, bool *is_cut,

@@ -355,6 +355,7 @@ void peer_attach(struct session *session, struct peer *peer)
 	session->peer = peer;
 	memset(session->sent_chunks, 0, sizeof(session->sent_chunks));
 	session->sent_replies = 0;
+	session->read_replies = session->received_replies = 0;
 	waiters_drop_session(session);
 	if (!peer)
 		return;

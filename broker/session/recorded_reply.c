@@ -3,9 +3,15 @@
  *
  * The client's watermark (`answered`) does not advance past a request that is
  * parked, so a long wait may fill the window with replies that the client
- * received long ago. Then the replies that were sent on this connection are
- * forgotten, provided the client has read everything that was sent: a reply
- * that was read is not requested again.
+ * received long ago. Then the replies are forgotten that it certainly received
+ * on this connection.
+ *
+ * It is not enough that everything that was sent has been read. A client that
+ * may open no more descriptors loses those of a reply that it reads, and what
+ * it has not read is gone when it closes its socket. In both cases it sends
+ * nothing more on this connection, and requests the reply again on the next
+ * one. So the client has received what it had read at some moment if it has
+ * sent a request since then, which comes after those that were in the socket.
  *
  * LAYOUT of the blob
  *
@@ -25,13 +31,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 struct blob_header {
 	uint32_t size;
 	uint32_t kind;
 };
 
-#define BLOB_HEADER sizeof(struct blob_header)
+#define BLOB_HEADER  sizeof(struct blob_header)
+#define MANY_UNKNOWN (RECORDED_REPLIES_MAX / 4)
 
 _Static_assert(RECORDED_REPLIES_MAX == 64,
 	       "session.sent_replies has a bit each");
@@ -55,6 +63,8 @@ static void forget(struct session *session, uint32_t place)
 	catalog_save(catalog, recorded_reply, sizeof(*recorded_reply));
 	*recorded_reply = (struct recorded_reply){0};
 	session->sent_replies &= ~(UINT64_C(1) << place);
+	session->read_replies &= ~(UINT64_C(1) << place);
+	session->received_replies &= ~(UINT64_C(1) << place);
 }
 
 static bool find_place(const struct session *session, uint32_t *ret)
@@ -70,12 +80,10 @@ static bool find_place(const struct session *session, uint32_t *ret)
 	return false;
 }
 
-static void forget_read(struct session *session)
+static void forget_received(struct session *session)
 {
-	if (!session->peer || !reply_queue_is_read(&session->peer->replies))
-		return;
 	for (uint32_t i = 0; i < RECORDED_REPLIES_MAX; i++) {
-		if (session->sent_replies & UINT64_C(1) << i)
+		if (session->received_replies & UINT64_C(1) << i)
 			forget(session, i);
 	}
 }
@@ -93,7 +101,7 @@ int recorded_reply_reserve(struct session *session,
 
 	assert(size <= FRAME_MAX_SIZE);
 	if (!find_place(session, &room.place)) {
-		forget_read(session);
+		forget_received(session);
 		if (!find_place(session, &room.place))
 			return error_set(
 				err, -EAGAIN,
@@ -205,7 +213,23 @@ void recorded_reply_note_sent(struct session *session, uint64_t number)
 	}
 }
 
-void recorded_reply_forget_answered(struct session *session, uint64_t answered)
+/* Note what the client has read. This takes two system calls, so it is left out
+ * while there is much room in the window. */
+static void note_read(struct session *session)
+{
+	uint64_t unknown = session->sent_replies & ~session->received_replies;
+	int n_bytes = 0;
+
+	if (session->read_replies ||
+	    __builtin_popcountll(unknown) < MANY_UNKNOWN ||
+	    !reply_queue_is_read(&session->peer->replies) ||
+	    ioctl(session->peer->sock_fd, FIONREAD, &n_bytes) < 0)
+		return;
+	session->read_replies = session->sent_replies;
+	session->n_earlier_bytes = session->n_request_bytes + (uint64_t)n_bytes;
+}
+
+static void forget_answered(struct session *session, uint64_t answered)
 {
 	struct session_record *record = session_record(session);
 
@@ -218,6 +242,18 @@ void recorded_reply_forget_answered(struct session *session, uint64_t answered)
 	}
 	catalog_set(&session->sessions->store->catalog, record->answered,
 		    answered);
+}
+
+void recorded_reply_on_request(struct session *session,
+			       const struct frame *frame)
+{
+	session->n_request_bytes += FRAME_HEADER_SIZE + frame->body_size;
+	if (session->n_request_bytes > session->n_earlier_bytes) {
+		session->received_replies |= session->read_replies;
+		session->read_replies = 0;
+	}
+	forget_answered(session, frame->answered);
+	note_read(session);
 }
 
 void recorded_reply_forget_all(struct session *session)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct error;
+struct frame;
 struct recorded_reply;
 struct session;
 
@@ -62,8 +63,10 @@ uint32_t recorded_reply_kind(const struct session *session,
  * ones too, because one-way requests that succeed get no reply of their own. */
 void recorded_reply_note_sent(struct session *session, uint64_t number);
 
-/* Forget the replies to all requests below `answered`, which the client has. */
-void recorded_reply_forget_answered(struct session *session, uint64_t answered);
+/* Note that this request was received on the session's connection, for each
+ * that is. Forgets the replies that the client says it has. */
+void recorded_reply_on_request(struct session *session,
+			       const struct frame *frame);
 
 /* Forget all replies, since the session has ended. */
 void recorded_reply_forget_all(struct session *session);

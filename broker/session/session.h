@@ -70,9 +70,13 @@ struct session {
 	/* For each chunk record, the id of the chunk whose descriptor the
 	 * client has. */
 	uint32_t sent_chunks[TABLE_CHUNKS];
-	/* One bit for each recorded reply that was sent over
-	 * this connection. */
-	uint64_t sent_replies;
+	/* One bit for each recorded reply: those that were sent over this
+	 * connection, those of them that have been read, and those that the
+	 * client certainly has (recorded_reply.c). */
+	uint64_t sent_replies, read_replies, received_replies;
+	/* The bytes of all requests, and of those that may have been sent
+	 * before `read_replies` were read. */
+	uint64_t n_request_bytes, n_earlier_bytes;
 	/* Whether the client may have been sent a chunk of a device. */
 	bool has_device_memory;
 	bool is_dead;     /* its process has exited */

@@ -249,7 +249,7 @@ int verb_dispatch(struct broker *broker, struct peer *peer, struct frame *frame,
 		return r;
 	peer->sessions->n_requests++;
 	session->n_requests++;
-	recorded_reply_forget_answered(session, frame->answered);
+	recorded_reply_on_request(session, frame);
 	catalog_commit(&peer->sessions->store->catalog);
 	if (frame->kind > MESSAGE_MAX || !verbs[frame->kind].run) {
 		error_set(&cause, -ENOSYS,

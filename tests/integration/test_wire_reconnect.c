@@ -11,11 +11,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct daemon daemon_;
@@ -66,6 +68,64 @@ Test(wire_reconnect,
 	cr_assert(eq(u32, again->reply.places.n_chunks, 1));
 	cr_assert(eq(i64, wire_count_holds(again, name), 2));
 	wire_close(again);
+	wire_close(wire);
+}
+
+/* Send the get and another one, read the reply to the first, and reconnect. The
+ * broker executes the second one when the client has read the first reply, but
+ * before it knows that. Returns the new connection. */
+static struct wire *lose_reply(struct wire *wire, const struct request *get)
+{
+	struct wire *again = wire_connect(daemon_socket(&daemon_));
+	struct request hello = wire_reconnect_hello(wire);
+	struct pollfd reply = {.fd = wire->fd, .events = POLLIN};
+	int status;
+
+	wire_send(wire, get);
+	cr_assert(eq(int, poll(&reply, 1, -1), 1));
+	cr_assert(zero(int, kill(daemon_.pid, SIGSTOP)));
+	cr_assert(
+		eq(int, waitpid(daemon_.pid, &status, WUNTRACED), daemon_.pid));
+	wire_send(wire, get);
+	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
+	cr_assert(zero(int, kill(daemon_.pid, SIGCONT)));
+	cr_assert(eq(int, wire_receive(wire), FRAME_OK));
+	cr_assert(zero(int, wire->frame.code));
+	cr_assert(zero(int, wire_reconnect(again, wire, &hello, wire->refs_fd,
+					   wire->doorbell_fd)));
+	again->number = wire->number;
+	again->session = wire->session;
+	memcpy(again->token, wire->token, TOKEN_SIZE);
+	again->refs_fd = dup(wire->refs_fd);
+	again->doorbell_fd = dup(wire->doorbell_fd);
+	wire_close(wire);
+	return again;
+}
+
+/* Libfsdp loses a reply if it can open no more descriptors. */
+Test(wire_reconnect, a_lost_reply_is_repeated_also_in_a_full_window)
+{
+	struct wire *wire = repeat_open(daemon_socket(&daemon_));
+	const char *name = "test/a";
+	struct request get = wire_get_request(&name, 0);
+	int64_t n_holds = 0;
+
+	cr_assert(zero(int, wire_put(wire, name, 100, NULL, NULL)));
+	/* The window becomes full in each position of the two gets. */
+	for (int i = 0; i < 2 * 64; i++) {
+		wire = lose_reply(wire, &get);
+		for (int k = 1; k >= 0; k--) {
+			wire->number -= (uint64_t)k;
+			wire_resend(wire, &get, NULL, 0);
+			wire->number += (uint64_t)k;
+			cr_assert(eq(int, wire_receive(wire), FRAME_OK));
+			cr_assert(zero(int, wire->frame.code));
+		}
+		n_holds += 2;
+		if (i == 64)
+			n_holds += wire_call(wire, &get) == 0;
+	}
+	cr_expect(eq(i64, wire_count_holds(wire, name), n_holds));
 	wire_close(wire);
 }
 
