@@ -55,6 +55,10 @@ bool call_must_be_read(const struct call *call)
 	case MESSAGE_BUNDLE_BEGIN:
 	case MESSAGE_CHANNEL_OPEN:
 		return call->was_sent;
+	case MESSAGE_COMM_JOIN:
+		/* After an outage the next broker does not know this rank,
+		 * which would only join again. */
+		return call->was_sent && call->error.code == -EINTR;
 	default:
 		return call_is_farewell(call);
 	}

@@ -107,6 +107,9 @@ static bool must_close(struct call *call, const struct reply *reply)
 	} else if (call->kind == MESSAGE_BUNDLE_BEGIN) {
 		request.kind = MESSAGE_BUNDLE_ABORT;
 		request.bundle_abort.bundle = reply->bundle.bundle;
+	} else if (call->kind == MESSAGE_COMM_JOIN) {
+		request.kind = MESSAGE_COMM_LEAVE;
+		request.comm_leave.comm = reply->comm.comm;
 	}
 	return request.kind && call_become(call, &request) == 0;
 }

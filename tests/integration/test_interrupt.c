@@ -477,6 +477,20 @@ Test(interrupt_undo, a_rank_whose_join_was_interrupted_can_join_again)
 	cr_expect(zero(int, fsdp_comm_leave(comm)));
 }
 
+/* The other rank need not wait until its time is over. */
+Test(interrupt_undo, a_rank_whose_join_was_interrupted_leaves)
+{
+	struct fsdp_comm *comm;
+
+	hook = end_always;
+	cr_expect(eq(int, join_as(mine, 0, &comm), -EINTR));
+	hook = go_on;
+	cr_assert(zero(int, join_as(client, 1, &comm)), "%s", fsdp_error());
+	must(fsdp_ping(mine) == 0);
+	cr_expect(eq(int, fsdp_barrier(comm, 10000), -ECONNABORTED));
+	cr_expect(zero(int, fsdp_comm_leave(comm)));
+}
+
 static int stage_once(struct fsdp_client *of, int32_t timeout_ms,
 		      struct fsdp_bundle **ret)
 {
