@@ -142,8 +142,9 @@ struct fsdp_connect_options {
 	 * by the thread that waits, without a lock of the library. It must not
 	 * call the library. If it returns nonzero, the call returns -EINTR: the
 	 * request may still be carried out (a publication, for example), but no
-	 * tensor is held: if a reply comes later, the next call returns its
-	 * holds. fsdp_bundle_abort(), fsdp_comm_leave(), fsdp_channel_end() and
+	 * tensor is held, and no bundle, channel or rank is open: if a reply
+	 * comes later, the next call returns its holds, and ends what it has
+	 * begun. fsdp_bundle_abort(), fsdp_comm_leave(), fsdp_channel_end() and
 	 * fsdp_channel_close() only stop waiting, and the broker carries out
 	 * their requests later; for fsdp_close() see there. It is not called
 	 * where holds of this process and the broker's counts change together:
