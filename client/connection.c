@@ -217,7 +217,6 @@ void connection_attach(struct connection *c, const struct table *table,
 		       void *orphan_data)
 {
 	c->table = table;
-	reconnect_note_epoch(c);
 	c->self.is_reconnect = true;
 	c->self.refs_fd = refs_fd;
 	c->self.doorbell_fd = c->doorbell_fd;

@@ -37,7 +37,7 @@ struct connection {
 	int wake_fd; /* eventfd that wakes the reader to send requests */
 	int doorbell_fd;
 	const struct table *table;
-	_Atomic uint64_t table_epoch; /* the broker's, when we connected */
+	_Atomic uint64_t epoch; /* of the broker that has our hello */
 	int64_t connected_ms;
 	uint32_t n_broken; /* connections lost in a row within a short time */
 	struct calls calls;

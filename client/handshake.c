@@ -176,8 +176,10 @@ static int take_reply(const struct identity *self, struct frame *frame,
 		r = error_set(err, reply.code, "%s", reply.sentence);
 	else if (!reply.hello.is_challenge)
 		r = take_fds(self, frame, ret, err);
-	if (r == 0)
+	if (r == 0) {
 		ret->hello = reply.hello;
+		ret->epoch = frame->epoch;
+	}
 	reply_deinit(&reply);
 	return r;
 }

@@ -32,6 +32,7 @@ struct identity {
 struct greeting {
 	int sock_fd; /* the new connection */
 	struct hello_reply hello;
+	uint64_t epoch; /* of the broker */
 	/* only for a new session: the files of the state table and the
 	 * ref-counters, and the doorbell */
 	int fds[GREETING_MAX_FDS];

@@ -9,33 +9,14 @@
  * connection. */
 #define ONCE_MS 50
 
-static void connected(struct connection *c, int sock_fd)
+static void connected(struct connection *c, const struct greeting *greeting)
 {
-	own_fd_mark(sock_fd, c->self.mark);
-	c->sock_fd = sock_fd;
+	own_fd_mark(greeting->sock_fd, c->self.mark);
+	c->sock_fd = greeting->sock_fd;
+	atomic_store_explicit(&c->epoch, greeting->epoch, memory_order_relaxed);
 	c->away_until_ms = 0;
 	c->connected_ms = clock_now_ms();
 	c->calls.first_unsent = c->calls.first;
-}
-
-static uint64_t table_epoch(const struct table *table)
-{
-	return atomic_load_explicit(&table->header->epoch,
-				    memory_order_acquire);
-}
-
-void reconnect_note_epoch(struct connection *c)
-{
-	/* If the epoch has changed since the hello, the socket will report
-	 * EOF. */
-	atomic_store_explicit(&c->table_epoch, table_epoch(c->table),
-			      memory_order_relaxed);
-}
-
-static void reconnected(struct connection *c, int sock_fd)
-{
-	reconnect_note_epoch(c);
-	connected(c, sock_fd);
 }
 
 /* Only these two errors end the session. */
@@ -56,7 +37,7 @@ int reconnect_first(struct connection *c, struct greeting *ret,
 		int r = handshake_try(&c->self, deadline_ms, ret, &last);
 
 		if (r == HANDSHAKE_OK) {
-			connected(c, ret->sock_fd);
+			connected(c, ret);
 			return 0;
 		}
 		if (r < 0 || last.code == -ENOENT ||
@@ -117,7 +98,7 @@ int reconnect(struct connection *c, struct call *mine, struct error *err)
 	r = handshake_retry(c, mine, &greeting, err);
 	pthread_mutex_lock(&c->lock);
 	if (r == 0) {
-		reconnected(c, greeting.sock_fd);
+		connected(c, &greeting);
 	} else if (r == -EINTR) {
 		/* Other threads may try again. */
 		mine->is_interrupted = true;
@@ -144,13 +125,14 @@ void reconnect_once(struct connection *c)
 	r = handshake_try(&self, clock_now_ms() + ONCE_MS, &greeting, &err);
 	pthread_mutex_lock(&c->lock);
 	if (r == HANDSHAKE_OK)
-		reconnected(c, greeting.sock_fd);
+		connected(c, &greeting);
 	else if (r < 0)
 		note_loss(c, &err);
 }
 
 bool connection_is_outdated(const struct connection *c)
 {
-	return table_epoch(c->table) !=
-	       atomic_load_explicit(&c->table_epoch, memory_order_relaxed);
+	return atomic_load_explicit(&c->table->header->epoch,
+				    memory_order_acquire) !=
+	       atomic_load_explicit(&c->epoch, memory_order_relaxed);
 }

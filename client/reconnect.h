@@ -23,6 +23,3 @@ int reconnect(struct connection *c, struct call *mine, struct error *err);
 
 /* Try once to reconnect, as the reader, without the waits of reconnect(). */
 void reconnect_once(struct connection *c);
-
-/* Note that the broker at the other end has the epoch that is in the table. */
-void reconnect_note_epoch(struct connection *c);
