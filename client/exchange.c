@@ -92,9 +92,9 @@ static void report_refusal(const struct call *call, const struct reply *reply)
 	call->one_way.refused(call->one_way.data, call->one_way.number, &cause);
 }
 
-/* What was opened for a caller who has given up is closed again. Returns
- * whether the call is the request for this now. */
-static bool must_close(struct call *call, const struct reply *reply)
+/* Turn a call whose caller has given up into the request that ends what it has
+ * begun. Returns false if there is nothing to end, or no memory. */
+static bool become_end(struct call *call, const struct reply *reply)
 {
 	struct request request = {0};
 
@@ -127,7 +127,7 @@ void exchange_end_orphan(struct connection *c, struct call *call)
 			c->on_orphan(&received, c->orphan_data);
 		else if (received.reply.code < 0 && !is_crowded)
 			report_refusal(call, &received.reply);
-		is_again = must_close(call, &received.reply);
+		is_again = become_end(call, &received.reply);
 		received_deinit(&received);
 	} else {
 		frame_close_fds(&call->frame);

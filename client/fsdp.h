@@ -402,16 +402,15 @@ struct fsdp_get_options {
 /*
  * Gets and holds the tensors of `n` names as they are at one moment: members of
  * a bundle are either all of one version or all of the next. Tensors whose
- * descriptors are cached cost no system call, except that once in a second a
- * get looks whether its broker is still there: after an end of the broker it
- * reconnects, and if the new broker does not know this process, every get fails
- * with -ESTALE. Without a broker the cached tensors are got. `options` NULL: do
- * not wait.
- * -ENOENT: the name, or a newer version of it, does not exist (yet). -ESTALE:
- * `newer_than` is above the name's version, because the name was removed and
- * published again, which starts at 1. -EACCES: the tensor is not readable.
- * -ETIMEDOUT. -EOWNERDEAD: it is tainted. -ENODEV: it is on a device that this
- * process does not see. For errors of the stream see fsdp_publish().
+ * descriptors are cached cost no system call, except that a get looks once in a
+ * second whether the broker is still there. If another broker runs, the get
+ * reconnects; if none runs, it succeeds nevertheless. `options` NULL: do not
+ * wait. -ENOENT: the name, or a newer version of it, does not exist (yet).
+ * -ESTALE: `newer_than` is above the name's version, because the name was
+ * removed and published again, which starts at 1; or the broker does not know
+ * this process (any more), and fsdp_error() says so. -EACCES: the tensor is not
+ * readable. -ETIMEDOUT. -EOWNERDEAD: it is tainted. -ENODEV: it is on a device
+ * that this process does not see. For errors of the stream see fsdp_publish().
  */
 FSDP_API int fsdp_get(struct fsdp_client *client, const char *const *names,
 		      size_t n, const struct fsdp_get_options *options,

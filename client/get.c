@@ -43,7 +43,7 @@ static void free_all(struct fsdp_tensor **tensors, size_t n)
  * Returns false if the session is lost. The cache is empty then, and each later
  * get makes a request, which fails.
  */
-static bool is_connected(struct fsdp_client *client)
+static bool has_session(struct fsdp_client *client)
 {
 	int64_t now_ms = clock_tick_ms();
 	int64_t at_ms =
@@ -82,7 +82,7 @@ bool get_desc(struct fsdp_client *client, const char *const *names, size_t n,
 			n_shown++;
 	if (n_got == n && (n == 1 || n_shown == n) &&
 	    (!options->newer_than || are_newer(got, n, options->newer_than)) &&
-	    is_connected(client))
+	    has_session(client))
 		return true;
 	free_all(got, n_got);
 	return false;

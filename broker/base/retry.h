@@ -16,7 +16,7 @@ struct retry {
 	void *data;
 	/* Private. */
 	uint32_t position;
-	uint32_t wait_ms; /* before the next call but for the planned one */
+	uint32_t wait_ms; /* of the call that is planned next; 0: the first */
 };
 
 /*

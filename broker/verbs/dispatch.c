@@ -66,7 +66,7 @@ static void call_deinit(struct verb_call *call)
 
 /* Finish a verb that is done: record its reply, commit, and only then send the
  * reply. */
-static void finish(struct verb_call *call, uint64_t number,
+static void finish(struct verb_call *call,
 		   const struct recorded_reply_room *room)
 {
 	const struct verb *verb = &verbs[call->request->kind];
@@ -75,7 +75,7 @@ static void finish(struct verb_call *call, uint64_t number,
 
 	body_encode(call, &body);
 	if (message_is_recorded(call->request->kind))
-		body_record(call, number, room, &body);
+		body_record(call, room, &body);
 	failpoint(verb->done_point);
 	catalog_commit(&call->broker->store.catalog);
 	failpoint(verb->committed_point);
@@ -87,7 +87,7 @@ static void finish(struct verb_call *call, uint64_t number,
 			(void)comms_on_idle(&call->broker->comms);
 		waiters_run_ready(&call->broker->sessions);
 	}
-	body_send(call, peer, number, &body);
+	body_send(call, peer, &body);
 }
 
 /* --- running ------------------------------------------------------------- */
@@ -97,25 +97,24 @@ static void finish(struct verb_call *call, uint64_t number,
  * must be parked, a positive outcome is returned; then nothing has changed
  * except for the memory that the request tried to make.
  */
-static int attempt(struct verb_call *call, uint64_t number)
+static int attempt(struct verb_call *call)
 {
 	const struct verb *verb = &verbs[call->request->kind];
 	struct recorded_reply_room room = RECORDED_REPLY_ROOM_NULL;
 	struct session *session = call->session;
 	const struct recorded_reply *recorded_reply =
-		recorded_reply_find(session, number);
+		recorded_reply_find(session, call->number);
 	struct error err = ERROR_NULL;
 	int r = 0;
 
-	call->number = number;
 	if (recorded_reply)
-		return verb_replay(call, number, recorded_reply);
+		return verb_replay(call, recorded_reply);
 	if (message_is_recorded(call->request->kind))
 		r = recorded_reply_reserve(session, call->request, &room, &err);
 	if (r == 0)
 		r = verb->run(call, &err);
 	if (r == VERB_DONE) {
-		finish(call, number, &room);
+		finish(call, &room);
 		return VERB_DONE;
 	}
 	recorded_reply_unreserve(session, &room);
@@ -123,7 +122,7 @@ static int attempt(struct verb_call *call, uint64_t number)
 	catalog_commit(&call->broker->store.catalog);
 	if (r > 0)
 		return r;
-	verb_refuse(session->peer, call->request->kind, number, &err);
+	verb_refuse(session->peer, call->request->kind, call->number, &err);
 	return VERB_DONE;
 }
 
@@ -158,13 +157,14 @@ static int run(struct broker *broker, struct session *session,
 	int r;
 
 	call_init(&call, broker, session, request, &reply, &scratch);
+	call.number = number;
 	call.is_one_way = frame->is_one_way;
 	r = take_donation(&call, frame, &err);
 	if (r < 0) {
 		verb_refuse(peer, kind, number, &err);
 		r = VERB_DONE;
 	} else {
-		r = attempt(&call, number);
+		r = attempt(&call);
 	}
 	if (r == VERB_DONE) {
 		request_deinit(request);
@@ -193,10 +193,11 @@ bool verb_rerun(struct broker *broker, struct waiter *waiter)
 	int r;
 
 	call_init(&call, broker, session, &waiter->request, &reply, &scratch);
+	call.number = waiter->number;
 	call.is_rerun = true;
 	call.is_timed_out = waiter->is_timed_out;
 	call.donation = waiter->donation;
-	r = attempt(&call, waiter->number);
+	r = attempt(&call);
 	if (r == VERB_DONE)
 		goto out;
 	r = waiter_repark(waiter, r == VERB_PARK_NAME ? call.wait_name : NULL,

@@ -111,7 +111,7 @@ static int copy_recorded_reply(const struct session *session, uint16_t kind,
 	return 0;
 }
 
-int verb_replay(struct verb_call *call, uint64_t number,
+int verb_replay(struct verb_call *call,
 		const struct recorded_reply *recorded_reply)
 {
 	struct session *session = call->session;
@@ -127,12 +127,12 @@ int verb_replay(struct verb_call *call, uint64_t number,
 		r = replay_fds(call, recorded_reply, &err);
 	if (r == VERB_DONE) {
 		session->sessions->n_replayed++;
-		body_send(call, peer, number, &body);
+		body_send(call, peer, &body);
 	} else {
 		free(body.bytes);
 	}
 	if (r < 0)
-		verb_refuse(peer, kind, number, &err);
+		verb_refuse(peer, kind, call->number, &err);
 	reply_deinit(call->reply);
 	*call->reply = (struct reply){.kind = kind};
 	return r > 0 ? r : VERB_DONE;

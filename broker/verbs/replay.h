@@ -3,12 +3,10 @@
  * recorded reply.
  */
 #pragma once
-#include <stdint.h>
-
 struct recorded_reply;
 struct verb_call;
 
 /* Send a recorded reply again, or park the request until that is possible.
  * Returns an enum verb_outcome. */
-int verb_replay(struct verb_call *call, uint64_t number,
+int verb_replay(struct verb_call *call,
 		const struct recorded_reply *recorded_reply);

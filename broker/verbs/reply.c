@@ -80,8 +80,7 @@ out:
 	return r;
 }
 
-void body_send(struct verb_call *call, struct peer *peer, uint64_t number,
-	       struct body *body)
+void body_send(struct verb_call *call, struct peer *peer, struct body *body)
 {
 	if (call->is_one_way && body->code == 0) {
 		free(body->bytes);
@@ -89,10 +88,10 @@ void body_send(struct verb_call *call, struct peer *peer, uint64_t number,
 	}
 	if (append_chunks(call, body) < 0)
 		verb_detach_chunks(call);
-	peer_reply(peer, call->request->kind, number, body->code, body->bytes,
-		   body->size, call->fds, call->n_fds);
+	peer_reply(peer, call->request->kind, call->number, body->code,
+		   body->bytes, body->size, call->fds, call->n_fds);
 	if (peer->session)
-		recorded_reply_note_sent(peer->session, number);
+		recorded_reply_note_sent(peer->session, call->number);
 	free(body->bytes);
 }
 
@@ -108,8 +107,8 @@ void verb_refuse(struct peer *peer, uint16_t kind, uint64_t number,
 	free(body.bytes);
 }
 
-void body_record(struct verb_call *call, uint64_t number,
-		 const struct recorded_reply_room *room, struct body *body)
+void body_record(struct verb_call *call, const struct recorded_reply_room *room,
+		 struct body *body)
 {
 	struct error err = ERROR_NULL;
 	bool is_refused = body->code < 0;
@@ -121,7 +120,7 @@ void body_record(struct verb_call *call, uint64_t number,
 		encode_refusal(call->request->kind, &err, body);
 		is_refused = true;
 	}
-	recorded_reply_record(call->session, room, number, body->code,
+	recorded_reply_record(call->session, room, call->number, body->code,
 			      is_refused ? NULL : body->bytes,
 			      is_refused ? 0 : body->size);
 }

@@ -28,12 +28,11 @@ void body_encode(struct verb_call *call, struct body *ret);
 
 /* Record the body, or replace it by a refusal if it does not fit into the
  * reserved space. */
-void body_record(struct verb_call *call, uint64_t number,
-		 const struct recorded_reply_room *room, struct body *body);
+void body_record(struct verb_call *call, const struct recorded_reply_room *room,
+		 struct body *body);
 
 /* Append the call's chunks, send the body, and free it. */
-void body_send(struct verb_call *call, struct peer *peer, uint64_t number,
-	       struct body *body);
+void body_send(struct verb_call *call, struct peer *peer, struct body *body);
 
 /* Send a refusal. */
 void verb_refuse(struct peer *peer, uint16_t kind, uint64_t number,

@@ -148,15 +148,15 @@ static int add_member(const struct fsdp_entry *entry, void *data)
 	return listing_add(entry, &search->members);
 }
 
-int bundles_find(struct fsdp_client *client, const char *name, bool is_charged,
-		 struct listing *ret_members, struct bundles *ret,
-		 struct error *err)
+int bundles_find(struct fsdp_client *client, const char *name,
+		 bool finds_unreadable, struct listing *ret_members,
+		 struct bundles *ret, struct error *err)
 {
 	struct search search = {.name = name, .name_size = strlen(name)};
 	struct bundles bundles = BUNDLES_NULL;
 	int r = fsdp_list(client, name, add_member, &search);
 
-	if (r == 0 && is_charged && !search.members.n_entries)
+	if (r == 0 && finds_unreadable && !search.members.n_entries)
 		r = fsdp_list_all(client, add_member, &search);
 	if (r == 0)
 		r = bundles_collect(&search.members, name, &bundles);

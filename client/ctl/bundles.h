@@ -34,8 +34,8 @@ void bundles_sort(struct bundles *bundles, enum args_sort sort);
 void bundles_deinit(struct bundles *bundles);
 
 /* Finds the bundle of exactly this name and lists its members. Returns -ENOENT
- * if there is no such bundle that the caller may read; with `is_charged`, one
- * whose memory fsdp_list_all() lists is found, too. */
-int bundles_find(struct fsdp_client *client, const char *name, bool is_charged,
-		 struct listing *ret_members, struct bundles *ret,
-		 struct error *err);
+ * if there is no such bundle that the caller may read; with `finds_unreadable`,
+ * one whose memory fsdp_list_all() lists is found, too. */
+int bundles_find(struct fsdp_client *client, const char *name,
+		 bool finds_unreadable, struct listing *ret_members,
+		 struct bundles *ret, struct error *err);
